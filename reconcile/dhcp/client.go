@@ -133,7 +133,7 @@ func (c *client) acquire(ctx context.Context, r *record, t *tried) error {
 	if err != nil {
 		return err
 	}
-	if m, err = request(r, w.mac, offer); err != nil {
+	if m, err = request(r, w.mac, offer, m.TransactionID); err != nil {
 		return err
 	}
 	lease, err := c.h.exchange(ctx, w, r, m, toAll, offer.Server, dhcpv4.MessageTypeAck, t)
@@ -168,15 +168,21 @@ func (c *client) renew(ctx context.Context, r *record) (Lease, error) {
 		return Lease{}, err
 	}
 	t := &tried{sent: map[dhcpv4.MessageType]int{}}
-	to, server := toServer(r.Lease), r.Lease.Server
-	if c.h.Now() >= r.Lease.Rebind {
-		to, server = way{from: r.Lease.Address.Addr(), to: broadcast, at: everyone}, netip.Addr{}
-	}
+	to, server := renewedAt(r.Lease, c.h.Now())
 	lease, err := c.h.exchange(ctx, w, r, m, to, server, dhcpv4.MessageTypeAck, t)
 	if err != nil {
 		return Lease{}, err
 	}
 	return lease, r.Lease.renewedBy(lease)
+}
+
+// renewedAt is whom a client asks for more time, and whose answer counts; that of any server once the one that has given
+// the lease has not answered for long (RFC 2131 section 4.4.5).
+func renewedAt(l *Lease, now int64) (to way, server netip.Addr) {
+	if now >= l.Rebind {
+		return way{from: l.Address.Addr(), to: broadcast, at: everyone}, netip.Addr{}
+	}
+	return toServer(l), l.Server
 }
 
 // untilNext is the pause between two attempts to renew: half of the time that is left (RFC 2131

@@ -230,6 +230,47 @@ func TestMessages(t *testing.T) {
 	}
 }
 
+// TestTransaction holds which messages are of one transaction: a request has that of the offer which it accepts, and a
+// renewal one of its own (RFC 2131 table 5).
+func TestTransaction(t *testing.T) {
+	r := &record{Client: "ff0000000100040102", Lease: &Lease{Address: netip.MustParsePrefix("192.0.2.9/24"), Server: netip.MustParseAddr("192.0.2.1")}}
+	offered, err := discover(r, mac)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := request(r, mac, *r.Lease, offered.TransactionID)
+	if err != nil || m.TransactionID != offered.TransactionID || ipv4(m.RequestedIPAddress()) != r.Lease.Address.Addr() || ipv4(m.ServerIdentifier()) != r.Lease.Server {
+		t.Errorf("%v to the offer in %s, %v", m, offered.TransactionID, err)
+	}
+	if later, err := prolong(r, mac); err != nil || later.TransactionID == m.TransactionID {
+		t.Errorf("the renewal is of the transaction %s, %v", later.TransactionID, err)
+	}
+}
+
+// TestRenewedAt holds that a lease is renewed by its server, and from the time for that on by any other.
+func TestRenewedAt(t *testing.T) {
+	l := &Lease{Address: netip.MustParsePrefix("192.0.2.9/24"), Server: netip.MustParseAddr("192.0.2.1"), Via: "02:00:00:00:00:05", Renew: 50, Rebind: 80, Expires: 100}
+	other, err := dhcpv4.New(dhcpv4.WithHwAddr(mac), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(192, 0, 2, 2))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.OpCode = dhcpv4.OpcodeBootReply
+	for now, c := range map[int64]struct {
+		to       netip.Addr
+		at       string
+		anyother bool
+	}{
+		79: {l.Server, l.Via, false},
+		80: {broadcast, everyone.String(), true},
+	} {
+		to, server := renewedAt(l, now)
+		q := question{xid: other.TransactionID, mac: mac, server: server}
+		if to.from != l.Address.Addr() || to.to != c.to || to.at.String() != c.at || q.answers(other) != c.anyother {
+			t.Errorf("at %d: to %+v, and an answer of another server counts: %v", now, to, q.answers(other))
+		}
+	}
+}
+
 // TestRecords: what is on disk survives the process; what is damaged is removed; a record that was
 // replaced is not changed by the client of the earlier one; those of another boot are removed.
 func TestRecords(t *testing.T) {

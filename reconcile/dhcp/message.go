@@ -40,9 +40,10 @@ func discover(r *record, mac net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
 	return message(r, mac, dhcpv4.MessageTypeDiscover, more...)
 }
 
-// request accepts an offer.
-func request(r *record, mac net.HardwareAddr, offer Lease) (*dhcpv4.DHCPv4, error) {
-	return message(r, mac, dhcpv4.MessageTypeRequest, dhcpv4.WithBroadcast(true),
+// request accepts an offer. It has the transaction of the offer (RFC 2131 section 4.4.1 and table 5): servers and relays may
+// drop another one.
+func request(r *record, mac net.HardwareAddr, offer Lease, xid dhcpv4.TransactionID) (*dhcpv4.DHCPv4, error) {
+	return message(r, mac, dhcpv4.MessageTypeRequest, dhcpv4.WithBroadcast(true), dhcpv4.WithTransactionID(xid),
 		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(offer.Address.Addr().AsSlice())),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(offer.Server.AsSlice())))
 }

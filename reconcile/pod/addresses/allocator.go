@@ -327,12 +327,8 @@ func (a *Allocator) giveBack(claim types.UID, rest func(pool string) int64) erro
 	return err
 }
 
-// quarantine of a pool that is not known is the default. A literal address does not rest: the
-// next pod with it replaces the one before.
+// quarantine of a pool that is not known is the default.
 func (a *Allocator) quarantine(name string) int64 {
-	if name == topology.LiteralPool {
-		return 0
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if p := a.pools[name]; p != nil {

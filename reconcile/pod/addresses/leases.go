@@ -166,7 +166,7 @@ func (a *Allocator) readPools() error {
 	if err != nil {
 		return err
 	}
-	// Of literal addresses no lease is kept ahead of need.
+	// Of literal addresses no lease is kept ahead of need, and none rests: the next pod replaces the one before.
 	pools := map[string]*pool{topology.LiteralPool: {layout: addresspool.Literals(), low: true}}
 	for i := range objects {
 		o := &objects[i]

@@ -61,6 +61,7 @@ func TestContended(t *testing.T) {
 func TestFullBlock(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	s := newServer(byHost("full", 4))
+	s.pools[0].Status.Size, s.pools[0].Status.Leased = 224, 14 // the others have enough
 	a := s.agent(t, "n", fileOf(t), &now)
 	a.pass()
 	if _, err := a.take("c0", "web-0", "full"); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "a lease of more is being looked for") {

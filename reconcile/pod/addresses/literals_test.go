@@ -1,12 +1,14 @@
 package addresses_test
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/topology/addresspool"
@@ -56,4 +58,32 @@ func free(t *testing.T, file string) bool {
 	}
 	defer f.Close()
 	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
+}
+
+// TestLiteralDoesNotRest holds that the next pod with a literal address has it as soon as the one before has ended, also on
+// another node, while addresses of pools rest.
+func TestLiteralDoesNotRest(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	s := newServer()
+	one, two := s.agent(t, "one", fileOf(t), &now), s.agent(t, "two", fileOf(t), &now)
+	take := func(a *agent, claim types.UID) (err error) {
+		for range 3 {
+			a.pass()
+			if _, err = a.Take(addresses.Claim{UID: claim, Namespace: "ns", Name: string(claim), Pod: string(claim), Literals: []addresses.Literal{{Topology: "t", Step: "s", Address: netip.MustParseAddr("192.0.2.9")}}}, nil); err == nil {
+				break
+			}
+		}
+		return err
+	}
+	if err := take(one, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := take(two, "b"); !errors.Is(err, addresses.ErrInUse) {
+		t.Errorf("beside the pod that has it: %v", err)
+	}
+	one.giveBack("a")
+	one.pass()
+	if err := take(two, "b"); err != nil {
+		t.Errorf("after the pod before has ended: %v", err)
+	}
 }

@@ -694,3 +694,32 @@ func TestPrepareDevices(t *testing.T) {
 		t.Errorf("sandboxes: %v, %+v", err, whole)
 	}
 }
+
+// lockThen calls a function when the decision about devices is locked.
+type lockThen struct {
+	claims.Locker
+	then func()
+}
+
+func (l lockThen) Lock(ctx context.Context, name reconcile.SandboxID) (func(), error) {
+	unlock, err := l.Locker.Lock(ctx, name)
+	if name == "claims" {
+		l.then()
+	}
+	return unlock, err
+}
+
+// TestGivenUpLast holds that nothing is recorded once the kubelet has given up, up to the last moment: it may have
+// unprepared the claim, and would not again.
+func TestGivenUpLast(t *testing.T) {
+	g := newGiven(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	g.store.Locker = lockThen{g.store.Locker, cancel}
+	rc := allocated("c1", "p1", "0", "1")
+	if out, err := g.PrepareResourceClaims(ctx, []*resourceapi.ResourceClaim{rc}); err != nil || out["c1"].Err == nil {
+		t.Errorf("%+v, %v", out, err)
+	}
+	if _, known, err := g.store.Get("c1"); known || err != nil {
+		t.Errorf("recorded: %t, %v", known, err)
+	}
+}

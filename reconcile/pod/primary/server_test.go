@@ -31,10 +31,11 @@ import (
 
 // book has the records of an engine that changes nothing.
 type book struct {
-	mu      sync.Mutex
-	records map[reconcile.SandboxID]reconcile.Record
-	errs    []error // of IDs, which then lists nothing
-	others  []*frame.OtherVersion
+	mu       sync.Mutex
+	records  map[reconcile.SandboxID]reconcile.Record
+	errs     []error // of IDs, which then lists nothing
+	others   []*frame.OtherVersion
+	checking func() // during Check
 	// fail is the result of Ensure instead, with the changes that were made before and rolled back.
 	fail func(reconcile.Sandbox) (changes []netstate.Change, err error)
 }
@@ -52,6 +53,9 @@ func (b *book) Ensure(_ context.Context, sb reconcile.Sandbox) (reconcile.Report
 }
 
 func (b *book) Check(context.Context, reconcile.SandboxID) (reconcile.Status, error) {
+	if b.checking != nil {
+		b.checking()
+	}
 	return reconcile.Status{State: reconcile.InSync}, nil
 }
 
@@ -316,6 +320,25 @@ func TestGCAndSweep(t *testing.T) {
 		close(look)
 		wg.Wait()
 		s.want("GC knows b only", "b", "b")
+	})
+}
+
+// TestGCDuringCall: GC leaves to another call what that works on, and does not wait for it.
+func TestGCDuringCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		s.add("a", "b")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // passes only if GC waits for the call that waits for it
+		defer cancel()
+		s.book.checking = func() {
+			if reply := s.Do(ctx, cnisocket.Request{Command: cnisocket.GC, Config: json.RawMessage(`{"name": "plumbline", "cni.dev/valid-attachments": []}`)}); reply.Error != nil {
+				t.Errorf("GC: %v", reply.Error)
+			}
+		}
+		if err := s.call(cnisocket.Check, "a", ""); err != "" {
+			t.Errorf("CHECK during GC: %s", err)
+		}
+		s.want("GC knows none, and CHECK works on a", "a", "a")
 	})
 }
 
