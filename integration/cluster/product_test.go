@@ -89,6 +89,12 @@ func checkWithoutPodNetwork(t *testing.T, manifest string) {
 			continue
 		}
 		pod := &o.Spec.Template.Spec
+		c := pod.Containers[0]
+		for _, probe := range []*corev1.Probe{c.StartupProbe, c.LivenessProbe, c.ReadinessProbe} {
+			if probe.HTTPGet.Host != "127.0.0.1" || !slices.Contains(c.Args, "--health-address=127.0.0.1:9479") {
+				t.Errorf("the controller answers probes of %q at %q", probe.HTTPGet.Host, c.Args)
+			}
+		}
 		for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
 			if !pod.HostNetwork || !slices.ContainsFunc(pod.Tolerations, func(o corev1.Toleration) bool {
 				return o.TolerationSeconds == nil && o.Operator == corev1.TolerationOpExists && o.Key == corev1.TaintNodeNotReady && (o.Effect == "" || o.Effect == effect)
