@@ -8,7 +8,7 @@ import (
 
 // Choices are the values that the planner has chosen where a topology says none, by the field
 // that they are for: the metric of a route beside those of others. A record has them. A value
-// that was chosen anew at each pass would change what runs whenever another writer changes
+// that was chosen at each pass would change what runs whenever another writer changes
 // what the choice depends on, and the change would look like a repair.
 type Choices map[string]string
 

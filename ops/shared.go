@@ -51,7 +51,7 @@ func holdsShare(c netstate.Change) bool {
 }
 
 // refuseContradiction refuses a value of a field for which another topology of the namespace has
-// another one: both would be repaired in turn for ever. What is applied stays, with a note.
+// another one: both would be repaired in turn forever. What is applied stays, with a note.
 func (p *Planner) refuseContradiction(o netstate.Object) error {
 	for _, other := range p.owners(o.Key()) {
 		for _, f := range netstate.Fields(o) {

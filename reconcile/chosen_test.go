@@ -12,7 +12,7 @@ import (
 
 // TestChosenOnce holds that a value which the planner chose stays, whatever becomes of that by
 // which it was chosen, also for an engine that starts later: the metric of a default route, the
-// link below a macvlan, the table of a VRF. Each is chosen anew in another namespace only.
+// link below a macvlan, the table of a VRF. Each is chosen once more in another namespace only.
 func TestChosenOnce(t *testing.T) {
 	store, err := journal.Open(t.TempDir())
 	if err != nil {

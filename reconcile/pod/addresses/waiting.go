@@ -43,7 +43,7 @@ func (c *Claim) key() string {
 const soon = 2 * time.Second
 
 // TakeSoon is Take for a caller that has no patience of its own, such as a runtime whose retry is a new sandbox and an Event:
-// while the address is looked up or leased it waits a moment, but not for a pool that is full.
+// while the address is searched or leased it waits a moment, but not for a pool that is full.
 func (a *Allocator) TakeSoon(ctx context.Context, claim Claim, wants []Want) (map[Want]ops.Given, error) {
 	ctx, cancel := context.WithTimeout(ctx, soon)
 	defer cancel()
