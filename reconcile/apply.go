@@ -328,7 +328,7 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 		if sameAddresses(p.before.Results, plan.Results) {
 			return rep, nil
 		}
-		if early := addressesEvery - p.r.opts.Now().Sub(p.record.Updated); early > 0 {
+		if early := p.r.readdress(p.sandbox.ID, p.record.Updated); early > 0 {
 			rep.Settles = early
 			return rep, nil
 		}
@@ -355,10 +355,6 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 	}
 	return rep, nil
 }
-
-// addressesEvery is how often the addresses that the network gives to a sandbox are recorded
-// and reported. A hostile router, and the pod itself, can change them any number of times.
-const addressesEvery = 10 * time.Second
 
 // sameAddresses reports whether the results of steps have the same addresses.
 func sameAddresses(a, b []topology.StepResult) bool {

@@ -44,6 +44,8 @@ type Reconciler struct {
 	// onDemand is, per sandbox, what was observed on demand, so that the next pass
 	// observes it at once instead of after a first plan.
 	onDemand map[SandboxID][]netstate.Object
+	// readdressed is for sandboxes with addresses that the network gives.
+	readdressed map[SandboxID]readdressing
 }
 
 // New returns a Reconciler.
@@ -57,7 +59,7 @@ func New(opts Options) *Reconciler {
 	if opts.Recorder == nil {
 		opts.Recorder = nopRecorder{}
 	}
-	return &Reconciler{opts: opts, onDemand: map[SandboxID][]netstate.Object{}}
+	return &Reconciler{opts: opts, onDemand: map[SandboxID][]netstate.Object{}, readdressed: map[SandboxID]readdressing{}}
 }
 
 // Report is the result of a pass.

@@ -99,6 +99,9 @@ func (p *pass) release(ctx context.Context) error {
 	}
 	p.known = false
 	p.r.remember(p.sandbox.ID, nil)
+	p.r.mu.Lock()
+	delete(p.r.readdressed, p.sandbox.ID)
+	p.r.mu.Unlock()
 	start := p.r.opts.Now()
 	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()
 	return p.r.opts.Store.Remove(p.sandbox.ID)
