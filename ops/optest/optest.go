@@ -95,6 +95,7 @@ func runFile(t *testing.T, reg *ops.Registry, file string) string {
 	}
 	golden(t, c, file, "plan.txt", got)
 	Laws(t.Context(), t, reg, c, planned)
+	Order(t, c, planned)
 	Disobey(t.Context(), t, reg, c)
 	return "plan.txt"
 }

@@ -1,0 +1,98 @@
+package optest
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// upEarly are the cases in which a link is up before its settings, by test.
+var upEarly = []string{
+	"TestLaws/all/flagship",
+	"TestLaws/all/given-addresses",
+	"TestLaws/bridge/host",
+	"TestLaws/bridge/host-local",
+	"TestLaws/dummy/dad",
+	"TestLaws/dummy/policy",
+	"TestLaws/macvlan/mac-reference",
+	"TestLaws/ovnk8scnioverlay/layer2",
+	"TestLaws/ovnk8scnioverlay/plugged",
+	"TestLaws/ptp/dual-stack",
+	"TestLaws/ptp/masquerade",
+	"TestLaws/ptp/pool",
+	"TestLaws/ptp/ports",
+	"TestLaws/tuning/all",
+	"TestLaws/vlan/over-vf",
+	"TestLaws/vrf/member-carries",
+	"TestLaws/vxlan/over-vf",
+	"TestLaws/vxlan/remotes",
+}
+
+// Order checks that no link is up before its settings: once a change has brought a link up, no later
+// one gives it a MAC, an MTU, a sysctl or another attribute. Until it is written, the kernel acts by the
+// old one: it makes addresses of a router's advertisement, or announces a MAC that the link will not have.
+// Only the name of a primary port has to wait for the port.
+func Order(t *testing.T, c *Case, changes []netstate.Change) {
+	t.Helper()
+	w := NewWorld(c)
+	raised := map[string]netstate.Change{} // links, and what brought them up
+	known, broken := slices.Contains(upEarly, t.Name()), false
+	defer func() {
+		if known && !broken {
+			t.Error("no link is up before its settings: take the case from the list of those where one is")
+		}
+	}()
+	for _, ch := range netstate.Parts(changes) {
+		if by, up := raised[settingOf(ch)]; up && !ch.Implied {
+			if broken = true; !known {
+				t.Errorf("after %q the link is up, and only then: %s", by, ch)
+			}
+		}
+		before := upLinks(w.Snapshot)
+		if err := w.settle([]netstate.Change{ch}); err != nil {
+			t.Fatal(err)
+		}
+		after := upLinks(w.Snapshot)
+		for name := range after {
+			if !before[name] {
+				raised[name] = ch
+			}
+		}
+		for name := range raised {
+			if !after[name] {
+				delete(raised, name)
+			}
+		}
+	}
+}
+
+func upLinks(s *netstate.Snapshot) map[string]bool {
+	out := map[string]bool{}
+	for _, l := range s.LinksWhere(func(l netstate.Link) bool { return l.Up != nil && *l.Up }) {
+		out[l.Name] = true
+	}
+	return out
+}
+
+// settingOf returns the link that a change gives a setting, "" if it gives none.
+func settingOf(c netstate.Change) string {
+	switch o := c.After.(type) {
+	case nil:
+		return ""
+	case netstate.Link:
+		later := func(f netstate.FieldDiff) bool {
+			return f.Path == "up" || f.Path == "master" || f.Mode == netstate.Ports
+		}
+		if c.Action() == netstate.Update && slices.ContainsFunc(c.Fields(), func(f netstate.FieldDiff) bool { return !later(f) }) {
+			return o.Name
+		}
+		return ""
+	case netstate.BridgeVLAN:
+		return o.Link
+	}
+	if c.After.Traits().Setting {
+		return netstate.LinkOf(c.After)
+	}
+	return ""
+}
