@@ -70,7 +70,7 @@ func (s *Sandbox) renameLink(ctx context.Context, before, after netstate.Link) e
 // createLink creates a link with everything the kernel accepts at creation, in one
 // message: rtnl_newlink_create deletes the link if a part is refused, so it is complete
 // or absent. What is accepted only later (an alias, the options of a port, a bond's
-// primary) goes into a second message, and a link that refuses it is deleted.
+// primary, the MTU of a bridge) goes into a second message, and a link that refuses it is deleted.
 func (s *Sandbox) createLink(ctx context.Context, l netstate.Link) error {
 	kind, ok := linkKinds[l.LinkKind]
 	if !ok {
@@ -111,6 +111,8 @@ func splitCreation(l netstate.Link) (created, rest netstate.Link) {
 			return true
 		case "up":
 			return member && value == true
+		case "mtu": // a bridge takes the smallest of its ports' instead of one that is set at creation
+			return l.LinkKind == "bridge" && value != nil
 		}
 		return false
 	}
