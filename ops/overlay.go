@@ -53,14 +53,14 @@ func (o *overlay) update(step string, have, want netstate.Object) {
 }
 
 // updateLink changes fields of a link. Fields that the kernel accepts only while the link is
-// down or without ports are changed in that state, and the link is set up again if it was
-// up. The removed ports are returned.
-func (o *overlay) updateLink(step string, have, want netstate.Link) (released []netstate.Link) {
+// down or without ports are changed in that state. The removed ports are returned, and, unless it
+// is nil, the state that the link is to have once it has them again.
+func (o *overlay) updateLink(step string, have, want netstate.Link) (released []netstate.Link, up *bool) {
 	diff := netstate.Diff(want, have)
 	noPorts := hasMode(diff, netstate.NoPorts)
 	if !noPorts && !hasMode(diff, netstate.Down) {
 		o.update(step, have, want)
-		return nil
+		return nil, nil
 	}
 	if noPorts {
 		released = o.ports(want.Name)
@@ -68,19 +68,16 @@ func (o *overlay) updateLink(step string, have, want netstate.Link) (released []
 			o.update(step, port, netstate.Link{Name: port.Name, Master: new("")})
 		}
 	}
-	up := want.Up
+	up, want.Up = want.Up, nil
 	if have.Up != nil && *have.Up {
 		o.update(step, have, netstate.Link{Name: want.Name, Up: new(false)})
 		if up == nil {
 			up = new(true)
 		}
 	}
-	want.Up = nil
 	have, _ = o.now.Link(want.Name)
 	o.update(step, have, want)
-	have, _ = o.now.Link(want.Name)
-	o.update(step, have, netstate.Link{Name: want.Name, Up: up})
-	return released
+	return released, up
 }
 
 func (o *overlay) ports(master string) []netstate.Link {

@@ -169,8 +169,10 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 		results: map[string]topology.Result{},
 		makers:  map[string]string{},
 		ipv6:    map[string]netstate.Addr{},
-		guarded: map[string]bool{},
 		expires: map[netstate.Key]int64{},
+
+		unsettledLinks: map[string]bool{},
+
 		settled: settled,
 		sourced: map[uint32]string{},
 		chosen:  Choices{},

@@ -32,8 +32,9 @@ type Planner struct {
 	subnets  map[tableOn]map[netip.Prefix]bool // for settleRoutes
 	makers   map[string]string                 // link to the step that makes it
 	ipv6     map[string]netstate.Addr          // wanted, by link and address without its prefix length
-	guarded  map[string]bool                   // links that come up once their settings are applied
 	renamed  []netstate.Change                 // that give links of ours their names back
+	// unsettledLinks are to come up in a later stage, which knows their settings.
+	unsettledLinks map[string]bool
 	// MTUs by link, in bytes: those that references were resolved to, and those that
 	// an earlier try of the plan has led to, see misread.
 	mtusRead map[string]uint32
@@ -215,6 +216,7 @@ func (p *Planner) Ethtool(link, class, name string) (netstate.Ethtool, bool, err
 			}
 		}
 		p.current.later = "link " + link
+		p.unsettledLinks[link] = true
 		return want, false, nil
 	}
 	if !p.view.Known(want) {

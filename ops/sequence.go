@@ -13,19 +13,19 @@ import (
 // walks all wants a second time, on a new overlay.
 type sequencer struct {
 	overlay
-	p       *Planner
-	full    map[netstate.Key]netstate.Link
-	made    map[netstate.Key]bool // created by us, according to the record
-	held    []netstate.Change     // see Plan
-	shared  []netstate.Change     // see Plan
-	waiting []Pending             // what cannot be undone now
-	down    []want                // links that come up after the others, see underDown
+	p      *Planner
+	full   map[netstate.Key]netstate.Link
+	made   map[netstate.Key]bool // created by us, according to the record
+	held   []netstate.Change     // see Plan
+	shared []netstate.Change     // see Plan
+	stuck  []Pending             // what cannot be undone now
+	riser
 }
 
 // sequence orders the changes: first deletions of objects that are no longer wanted; then
-// links, devices and their settings, step by step; then addresses; then routes. Links are
-// enslaved before they get addresses, since joining a VRF or a bond drops routes and
-// IPv6 addresses.
+// links, devices and their settings, step by step, and each link comes up after the last of its
+// settings; then addresses; then routes. Links are enslaved before they get addresses, since
+// joining a VRF or a bond drops routes and IPv6 addresses.
 func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 	q := &sequencer{p: p, full: map[netstate.Key]netstate.Link{}, made: map[netstate.Key]bool{}}
 	q.overlay = newOverlay(p.req.Have, q.lose)
@@ -56,8 +56,9 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 	if len(missing) > 0 {
 		return &Plan{Missing: missing}, nil
 	}
+	q.riser = newRiser(wants)
 	for _, phase := range netstate.Phases() {
-		for _, w := range wants {
+		for i, w := range wants {
 			if w.obj.Traits().Phase != phase {
 				continue
 			}
@@ -68,15 +69,16 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			if err := q.emit(w); err != nil {
 				return nil, p.stepError(w.step, err)
 			}
+			if phase == netstate.PhaseLinks {
+				q.rise(i)
+			}
 		}
-		for _, w := range q.down {
-			have, _ := q.now.Link(w.obj.(netstate.Link).Name)
-			q.update(w.step, have, w.obj)
-		}
-		q.down = nil
 		q.recreateLost(q.interrupted()...) // those without their gateway follow after the addresses
+		if len(q.waiting) > 0 {
+			break // links whose settings the next stage knows
+		}
 	}
-	plan := &Plan{Pending: q.waiting, Changes: q.changes, Held: q.held, Shared: q.shared, Notes: p.notes, SettlesMillis: p.settlesMillis, ViaHost: p.viaHost, by: p, leadsTo: &prospect{p, q.now, order}}
+	plan := &Plan{Pending: q.stuck, Changes: q.changes, Held: q.held, Shared: q.shared, Notes: p.notes, SettlesMillis: p.settlesMillis, ViaHost: p.viaHost, by: p, leadsTo: &prospect{p, q.now, order}}
 	results := map[string]topology.Result{}
 	for _, step := range order {
 		st := p.steps[step.Name]
@@ -142,7 +144,7 @@ func (q *sequencer) prune() []netstate.Object {
 		}
 		claims, wanted := q.p.claims[c.Key()]
 		if why := q.now.Withheld(c.Object()); why != nil && !wanted {
-			q.waiting = append(q.waiting, Pending{Step: c.Step, Needs: why.Error(), Withheld: why})
+			q.stuck = append(q.stuck, Pending{Step: c.Step, Needs: why.Error(), Withheld: why})
 			continue
 		}
 		if !wanted {
@@ -290,11 +292,15 @@ func describeKind(l netstate.Link) string {
 func (q *sequencer) link(w want, o netstate.Link) error {
 	full := q.full[o.Key()]
 	have, exists := q.now.Link(o.Name)
-	if q.underDown(full) {
-		q.down = append(q.down, want{step: w.step, obj: netstate.Link{Name: o.Name, Up: full.Up}})
+	creates := o.LinkKind != "" && o.LinkKind != "device"
+	if up := full.Up; up != nil && *up {
+		_, port := q.p.bondOf(o.Name) // the bond sets it up
+		if !port && (o.Up != nil || creates && !exists) {
+			q.hold(w.step, netstate.Link{Name: o.Name, Up: up})
+		}
 		o.Up, full.Up = nil, nil
 	}
-	if o.LinkKind != "" && o.LinkKind != "device" {
+	if creates {
 		ours := q.made[o.Key()] || q.now.Fresh(o.Name)
 		switch {
 		case !exists:
@@ -320,20 +326,6 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 	return q.updateLink(w, o, full, have)
 }
 
-// underDown reports whether the link is to be up later: a VLAN whose parent is down, because
-// a later step makes that a port, or a link that must hear no router before it has its
-// settings.
-func (q *sequencer) underDown(l netstate.Link) bool {
-	if _, port := q.p.bondOf(l.Name); port {
-		return false // the bond sets the link up
-	}
-	if l.Up == nil || !*l.Up {
-		return false
-	}
-	have, there := q.now.Link(l.Name)
-	return q.parentDown(l) || q.p.guarded[l.Name] && (!there || have.Up == nil || !*have.Up)
-}
-
 func diffText(diff []netstate.FieldDiff) string {
 	for _, d := range diff {
 		if d.Mode == netstate.Immutable {
@@ -347,11 +339,7 @@ func diffText(diff []netstate.FieldDiff) string {
 // message creates the link completely.
 func atCreation(full netstate.Link) netstate.Link {
 	l := full
-	later := l.Master != nil && *l.Master != ""
 	l.Master, l.Promisc, l.AllMulti, l.Alias, l.Port = nil, nil, nil, nil, nil
-	if later {
-		l.Up = nil // set up after joining: a link that is up goes down when it joins
-	}
 	if l.Bond != nil && l.Bond.Primary != nil {
 		l = netstate.Restrict(l, func(path string) bool { return path != "bond.primary" })
 	}
@@ -363,14 +351,21 @@ func (q *sequencer) updateLink(w want, o, full, have netstate.Link) error {
 	if q.bondSetsMAC(have) {
 		o.MAC = nil
 	}
+	if q.bondWillSetMTU(o) {
+		o.MTU = nil
+	}
 	joins := full.Master != nil && *full.Master != "" && (have.Master == nil || *have.Master != *full.Master)
-	if joins && o.Master == nil {
-		o.Up = nil // the step that enslaves the link sets it up
-	}
 	if joins && o.Master != nil {
-		return q.join(w, o, full, have)
+		return q.join(w, o, have)
 	}
-	q.overlay.updateLink(w.step, have, o) // the ports are wanted, so their steps enslave them again
+	if o.Bond != nil && o.Bond.Primary != nil {
+		q.hold(w.step, o) // this want has nothing else
+		return nil
+	}
+	// The ports are wanted, so their steps enslave them again.
+	if _, up := q.overlay.updateLink(w.step, have, o); up != nil {
+		q.hold(w.step, netstate.Link{Name: o.Name, Up: up})
+	}
 	return nil
 }
 
@@ -384,9 +379,20 @@ func (q *sequencer) bondSetsMAC(l netstate.Link) bool {
 	return ok && m.KindTraits().ForcesPorts && !m.PortsKeepMAC()
 }
 
-// join makes a link a port or member. A master that is not a bond accepts links that are
-// up, so Up is set in the same change.
-func (q *sequencer) join(w want, o, full, have netstate.Link) error {
+// bondWillSetMTU reports whether the link is to join a bond that gives it the MTU wanted.
+func (q *sequencer) bondWillSetMTU(o netstate.Link) bool {
+	return o.MTU != nil && slices.ContainsFunc(q.waiting, func(w raise) bool {
+		if w.link.Name != o.Name || !w.joins() {
+			return false
+		}
+		bond, _ := q.now.Link(*w.link.Master)
+		return bond.MTU != nil && *bond.MTU == *o.MTU
+	})
+}
+
+// join makes a link a port or member. One of a bond waits until both have their settings: the
+// bond brings it up.
+func (q *sequencer) join(w want, o, have netstate.Link) error {
 	master, ok := q.now.Link(*o.Master)
 	if !ok {
 		return fault.New(fault.NotReady, fmt.Errorf("no link %q in the sandbox to be the master of %q", *o.Master, o.Name))
@@ -399,11 +405,8 @@ func (q *sequencer) join(w want, o, full, have netstate.Link) error {
 		have, _ = q.now.Link(o.Name)
 	}
 	if master.KindTraits().ForcesPorts {
-		q.enslave(w.step, have, o)
+		q.hold(w.step, o)
 		return nil
-	}
-	if o.Up == nil {
-		o.Up = full.Up
 	}
 	q.update(w.step, have, o)
 	return nil

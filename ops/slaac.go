@@ -73,7 +73,6 @@ func (p *Planner) autoconfigure(link string, cfg AddressConfig) error {
 		}
 	}
 	p.current.advertised = append(p.current.advertised, link)
-	p.guarded[link] = true
 	if im := p.req.imagined; im != nil {
 		im.pooled[link] = true
 		p.put(netstate.Addr{Link: link, Address: im.addresses(p.position())[1].String(), Kernel: true})

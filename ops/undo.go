@@ -27,10 +27,7 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 	for _, c := range backward(history) {
 		u.undo(c)
 	}
-	for _, w := range slices.Backward(u.ups) { // a parent before its VLANs
-		have, _ := u.now.Link(w.obj.(netstate.Link).Name)
-		u.update(w.step, have, w.obj)
-	}
+	u.raise()
 	u.recreateLost(u.later...)
 	u.sweep(history)
 	if len(u.missing) > 0 {
@@ -83,7 +80,7 @@ func absent(d netstate.Device) bool {
 type undoer struct {
 	overlay
 	made       map[netstate.Key]bool // what the history says we made
-	ups        []want                // VLANs to set up once their parent is
+	ups        []raise               // links to set up once all links are there again
 	later      []netstate.Change     // addresses and routes to recreate
 	missing    map[netstate.Key]netstate.Object
 	willDelete map[string]bool // links that will be deleted
@@ -229,7 +226,7 @@ func (u *undoer) undo(c netstate.Change) {
 	case !ok:
 		u.recreate(c)
 	case whole(c.Before) && needsReplace(netstate.Diff(c.Before, have)):
-		u.do(netstate.Change{Step: c.Step, Before: have, After: c.Before, Recreate: true})
+		u.do(netstate.Change{Step: c.Step, Before: have, After: u.downFirst(c), Recreate: true})
 	default:
 		u.restore(c, have)
 	}
@@ -267,7 +264,33 @@ func (u *undoer) recreate(c netstate.Change) {
 	case c.Before.Traits().Phase > netstate.PhaseLinks:
 		u.later = append(u.later, c)
 	case !c.Before.Traits().Inherent && u.parentThere(c.Before):
-		u.do(netstate.Change{Step: c.Step, After: c.Before})
+		u.do(netstate.Change{Step: c.Step, After: u.downFirst(c)})
+	}
+}
+
+// downFirst returns the object to recreate. A link comes up when its parent has.
+func (u *undoer) downFirst(c netstate.Change) netstate.Object {
+	l, ok := c.Before.(netstate.Link)
+	if !ok || l.Up == nil || !*l.Up {
+		return c.Before
+	}
+	u.ups = append(u.ups, raise{c.Step, netstate.Link{Name: l.Name, Up: l.Up}})
+	l.Up = nil
+	return l
+}
+
+// raise sets links up, a parent before its VLANs.
+func (u *undoer) raise() {
+	for len(u.ups) > 0 {
+		next := max(0, slices.IndexFunc(u.ups, func(w raise) bool {
+			have, _ := u.now.Link(w.link.Name)
+			return !u.parentDown(have)
+		}))
+		w := u.ups[next]
+		u.ups = slices.Delete(u.ups, next, next+1)
+		if have, there := u.now.Link(w.link.Name); there {
+			u.update(w.step, have, w.link)
+		}
 	}
 }
 
@@ -307,7 +330,7 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 		return
 	}
 	if link := have.(netstate.Link); l.Up != nil && *l.Up && u.parentDown(link) {
-		u.ups = append(u.ups, want{step: c.Step, obj: netstate.Link{Name: l.Name, Up: l.Up}})
+		u.ups = append(u.ups, raise{c.Step, netstate.Link{Name: l.Name, Up: l.Up}})
 		l.Up = nil
 	}
 	// The ports are enslaved in another order than before, and the first would give the
@@ -315,10 +338,13 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 	if link := have.(netstate.Link); hasMode(netstate.Diff(l, link), netstate.NoPorts) && l.MAC == nil && !link.PortsKeepMAC() {
 		l.MAC = link.MAC
 	}
-	for _, port := range u.updateLink(c.Step, have.(netstate.Link), l) {
+	ports, up := u.updateLink(c.Step, have.(netstate.Link), l)
+	for _, port := range ports {
 		released, _ := u.now.Link(port.Name)
 		u.enslave(c.Step, released, netstate.Link{Name: port.Name, Master: port.Master})
 	}
+	now, _ := u.now.Link(l.Name)
+	u.update(c.Step, now, netstate.Link{Name: l.Name, Up: up})
 }
 
 // dropLink deletes a link we made, unless its parent's deletion takes it along:

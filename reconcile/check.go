@@ -133,14 +133,20 @@ func (p *pass) check(ctx context.Context) (*ops.Plan, error) {
 	return p.plan(ctx)
 }
 
-// drifts lists a plan field by field.
+// drifts lists a plan field by field. What is done to an object that the plan makes is part of
+// its making.
 func drifts(t *topology.Topology, plan *ops.Plan) []Drift {
 	types := map[string]string{}
 	for i := range t.Steps {
 		types[t.Steps[i].Name] = t.Steps[i].Type
 	}
 	var out []Drift
+	making := map[netstate.Key]bool{}
 	for _, c := range made(plan.Changes) {
+		if c.Action() == netstate.Update && making[c.Key()] {
+			continue
+		}
+		making[c.Key()] = c.Action() == netstate.Create || c.Action() == netstate.Replace
 		d := Drift{Step: c.Step, Type: types[c.Step], Action: c.Action(), Object: c.Key(), Of: netstate.Label(c.Object())}
 		if c.Action() == netstate.Create || c.Action() == netstate.Delete {
 			out = append(out, d)

@@ -104,7 +104,7 @@ func TestPrepared(t *testing.T) {
 		t.Errorf("again: %v, %v", err, rep.Changes)
 	}
 	rep, err := r.Ensure(t.Context(), pod)
-	if err != nil || len(rep.Changes) != 3 || !k.has("a0") {
+	if err != nil || len(rep.Changes) != 4 || !k.has("a0") {
 		t.Fatalf("attach: %v, %v", err, rep.Changes)
 	}
 	if d := rep.Results[0].Result.Devices; d == nil || len(d.DeviceNodes) != 2 || d.DeviceNodes[0] != "/dev/vfio/42" {
@@ -193,7 +193,7 @@ func TestPreparedDeath(t *testing.T) {
 					if vf, _ := netstate.Lookup(k.Snapshot, netstate.VF{ID: function}); k.driver() != "vfio-pci" || *vf.VLAN != 8 {
 						t.Errorf("%s: driver %q, VLAN %d", when, k.driver(), *vf.VLAN)
 					}
-					if rep, err := r.Ensure(t.Context(), with(pod, 8)); err != nil || len(rep.Changes) != 3 {
+					if rep, err := r.Ensure(t.Context(), with(pod, 8)); err != nil || len(rep.Changes) != 4 {
 						t.Errorf("%s: attached: %v, %v", when, err, rep.Changes)
 					}
 					if _, err := r.Release(t.Context(), pod.ID); err != nil {

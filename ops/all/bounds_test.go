@@ -38,7 +38,7 @@ func TestForeignPorts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "~ link f0 mtu 1500 → 2000\n+ link v0 kind vlan, parent f0, vlan.id 2, vlan.protocol 802.1q, mtu 2000, up on\n"
+	want := "~ link f0 mtu 1500 → 2000\n+ link v0 kind vlan, parent f0, vlan.id 2, vlan.protocol 802.1q, mtu 2000\n~ link v0 up off → on\n"
 	if got := plan.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}

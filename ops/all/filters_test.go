@@ -222,7 +222,7 @@ spec:
 		rows    []netstate.LogicalRule
 		want    string
 	}{
-		{[]netstate.Filter{mark(20000, 1)}, nil, "+ logical-port, + link, ~ link, + ovs-port, + clsact, + filter"},
+		{[]netstate.Filter{mark(20000, 1)}, nil, "+ logical-port, + link, ~ link, ~ link, ~ link, + ovs-port, + clsact, + filter"},
 		{nil, []netstate.LogicalRule{row}, "- filter, - clsact, + logical-rule"},
 		{[]netstate.Filter{mark(20000, 1)}, []netstate.LogicalRule{row}, ""},
 		{nil, nil, "- logical-rule"},

@@ -42,7 +42,7 @@ func TestReplace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := c.line + "\n+ address 192.0.2.5/24 on data0\n"; plan.String() != want {
+			if want := c.line + "\n~ link data0 up off → on\n+ address 192.0.2.5/24 on data0\n"; plan.String() != want {
 				t.Errorf("plan:\n%swant:\n%s", plan, want)
 			}
 			change := plan.Changes[0]

@@ -500,6 +500,7 @@ func Hold(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, others 
 		return err
 	}
 	Laws(ctx, t, reg, c, changes)
+	Order(t, c, changes)
 	settled, err := plan(ctx, reg, c, w, netstate.Coalesce(nil, changes...))
 	if err != nil {
 		return err

@@ -8,26 +8,7 @@ import (
 )
 
 // upEarly are the cases in which a link is up before its settings, by test.
-var upEarly = []string{
-	"TestLaws/all/flagship",
-	"TestLaws/all/given-addresses",
-	"TestLaws/bridge/host",
-	"TestLaws/bridge/host-local",
-	"TestLaws/dummy/dad",
-	"TestLaws/dummy/policy",
-	"TestLaws/macvlan/mac-reference",
-	"TestLaws/ovnk8scnioverlay/layer2",
-	"TestLaws/ovnk8scnioverlay/plugged",
-	"TestLaws/ptp/dual-stack",
-	"TestLaws/ptp/masquerade",
-	"TestLaws/ptp/pool",
-	"TestLaws/ptp/ports",
-	"TestLaws/tuning/all",
-	"TestLaws/vlan/over-vf",
-	"TestLaws/vrf/member-carries",
-	"TestLaws/vxlan/over-vf",
-	"TestLaws/vxlan/remotes",
-}
+var upEarly = []string{"TestLaws/macvlan/mac-reference"}
 
 // Order checks that no link is up before its settings: once a change has brought a link up, no later
 // one gives it a MAC, an MTU, a sysctl or another attribute. Until it is written, the kernel acts by the

@@ -429,15 +429,15 @@ func TestFilesBecomeSandboxes(t *testing.T) {
 		n.wants("blue.yaml", "blue", "mtu: 1400")
 	}, func(n *node) {
 		n.expect("at the start", "blue", "net1/1400")
-		if got := n.log.take(); strings.Count(got, "level=INFO") != 1 || !strings.Contains(got, `msg=reconciled sandbox=run/blue/ai trigger=ensure changes=1`) {
+		if got := n.log.take(); strings.Count(got, "level=INFO") != 1 || !strings.Contains(got, `msg=reconciled sandbox=run/blue/ai trigger=ensure changes=2`) {
 			t.Errorf("want one line for the pass that wrote, have:\n%s", got)
 		}
 		n.wants("red.yaml", "red", "mtu: 1300")
 		n.world.written()
 		n.reread()
 		n.expect("a file was added", "red", "net1/1300")
-		if w := n.world.written(); w != 1 {
-			t.Errorf("%d writes for one new link", w)
+		if w := n.world.written(); w != 2 {
+			t.Errorf("%d writes for one new link, want its creation and that it comes up", w)
 		}
 		n.wants("blue.yaml", "blue", "mtu: 1450")
 		n.reread()
@@ -683,26 +683,28 @@ func TestRunFollowsFiles(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- n.Run(ctx) }()
-	await := func(what string) {
+	until := time.After(30 * time.Second)
+	await := func(what, netns, links string) {
 		t.Helper()
-		select {
-		case <-n.world.changing:
-		case <-time.After(30 * time.Second):
-			t.Fatalf("%s: nothing was changed; log:\n%s", what, n.log.take())
+		for n.world.links(t, n.path(netns)) != links {
+			select {
+			case <-n.world.changing:
+			case <-until:
+				n.expect(what, netns, links)
+				return
+			}
 		}
 	}
 	if err := os.MkdirAll(n.netns, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	n.make("blue")
-	await("a namespace appeared")
+	await("a namespace appeared", "blue", "net1/1400")
 	n.make("red")
 	n.wants("red.yaml", "red", "mtu: 1300")
-	await("a file appeared")
-	n.expect("a file appeared", "red", "net1/1300")
+	await("a file appeared", "red", "net1/1300")
 	n.wants("red.yaml", "red", "mtu: 1350")
-	await("a file changed")
-	n.expect("a file changed", "red", "net1/1350")
+	await("a file changed", "red", "net1/1350")
 
 	second := New(n.Options)
 	if err := second.Run(ctx); err == nil || !strings.Contains(err.Error(), "another loop is running on it") {
