@@ -48,6 +48,8 @@ type Request struct {
 	AppliedBefore bool
 	// Sandbox names the sandbox among all of the cluster, for rows of databases.
 	Sandbox string
+	// BootID is that of the host: links of the host that sandboxes share are its.
+	BootID string
 	// Client names who has the network, the same for each sandbox of one claim, and different
 	// for all others. DHCP servers know it by that. "" is the namespace and the topology.
 	Client string

@@ -71,6 +71,8 @@ type want struct {
 	step  string
 	obj   netstate.Object
 	adopt bool
+	// choseMAC says that the MAC of the link is not the step's, and yields to another.
+	choseMAC bool
 }
 
 // stepState is the state of a step while planning.
@@ -470,11 +472,22 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 			return err
 		}
 	}
+	chosen := false
+	if isLink {
+		mac, err := p.chosenMAC(l)
+		if err != nil {
+			return err
+		}
+		if mac != nil {
+			l.MAC, chosen = mac, true
+			o = l
+		}
+	}
 	if err := p.view.Withheld(o); err != nil {
 		p.await(err.Error(), err)
 		return nil
 	}
-	p.wants = append(p.wants, want{p.StepName(), o, adopt})
+	p.wants = append(p.wants, want{p.StepName(), o, adopt, chosen})
 	switch o := o.(type) {
 	case netstate.Addr:
 		if !netstate.OnHost(o.Link) { // a result has what the sandbox has

@@ -34,7 +34,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			q.made[c.Key()] = true
 		}
 	}
-	wants := q.withDerivedMTU(p.wants)
+	wants := q.withDerivedMTU(p.withChosenMACs())
 	for _, w := range wants {
 		if l, ok := w.obj.(netstate.Link); ok {
 			have, seen := q.full[l.Key()]

@@ -18,8 +18,15 @@ func (p *Planner) VethToHost(end netstate.Link, configured string) (string, erro
 		configured = p.HostLinkName()
 	}
 	peer := netstate.HostName(configured)
-	end.LinkKind, end.Veth = "veth", &netstate.Veth{Peer: &peer}
-	return peer, p.Want(end)
+	mac, err := p.chosenPeerMAC(end.Name, peer)
+	if err != nil {
+		return "", err
+	}
+	end.LinkKind, end.Veth = "veth", &netstate.Veth{Peer: &peer, PeerMAC: mac}
+	if err := p.Want(end); err != nil || mac == nil {
+		return peer, err
+	}
+	return peer, p.Want(netstate.Link{Name: peer, MAC: mac})
 }
 
 // UplinkMTU returns the configured MTU, else that of the host's interface with the default

@@ -53,7 +53,8 @@ func choosingEngine(t *testing.T) (*reconcile.Reconciler, choosing) {
 func TestTwoStages(t *testing.T) {
 	r, k := choosingEngine(t)
 	sb := reconcile.Sandbox{ID: "blue/t", Netns: "/run/netns/blue", Topology: &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: []topology.Step{
-		{Name: "a", Type: "dummy", Config: map[string]any{"name": "a0"}},
+		{Name: "d", Type: "dummy", Config: map[string]any{"name": "d0"}},
+		{Name: "a", Type: "macvlan", DependOn: []string{"d"}, Config: map[string]any{"name": "a0", "mode": "passthru"}}, // whose MAC the kernel chooses
 		{Name: "b", Type: "dummy", DependOn: []string{"a"}, Config: map[string]any{"name": "b0", "mac": "{{ a.mac }}"}},
 	}}}
 	if _, err := r.Ensure(t.Context(), sb); err != nil {

@@ -19,8 +19,8 @@ var Op = ops.New(contract.Contract{
 	Type:    "macvlan",
 	Summary: "Create a macvlan link.",
 	Description: `Creates a link with a MAC of its own on a master. The master is not moved; for a root step it is on
-the host, also if it is an allocated device. Without a mac the kernel chooses one at random, which later
-steps can refer to after the link was created.
+the host, also if it is an allocated device. Without a mac it has one that no other sandbox has, and that
+later steps can refer to; of mode passthru, that of the master.
 
 bridge, private and vepa are switched live; passthru uses the master exclusively and cannot be
 switched to or from. The kernel refuses a MAC that another macvlan of the master has when the link
@@ -34,7 +34,7 @@ is brought up.`,
 `,
 	Params: ops.Join([]contract.Param{
 		{Name: "mode", Type: contract.String, Enum: []string{"bridge", "private", "vepa", "passthru"}, Default: "bridge", Description: "who of one master may talk to whom"},
-		ops.MACParam("MAC address; default: random, chosen by the kernel"),
+		ops.MACParam("MAC address; default: one that the link keeps when it is made again; of mode passthru the master's"),
 		{Name: "bcqueuelen", Aliases: []string{"bcQueueLen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "length of the broadcast queue in packets"},
 	}, ops.StackedParams()),
 	Input:  contract.Input{Shares: true, NamedBy: "master"},

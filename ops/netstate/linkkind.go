@@ -19,6 +19,8 @@ type LinkTraits struct {
 	// parent. Its MTU is then at most the parent's less these at birth and when it is
 	// set, and does not follow the parent's.
 	Overhead func(Link) uint32
+	// OwnMAC: a link has a MAC of its own, which the kernel chooses where none is given.
+	OwnMAC bool
 	// ParentMAC: a link has its parent's MAC at birth, and follows its changes.
 	ParentMAC bool
 	// FixedMAC: a link cannot have another MAC than its parent.
@@ -44,14 +46,14 @@ type LinkTraits struct {
 // drivers/net/vxlan/vxlan_core.c (vxlan_config_apply).
 var linkKinds = map[string]LinkTraits{
 	"bond":    {Options: func(l Link) bool { return l.Bond != nil }, DefaultMTU: 1500, ForcesPorts: true},
-	"bridge":  {Options: func(l Link) bool { return l.Bridge != nil }, DefaultMTU: 1500, Shared: true},
-	"dummy":   {DefaultMTU: 1500, Inert: true},
+	"bridge":  {Options: func(l Link) bool { return l.Bridge != nil }, DefaultMTU: 1500, OwnMAC: true, Shared: true},
+	"dummy":   {DefaultMTU: 1500, OwnMAC: true, Inert: true},
 	"ipvlan":  {Options: func(l Link) bool { return l.IPVLAN != nil }, Stacked: true, ParentMAC: true, FixedMAC: true, ParentMTU: true},
-	"macvlan": {Options: func(l Link) bool { return l.MACVLAN != nil }, Stacked: true},
-	"veth":    {Options: func(l Link) bool { return l.Veth != nil }, DefaultMTU: 1500},
+	"macvlan": {Options: func(l Link) bool { return l.MACVLAN != nil }, OwnMAC: true, Stacked: true},
+	"veth":    {Options: func(l Link) bool { return l.Veth != nil }, DefaultMTU: 1500, OwnMAC: true},
 	"vlan":    {Options: func(l Link) bool { return l.VLAN != nil }, Stacked: true, ParentMAC: true, ParentState: true},
 	"vrf":     {Options: func(l Link) bool { return l.VRF != nil }, Bounces: true, Shared: true},
-	"vxlan":   {Options: func(l Link) bool { return l.VXLAN != nil }, DefaultMTU: 1500, Overhead: vxlanOverhead},
+	"vxlan":   {Options: func(l Link) bool { return l.VXLAN != nil }, DefaultMTU: 1500, OwnMAC: true, Overhead: vxlanOverhead},
 }
 
 // vxlanOverhead is the outer headers and the inner Ethernet header (vxlan_headroom in

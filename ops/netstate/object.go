@@ -118,6 +118,8 @@ type Bridge struct {
 // Veth names the other end of a pair; Peer carries its place.
 type Veth struct {
 	Peer *string `json:"peer,omitempty" plan:"replace"`
+	// PeerMAC is used at creation only.
+	PeerMAC *string `json:"peerMac,omitempty" plan:"-"`
 }
 
 // VXLAN holds the options of a VXLAN tunnel. All its addresses are of one family;

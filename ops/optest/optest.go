@@ -96,6 +96,7 @@ func runFile(t *testing.T, reg *ops.Registry, file string) string {
 	golden(t, c, file, "plan.txt", got)
 	Laws(t.Context(), t, reg, c, planned)
 	Order(t, c, planned)
+	Addressed(t, planned)
 	Disobey(t.Context(), t, reg, c)
 	return "plan.txt"
 }
@@ -501,6 +502,7 @@ func Hold(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, others 
 	}
 	Laws(ctx, t, reg, c, changes)
 	Order(t, c, changes)
+	Addressed(t, changes)
 	settled, err := plan(ctx, reg, c, w, netstate.Coalesce(nil, changes...))
 	if err != nil {
 		return err

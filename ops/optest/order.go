@@ -8,7 +8,7 @@ import (
 )
 
 // upEarly are the cases in which a link is up before its settings, by test.
-var upEarly = []string{"TestLaws/macvlan/mac-reference"}
+var upEarly = []string{}
 
 // Order checks that no link is up before its settings: once a change has brought a link up, no later
 // one gives it a MAC, an MTU, a sysctl or another attribute. Until it is written, the kernel acts by the
@@ -76,4 +76,23 @@ func settingOf(c netstate.Change) string {
 		return netstate.LinkOf(c.After)
 	}
 	return ""
+}
+
+// Addressed checks that the plan chooses the MAC of each link that would get one at random: neighbors
+// know the link by it, also when it is made again.
+func Addressed(t *testing.T, changes []netstate.Change) {
+	t.Helper()
+	for _, c := range netstate.Parts(changes) {
+		l, ok := c.After.(netstate.Link)
+		passthru := l.MACVLAN != nil && l.MACVLAN.Mode != nil && *l.MACVLAN.Mode == "passthru"
+		if !ok || c.Before != nil || c.Implied || c.Foreign || !l.KindTraits().OwnMAC || passthru {
+			continue
+		}
+		if l.MAC == nil {
+			t.Errorf("the kernel chooses the MAC: %s", c)
+		}
+		if l.Veth != nil && l.Veth.PeerMAC == nil {
+			t.Errorf("the kernel chooses the MAC of the other end: %s", c)
+		}
+	}
 }

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"net"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -24,6 +25,14 @@ func encodeVeth(e *infoData, l netstate.Link) {
 	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(netstate.BaseName(*l.Veth.Peer)))
 	if l.MTU != nil {
 		peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(*l.MTU))
+	}
+	if l.Veth.PeerMAC != nil {
+		hw, err := net.ParseMAC(*l.Veth.PeerMAC)
+		if err != nil {
+			e.err = invalid("mac of the other end: %q is not a MAC address", *l.Veth.PeerMAC)
+			return
+		}
+		peer.AddRtAttr(unix.IFLA_ADDRESS, hw)
 	}
 	if e.peer != nil {
 		peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(e.peer.ns.Fd())))
