@@ -75,6 +75,7 @@ func (c *Controller) Setup(mgr manager.Manager) error {
 		Watches(&schemav1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(c.forSchema)).
 		Watches(&resourceapi.ResourceClaimTemplate{}, handler.EnqueueRequestsFromMapFunc(c.forTemplate)).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(c.forNamespace), builder.WithPredicates(relabelled)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(c.forNode), builder.WithPredicates(readiness)).
 		WatchesRawSource(changes{c}).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(c)
@@ -258,7 +259,7 @@ func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology)
 	if err := c.patch(ctx, o, controllerutil.AddFinalizer); err != nil {
 		return reconcile.Result{}, err
 	}
-	found := Outcome{Use: use}
+	found := Outcome{Use: use, NotReady: func(node string) time.Duration { return c.notReady(ctx, o, node) }}
 	c.program(ctx, o, &found)
 	if apierrors.IsConflict(found.Err) || apierrors.IsAlreadyExists(found.Err) {
 		return reconcile.Result{}, found.Err // it is retried, without a condition
@@ -274,7 +275,11 @@ func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology)
 	if apierrors.IsConflict(failed) || apierrors.IsAlreadyExists(failed) {
 		return reconcile.Result{}, failed
 	}
-	return result, errors.Join(found.Err, failed, c.report(ctx, o, found))
+	err := c.report(ctx, o, found)
+	if r := o.Status.Rollout; result.RequeueAfter == 0 && r != nil && len(r.Nodes) > 0 {
+		result.RequeueAfter = deadNode / 10 // for a node that is not ready nothing else changes
+	}
+	return result, errors.Join(found.Err, failed, err)
 }
 
 // patch changes the finalizers.

@@ -178,7 +178,17 @@ func Cached() map[client.Object]cache.ByObject {
 		&resourceapi.DeviceClass{}:           {Transform: StripClass},
 		&resourceapi.ResourceClaimTemplate{}: {Label: ours},
 		&corev1.Namespace{}:                  {Transform: stripNamespace},
+		&corev1.Node{}:                       {Transform: stripNode},
 	}
+}
+
+// stripNode reduces a node to its name and whether it is ready.
+func stripNode(o any) (any, error) {
+	if n, ok := o.(*corev1.Node); ok {
+		n.ManagedFields, n.Annotations, n.Labels, n.Spec = nil, nil, nil, corev1.NodeSpec{}
+		n.Status = corev1.NodeStatus{Conditions: slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type != corev1.NodeReady })}
+	}
+	return o, nil
 }
 
 // stripNamespace reduces a namespace to its name and labels.

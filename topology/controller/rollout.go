@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -105,11 +106,15 @@ func rollOut(o *v1alpha1.NetworkTopology, found Outcome, s *v1alpha1.NetworkTopo
 	if r.Failure == nil {
 		r.Failure = stopping(o, runs)
 	}
+	var notReady []string
 	if r.Failure == nil && found.Invalid == nil && len(found.Unknown) == 0 {
-		r.Nodes = nodesToUpdate(o, runs, before)
+		r.Nodes, notReady = nodesToUpdate(o, found.passed(o), runs, before)
 	}
 	s.Rollout = r
 	c := updating(o, found, pods, r)
+	if len(notReady) > 0 {
+		c.Message += fmt.Sprintf("; not before %s ready: %s", map[bool]string{true: "this node is", false: "these nodes are"}[len(notReady) == 1], names(notReady))
+	}
 	c.ObservedGeneration = o.Generation
 	c.Message = excerpt.Lines(c.Message, maxMessage)
 	meta.SetStatusCondition(&s.Conditions, c)
@@ -215,11 +220,28 @@ func stopping(o *v1alpha1.NetworkTopology, runs []Run) *v1alpha1.RolloutFailure 
 	return out
 }
 
+// deadNode is after how long a node that is not ready no longer counts for the limit, if it has begun with
+// this edit: perhaps the edit is why it is not ready, and the next node would be lost as well.
+const deadNode = 10 * time.Minute
+
+// passed returns which nodes others do not wait for: those that are not ready would hold them up for as
+// long as that lasts.
+func (found *Outcome) passed(o *v1alpha1.NetworkTopology) func(node string) bool {
+	return func(node string) bool {
+		if found.NotReady == nil {
+			return false
+		}
+		begun := o.Status.Rollout != nil && o.Status.Rollout.Generation == o.Generation && slices.Contains(o.Status.Rollout.Nodes, node)
+		down := found.NotReady(node)
+		return down > 0 && (!begun || down >= deadNode)
+	}
+}
+
 // nodesToUpdate returns the nodes that may update now. Nodes that have begun come first,
 // also if they began with an earlier edit, so that the limit always holds. When every pod
 // was tried, nodes with pods to retry follow, those with the fewest attempts first, so that
-// none starves.
-func nodesToUpdate(o *v1alpha1.NetworkTopology, runs []Run, before []string) []string {
+// none starves. Those that are passed are returned apart.
+func nodesToUpdate(o *v1alpha1.NetworkTopology, passed func(node string) bool, runs []Run, before []string) (out, notReady []string) {
 	all, left, again := map[string]bool{}, map[string]bool{}, map[string]int{}
 	for i := range runs {
 		r := &runs[i]
@@ -237,10 +259,13 @@ func nodesToUpdate(o *v1alpha1.NetworkTopology, runs []Run, before []string) []s
 		return cmp.Or(cmp.Compare(again[a], again[b]), cmp.Compare(a, b))
 	})
 	most := limit(o, len(all))
-	var out []string
 	take := func(nodes []string, may func(node string) bool) {
 		for _, n := range nodes {
-			if len(out) < most && may(n) && !slices.Contains(out, n) {
+			switch {
+			case len(out) >= most || !may(n) || slices.Contains(out, n) || slices.Contains(notReady, n):
+			case passed(n):
+				notReady = append(notReady, n)
+			default:
 				out = append(out, n)
 			}
 		}
@@ -250,7 +275,8 @@ func nodesToUpdate(o *v1alpha1.NetworkTopology, runs []Run, before []string) []s
 	take(slices.Sorted(maps.Keys(left)), isLeft)
 	take(byAttempts, func(node string) bool { return !left[node] })
 	slices.Sort(out)
-	return out
+	slices.Sort(notReady)
+	return out, notReady
 }
 
 // limit returns how many of the nodes may update at a time.
@@ -264,6 +290,11 @@ func limit(o *v1alpha1.NetworkTopology, nodes int) int {
 		n = 1 // the API server refuses such values
 	}
 	return min(max(n, 1), maxNodes)
+}
+
+// complete reports whether a topology was rolled out, as far as its status says.
+func complete(o *v1alpha1.NetworkTopology) bool {
+	return meta.IsStatusConditionTrue(o.Status.Conditions, v1alpha1.ConditionUpdated)
 }
 
 // updating is the condition Updated. It names no pods: everybody who uses a topology can

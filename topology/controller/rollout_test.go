@@ -2,8 +2,10 @@ package controller_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,6 +60,7 @@ func TestRollout(t *testing.T) {
 		most   any // maxUnavailable; 1 when nil
 		before *v1alpha1.RolloutStatus
 		found  controller.Outcome
+		down   string // nodes that are not ready for a minute, or with "!" for an hour
 
 		nodes       string
 		updated     string
@@ -95,6 +98,13 @@ func TestRollout(t *testing.T) {
 		{name: "a node that is gone with its claims", runs: "n2/c@4", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, nodes: "n2", updated: "0/1", generations: "4:1", reason: "RollingOut"},
 		{name: "a claim without a report", runs: "n1/a@0 n2/b@5", updated: "1/1", generations: "5:1", reason: "Complete"},
 		{name: "a pod with two claims", runs: "n1/a@5=p n1/b@4=p n2/c@5", nodes: "n1", updated: "1/2", generations: "5:1 4:1", reason: "RollingOut"},
+		{name: "a node that is not ready", runs: "n1/a@4 n2/b@4 n3/c@4", down: "n1", nodes: "n2", updated: "0/3", generations: "4:3", reason: "RollingOut", message: "updating on 1 node: n2; not before this node is ready: n1"},
+		{name: "one that became so after it began", runs: "n1/a@4 n1/b@5 n2/c@4", down: "n1", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, nodes: "n1", updated: "1/3", generations: "5:1 4:2", reason: "RollingOut"},
+		{name: "and stays so", runs: "n1/a@4 n1/b@5 n2/c@4", down: "n1!", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, nodes: "n2", updated: "1/3", generations: "5:1 4:2", reason: "RollingOut"},
+		{name: "an edit after it became so", runs: "n1/a@3 n1/b@4 n2/c@3", down: "n1", before: &v1alpha1.RolloutStatus{Generation: 4, Nodes: []string{"n1"}}, nodes: "n2", updated: "0/3", generations: "4:1 3:2", reason: "RollingOut"},
+		{name: "it is ready again", runs: "n1/a@4 n1/b@5 n2/c@5", before: &v1alpha1.RolloutStatus{Generation: 5}, nodes: "n1", updated: "2/3", generations: "5:2 4:1", reason: "RollingOut"},
+		{name: "no node is ready", runs: "n1/a@4 n2/b@4 n3/c@5", down: "n1 n2", updated: "1/3", generations: "5:1 4:2", reason: "RollingOut", message: "not before these nodes are ready: n1, n2"},
+		{name: "nor retried on one", runs: "n1/a@4?1 n2/b@4?2 n3/c@5", down: "n1", nodes: "n2", updated: "1/3", generations: "5:1 4:2", reason: "Retrying"},
 		{name: "not valid", runs: "n1/a@4", found: controller.Outcome{Invalid: errors.New("no")}, updated: "0/1", generations: "4:1", reason: "Invalid", message: "pods keep what they have"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -109,6 +119,16 @@ func TestRollout(t *testing.T) {
 			}
 			o.Status.Rollout = c.before
 			c.found.Use.Runs = runs(t, c.runs)
+			c.found.NotReady = func(node string) time.Duration {
+				switch down := strings.Fields(c.down); {
+				case slices.Contains(down, node):
+					return time.Minute
+				case slices.Contains(down, node+"!"):
+					return time.Hour
+				default:
+					return 0
+				}
+			}
 			s := controller.StatusOf(o, c.found)
 			r := s.Rollout
 			if r == nil || r.Generation != 5 || strings.Join(r.Nodes, " ") != c.nodes || (r.Failure != nil) != c.failure {

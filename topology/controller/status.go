@@ -26,6 +26,9 @@ type Outcome struct {
 	Classes int              // DeviceClasses the topology has now
 	Unnamed []string         // steps whose class the API server has written without its extended resource name
 	Use     Use
+	// NotReady returns for how long a node has not been ready, so that nothing can be updated on it; 0 if it
+	// is. Nil is of none.
+	NotReady func(node string) time.Duration
 	// Templates is nil if the pass ended before them.
 	Templates *Templates
 }
