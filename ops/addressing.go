@@ -110,7 +110,7 @@ func AddressParams() []contract.Param {
 			{Name: "gateway", Aliases: []string{"gw"}, Type: contract.String, Format: contract.IP, Description: "next hop; none makes a route on the link"},
 			{Name: "metric", Aliases: []string{"priority"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "metric; a route without one never takes over, or shares, the traffic of a route that is there already"},
 			{Name: "table", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "routing table; else the VRF's, else main"},
-			{Name: "scope", Type: contract.String, Enum: []string{"global", "link", "host"}, Description: "route scope"},
+			{Name: "scope", Type: contract.String, Enum: []string{"global", "link", "host"}, Refused: refusedScopes, Description: "route scope"},
 			{Name: "src", Type: contract.String, Format: contract.IP, Description: "preferred source address"},
 			{Name: "mtu", Type: contract.Integer, Minimum: contract.Int(68), Maximum: contract.Int(65535), Description: "path MTU in bytes"},
 			{Name: "advmss", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535), Description: "advertised TCP maximum segment size in bytes"},
@@ -159,6 +159,9 @@ func AddressParams() []contract.Param {
 		{Name: "acceptRA", Type: contract.Boolean, Description: "accept IPv6 router advertisements as the kernel does: addresses, routes, a default route. Any host of the network can send them. Default: false, but for what ipam of type slaac needs, on each interface that a step makes or moves into the pod"},
 	}, policyParams()...)
 }
+
+// refusedScopes are the numbers of scopes (RT_SCOPE_*, rtnetlink(7)), as CNI writes them.
+var refusedScopes = map[string]string{"0": "write global", "253": "write link", "254": "write host"}
 
 // refusedIPAM are the types of ipam that other programs have, and what to write instead.
 var refusedIPAM = map[string]string{

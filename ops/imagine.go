@@ -15,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/ref"
+	"github.com/plumbline/plumbline/topology/suggest"
 )
 
 // Vet plans a valid topology on an imagined node and returns what is wrong with it on
@@ -114,6 +115,9 @@ func (r *Registry) Interfaces(ctx context.Context, t *topology.Topology) (map[st
 }
 
 func (r *Registry) vet(ctx context.Context, t *topology.Topology, given Givens, im imagination) (notes []string, err error) {
+	if im.made == nil {
+		im.made = map[string]string{}
+	}
 	im.devices, im.links, im.pooled = map[string]string{}, map[string]error{}, map[string]bool{}
 	req := Request{Topology: t, Netns: "/run/netns/pod", Given: Givens{}, Have: netstate.NewSnapshot(), imagined: &im}
 	for step, g := range given {
@@ -137,9 +141,50 @@ func (r *Registry) vet(ctx context.Context, t *topology.Topology, given Givens, 
 	}
 	p, err := r.Plan(ctx, req)
 	if err != nil {
-		return nil, err
+		return im.unmade(), err // links of other kinds may be refused
 	}
-	return p.Notes, nil
+	return slices.Concat(p.Notes, im.unmade(), emptyTables(p)), nil
+}
+
+// unmade are notes on links that a step names and none makes.
+func (im *imagination) unmade() (notes []string) {
+	var made []string
+	for name := range im.made {
+		if !netstate.OnHost(name) {
+			made = append(made, name)
+		}
+	}
+	slices.Sort(made)
+	for _, name := range slices.Sorted(maps.Keys(im.links)) {
+		step, ok := errors.AsType[*StepError](im.links[name])
+		if ok && name != topology.PodInterface && name != "lo" && im.made[name] == "" {
+			notes = append(notes, fmt.Sprintf("step %q: no step makes an interface %q, so that the pod must have it from elsewhere%s", step.Step, name, suggest.Hint(name, made)))
+		}
+	}
+	return notes
+}
+
+// emptyTables are notes on rules that lead to a table in which the topology has no route: the kernel goes on with
+// the next rule.
+func emptyTables(p *Plan) (notes []string) {
+	filled := map[uint32]bool{netstate.TableMain: true, 253: true, 255: true} // default and local, which the kernel has rules for
+	for _, c := range p.Changes {
+		switch o := c.After.(type) {
+		case netstate.Route:
+			filled[o.Table] = true
+		case netstate.Link:
+			if o.VRF != nil && o.VRF.Table != nil {
+				filled[*o.VRF.Table] = true
+			}
+		}
+	}
+	for _, c := range p.Changes {
+		if rule, ok := c.After.(netstate.Rule); ok && !filled[rule.Table] {
+			filled[rule.Table] = true // one note for a table
+			notes = append(notes, fmt.Sprintf("step %q: rules: no step has a route in table %d, so that the rule of priority %d leads nowhere: add routes with table: %d, or change the table", c.Step, rule.Table, rule.Priority, rule.Table))
+		}
+	}
+	return notes
 }
 
 // addresses are what a pool might give to a step. Those of two imagined nodes differ, so

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -173,7 +174,12 @@ func (v *validator) unknownType(i int) {
 		return
 	}
 	if why, ok := unsupportedTypes[s.Type]; ok {
-		addTo(v.inv, i, s.Name, "type", "step type %q is %s: known types are %s", s.Type, why, known)
+		if strings.Contains(why, ": ") { // what to write instead
+			known = ""
+		} else {
+			known = ": known types are " + known
+		}
+		addTo(v.inv, i, s.Name, "type", "step type %q is %s%s", s.Type, why, known)
 		return
 	}
 	hint := suggest.Hint(s.Type, v.set.Types())
@@ -186,7 +192,16 @@ func (v *validator) unknownType(i int) {
 // unsupportedTypes are types that users of other drivers may expect here. One that
 // a schema describes, or that is built in by now, is known and not looked up.
 var unsupportedTypes = map[string]string{
-	"rdma": "not supported yet",
+	"rdma":        "not supported yet",
+	"sbr":         "a key here: write sourceRouting: true in the config of the step that has the addresses, and remove the step",
+	"bandwidth":   "an object here: write a NetworkQoS that selects the topology, and remove the step; sriov has maxTxRate",
+	"portmap":     "a key here: write portMappings in the config of a step of type bridge or ptp, and remove the step",
+	"firewall":    "not supported: NetworkPolicies are of the cluster's own network; remove the step",
+	"loopback":    "not needed: the interface lo of a pod is up; remove the step",
+	"dhcp":        "a type of ipam: write ipam: {type: dhcp} in the config of the step that has the addresses",
+	"static":      "a type of ipam: write addresses in the config of the step",
+	"host-local":  "a type of ipam: write it in the config of the step that has the addresses",
+	"whereabouts": "not supported: create an AddressPool, and write ipam: {type: pool, pool: NAME} in the config of the step",
 }
 
 // input checks a step's input and computes its output.
@@ -263,7 +278,7 @@ func (v *validator) tooFew(i int, c contract.Contract, have int) string {
 		}
 		dep := &v.t.Steps[d]
 		msg := requires + fmt.Sprintf("but dependency %q uses plugin %q which produces 0 interfaces.", dep.Name, dep.Type)
-		if explain := v.contracts[d].Explain; explain != "" {
+		if explain := cmp.Or(v.contracts[d].ExplainTo[c.Type], v.contracts[d].Explain); explain != "" {
 			msg += "\n" + explain
 		}
 		return msg

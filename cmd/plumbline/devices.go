@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,16 +24,19 @@ func (a *app) devices() *cobra.Command {
 why not, with the attributes that the selectors of topologies see. A device that is in
 a pod now is listed as far as the host can see it.
 
-With --policy it says what DeviceExposurePolicies would decide here, without a cluster.`,
+With --policy it says what DeviceExposurePolicies would decide here, without a cluster.
+
+It needs root. What cannot be read is reported after the list, with exit status 1.`,
 		Example: `  plumbline devices
   plumbline devices --policy policies.yaml --node-label pool=gpu
   plumbline devices -o json | jq -r '.[] | select(.kind == "vf") | .id'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			devices, err := discover(cmd.Context())
-			if err != nil {
-				complain(a.err, err)
+			devices, incomplete := discover(cmd.Context())
+			if incomplete != nil && len(devices) == 0 { // such as without root: an empty list would be wrong
+				return cmp.Or(privileged("devices"), incomplete)
 			}
+			var err error
 			if len(policies) > 0 {
 				if devices, err = a.decide(cmd.Context(), policies, labels, devices); err != nil {
 					return err
@@ -40,9 +44,11 @@ With --policy it says what DeviceExposurePolicies would decide here, without a c
 			}
 			list := inventory.List(devices, publish.Why(devices))
 			if format == formatJSON {
-				return inventory.JSON(a.out, list)
+				err = inventory.JSON(a.out, list)
+			} else {
+				err = inventory.Table(a.text(), list)
 			}
-			return inventory.Table(a.text(), list)
+			return errors.Join(err, incomplete)
 		},
 	}
 	outputFlag(cmd, &format, formatText, formatJSON)

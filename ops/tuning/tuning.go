@@ -164,21 +164,18 @@ func sysctls(p *ops.Planner, dev string, values map[string]string) error {
 // slash is a path already; IFNAME becomes the interface last, so that dots in
 // its name stay.
 func sysctlPath(key, dev string) (string, error) {
-	path := key
-	if !strings.Contains(key, "/") {
-		path = strings.ReplaceAll(key, ".", "/")
+	path, err := contract.SysctlPath.Canonical(key)
+	if err != nil {
+		return "", err
 	}
 	parts := strings.Split(path, "/")
+	if len(parts) < 3 {
+		return "", fmt.Errorf("only sysctls below net. belong to a network namespace, not %q", key)
+	}
 	for i, part := range parts {
-		switch part {
-		case "", ".", "..":
-			return "", fmt.Errorf("%q is not a sysctl name", key)
-		case "IFNAME":
+		if part == "IFNAME" {
 			parts[i] = dev
 		}
-	}
-	if parts[0] != "net" || len(parts) < 3 {
-		return "", fmt.Errorf("only sysctls below net. belong to a network namespace, not %q", key)
 	}
 	return strings.Join(parts, "/"), nil
 }

@@ -63,8 +63,9 @@ interface.`,
 		{Name: "iommuGroup", Type: contract.String, Description: "number of its IOMMU group"},
 		{Name: "deviceNodes", Type: contract.List, Items: &contract.Param{Name: "deviceNode", Type: contract.String, Description: "path"}, Description: "paths of the character devices, such as /dev/vfio/42"},
 	}},
-	Check:   check,
-	Explain: "VFIO devices cannot be bonded — they are userspace-managed.",
+	Check:     check,
+	Explain:   "VFIO devices have no network interface — they are userspace-managed.",
+	ExplainTo: map[string]string{"bond": "VFIO devices cannot be bonded — they are userspace-managed."},
 }, plan)
 
 func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {

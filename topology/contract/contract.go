@@ -84,8 +84,10 @@ type Contract struct {
 	// those that it has. nil: links of any step are accepted beside them.
 	Stacks func(config map[string]any) string
 	// Explain is appended to an input error for interfaces this type cannot
-	// give, e.g. "VFIO devices cannot be bonded — they are userspace-managed."
-	Explain string
+	// give, e.g. "VFIO devices have no network interface — they are userspace-managed.", and ExplainTo
+	// instead of it where a step of this type lacks them.
+	Explain   string
+	ExplainTo map[string]string
 }
 
 // FieldError is an error in one key of a config and how to fix it.

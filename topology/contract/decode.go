@@ -323,6 +323,12 @@ func (d *decoder) str(path string, p Param, v any) (any, bool) {
 		v = scalarText(v, p.Scalar)
 	}
 	s, ok := v.(string)
+	if words := p.words(); !ok && len(words) > 0 { // in quotes it would not be one of them, either
+		switch v.(type) {
+		case int, int64, uint64, float64, json.Number:
+			s, ok = fmt.Sprint(v), true
+		}
+	}
 	if !ok {
 		hint := quoteHint(v)
 		if list, _ := elements(v); len(list) == 1 {

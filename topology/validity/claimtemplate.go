@@ -48,6 +48,7 @@ func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Ste
 	default:
 		wrong("bondPorts", "%q is neither DistinctPF nor Any", c.BondPorts)
 	}
+	notes = append(notes, OneAtATime(t)...)
 	var names []string
 	for _, s := range roots {
 		names = append(names, s.Name)
@@ -61,6 +62,18 @@ func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Ste
 	}
 	if len(c.Namespaces) == 0 && c.NamespaceSelector == nil {
 		notes = append(notes, "spec.claimTemplate: neither namespaces nor namespaceSelector is set, so that no ResourceClaimTemplate is created")
+	}
+	return notes
+}
+
+// OneAtATime are notes on the addresses of a topology that several pods have by claims of one template, which one pod
+// can have at a time.
+func OneAtATime(t *topology.Topology) (notes []string) {
+	for i := range t.Steps {
+		s := &t.Steps[i]
+		if a := topology.Exclusive(s); len(a) > 0 {
+			notes = append(notes, fmt.Sprintf("step %q: config.addresses: each pod with a claim of the template would have %s, and one pod of the cluster can have it at a time, so that a second pod waits: name an AddressPool in ipam, or set allowDuplicate on the step", s.Name, a[0]))
+		}
 	}
 	return notes
 }

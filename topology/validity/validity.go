@@ -92,6 +92,7 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 			Message: fmt.Sprintf("%d root steps take a device, and a ResourceClaim can request %d at most", n, claim.MaxRequests),
 		})
 	}
+	notes = append(notes, namedDevices(t, set)...)
 	notes = append(notes, resourceNames(t, set, roots, invalid)...)
 	notes = append(notes, claimTemplate(t, set, roots, invalid)...)
 	if len(invalid.Problems) > 0 {
