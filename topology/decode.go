@@ -343,7 +343,7 @@ var unsupportedKinds = map[string]string{
 // other document is its only item.
 func (d document) items() []document {
 	list, ok := d.value["items"].([]any)
-	if kind := d.text("kind"); !ok || kind != "List" && kind != v1alpha1.Kind+"List" && kind != v1alpha1.PolicyKind+"List" {
+	if !ok || !strings.HasSuffix(d.text("kind"), "List") {
 		return []document{d}
 	}
 	var out []document

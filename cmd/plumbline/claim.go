@@ -55,6 +55,9 @@ func (a *app) printClaim(t *topology.Topology, format, namespace string) error {
 	case len(claim.Roots(t, a.registry)) == 0:
 		return fmt.Errorf("NetworkTopology %q: %s", t.Name, validity.NoDevice)
 	}
+	for _, s := range validity.Shared(t, a.registry) {
+		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: %s\n", s.Message())
+	}
 	var out any
 	switch format {
 	case formatLimits:

@@ -86,27 +86,3 @@ func (a *app) decide(ctx context.Context, files []string, labels map[string]stri
 	}
 	return exposure.NewSet(all, labels).Decide(ctx, devices)
 }
-
-// validatePolicies checks the policies of a file.
-func (a *app) validatePolicies(data []byte, name string) error {
-	objects, _, err := exposure.Decode(data)
-	if err != nil {
-		return inFile(name, err)
-	}
-	var errs []error
-	all := make([]*exposure.Policy, len(objects))
-	for i, o := range objects {
-		all[i] = exposure.New(o)
-	}
-	ordered, _ := exposure.Limit(all)
-	for _, p := range ordered {
-		errs = append(errs, p.Err, p.NotYet)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	for _, p := range all {
-		fmt.Fprintf(a.out, "DeviceExposurePolicy %q is valid.\n", p.Name)
-	}
-	return nil
-}

@@ -21,6 +21,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/suggest"
 )
@@ -210,7 +211,12 @@ func (a *app) load(ctx context.Context, file string, given ops.Givens) (*topolog
 
 // decode reads a topology and returns it with the notes on it.
 func (a *app) decode(ctx context.Context, data []byte, file string, given ops.Givens) (*topology.Topology, []string, error) {
-	t, notes, err := node.Load(ctx, data, given, a.registry)
+	return a.decodeWith(ctx, data, file, given, a.registry)
+}
+
+// decodeWith is decode with the contracts of further step types.
+func (a *app) decodeWith(ctx context.Context, data []byte, file string, given ops.Givens, set contract.Set) (*topology.Topology, []string, error) {
+	t, notes, err := node.Load(ctx, data, given, set)
 	if err != nil && !errors.As(err, new(*topology.Invalid)) {
 		return nil, nil, fmt.Errorf("%s: %w", file, err)
 	}

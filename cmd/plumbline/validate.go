@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos"
@@ -17,92 +20,210 @@ import (
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/objectfile"
-	"github.com/plumbline/plumbline/topology/suggest"
+	"github.com/plumbline/plumbline/topology/pluginschema"
+	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 func (a *app) validate() *cobra.Command {
 	var files fileList
 	var addresses []string
+	v := &validation{app: a}
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE",
-		Short: "Validate topologies, pools, policies and NetworkQoS objects",
-		Long: `Validates a NetworkTopology like the admission webhook of a cluster, and reports every
-problem: its steps and their order, each step's config, the references between steps,
-the CEL selectors of root steps, and whether the steps contradict each other, planned
-for a node that has everything they need. What is allowed, but probably a mistake, is a
-note. AddressPools, DeviceExposurePolicies and NetworkQoS objects in the file are validated,
-too. -f may be repeated: each file is validated by itself. Needs neither root nor a cluster.
+		Short: "Validate topologies, pools, policies, claims and NetworkQoS objects",
+		Long: `Validates NetworkTopologies like the admission webhook of a cluster, and reports every
+problem: their steps and the order of these, each step's config, the references between
+steps, the CEL selectors of root steps, and whether the steps contradict each other,
+planned for a node that has everything they need. AddressPools, DeviceExposurePolicies,
+NetworkQoS objects, CNIPluginSchemas, ResourceClaims and ResourceClaimTemplates are
+validated, too. A file may have several documents, and lists as kubectl get -o yaml prints
+them; -f may be repeated. Needs neither root nor a cluster.
+
+The objects of all files are compared with each other: claims with the topologies that
+they request, steps with the pools and policies that they need, NetworkQoS objects with the
+topologies that they select. What is allowed, but probably a mistake, is a note. An object
+that is missing may exist in the cluster, so it is a note, too.
 
 A topology that refers to addresses which apply gives it, or names a gateway among
-them, is valid only with such addresses.`,
+them, is valid only with such addresses.
+
+Exit status: 0 everything is valid; 1 an error, or with --strict a note.`,
 		Example: `  plumbline validate -f topology.yaml
-  plumbline validate -f data.yaml -f storage.yaml
+  plumbline validate --strict -f topology.yaml -f pools.yaml -f claim.yaml
   plumbline validate -f topology.yaml --address data0=192.0.2.5/24
-  kubectl get networktopology ai -o yaml | plumbline validate -f -`,
+  kubectl get networktopologies,addresspools -o yaml | plumbline validate -f -`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			given, err := node.ParseAddresses(addresses)
-			if err != nil {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if v.given, err = node.ParseAddresses(addresses); err != nil {
 				return fmt.Errorf("--address: %w", err)
 			}
-			if len(given) > 0 && len(files) > 1 {
+			if len(v.given) > 0 && len(files) > 1 {
 				return errors.New("--address: names a step of one topology: leave out the other files")
 			}
-			var all []error
-			for _, file := range files {
-				all = append(all, a.validateFile(cmd.Context(), file, given))
-			}
-			return errors.Join(all...)
+			return v.run(cmd.Context(), files)
 		},
 	}
 	fileFlag(cmd, &files)
 	_ = cmd.MarkFlagRequired("filename")
 	addressFlag(cmd, &addresses, "")
+	cmd.Flags().BoolVar(&v.strict, "strict", false, "a note is an error: exit status 1")
 	return cmd
 }
 
-// validateFile checks the topology and the other objects of a file.
-func (a *app) validateFile(ctx context.Context, file string, given ops.Givens) error {
-	data, name, err := a.read(file)
-	if err != nil {
-		return fmt.Errorf("topology: %w", err)
+// validation is one run of validate.
+type validation struct {
+	*app
+	given   ops.Givens
+	strict  bool
+	notes   int
+	set     contract.Set // the built-in types, and those that schemas of the files describe
+	objects validity.Objects
+}
+
+// input is one file.
+type input struct {
+	data []byte
+	name string // for messages
+}
+
+// note prints a remark.
+func (v *validation) note(format string, args ...any) {
+	v.notes++
+	fmt.Fprintf(printable{Writer: v.err}, "plumbline: note: "+format+"\n", args...)
+}
+
+// run validates the objects of the files by themselves, then together.
+func (v *validation) run(ctx context.Context, files []string) error {
+	var all []error
+	var inputs []input
+	for _, file := range files {
+		data, name, err := v.read(file)
+		if err != nil {
+			all = append(all, fmt.Errorf("topology: %w", err))
+			continue
+		}
+		inputs = append(inputs, input{data, name})
 	}
-	checked, rest := 0, 0
-	kinds := []string{v1alpha1.Kind}
+	v.objects.Pools = map[string]*addresspool.Layout{}
+	all = append(all, v.schemas(inputs))
+	for _, in := range inputs {
+		all = append(all, v.file(ctx, in))
+	}
+	if err := errors.Join(all...); err != nil {
+		return err
+	}
+	notes, errs := validity.Across(ctx, v.objects, v.set)
+	for _, n := range notes {
+		v.note("%s", n)
+	}
+	if v.strict && v.notes > 0 {
+		errs = append(errs, fmt.Errorf("--strict: %s, of which none is accepted", count(v.notes, "note")))
+	}
+	return errors.Join(errs...)
+}
+
+// schemas validates the CNIPluginSchemas of all files, whose types the topologies may have.
+func (v *validation) schemas(inputs []input) error {
+	var all []schemav1alpha1.CNIPluginSchema
+	var errs []error
+	for _, in := range inputs {
+		schemas, _, err := objectfile.Decode[schemav1alpha1.CNIPluginSchema](in.data, schemav1alpha1.GroupVersion.WithKind(schemav1alpha1.Kind))
+		if err != nil && len(schemas) == 0 {
+			if found, _, unreadable := topology.Objects(in.data, schemav1alpha1.Kind); unreadable == nil && len(found) > 0 {
+				errs = append(errs, inFile(in.name, err))
+			}
+			continue // a file that cannot be read is reported below
+		}
+		for _, o := range schemas {
+			if _, err := pluginschema.Contract(o); err != nil {
+				errs = append(errs, inFile(in.name, fmt.Errorf("%s %q: %w", schemav1alpha1.Kind, o.Name, err)))
+				continue
+			}
+			fmt.Fprintf(v.out, "%s %q is valid: type %q.\n", schemav1alpha1.Kind, o.Name, o.Spec.CNIType)
+			all = append(all, *o)
+		}
+	}
+	v.set = v.registry
+	if len(all) > 0 {
+		set, problems := pluginschema.Known(v.registry, all)
+		v.set, errs = set, append(errs, problems...)
+	}
+	return errors.Join(errs...)
+}
+
+// file checks the objects of a file.
+func (v *validation) file(ctx context.Context, in input) error {
+	checked, kinds := 0, []string{v1alpha1.Kind, schemav1alpha1.Kind, "DeviceClass", "List"}
 	for _, other := range []struct {
 		kind     string
 		validate func(data []byte, name string) error
 	}{
-		{v1alpha1.PolicyKind, a.validatePolicies},
-		{v1alpha1.AddressPoolKind, a.validatePools},
-		{qosv1alpha1.Kind, a.validateQoS},
+		{v1alpha1.PolicyKind, v.policies},
+		{v1alpha1.AddressPoolKind, v.pools},
+		{qosv1alpha1.Kind, v.qos},
+		{"ResourceClaim", v.claims},
+		{"ResourceClaimTemplate", v.templates},
 	} {
 		kinds = append(kinds, other.kind)
 		// A file that cannot be read is reported as a topology.
-		found, others, _ := topology.Objects(data, other.kind)
+		found, _, _ := topology.Objects(in.data, other.kind)
 		if len(found) == 0 {
 			continue
 		}
-		if err := other.validate(data, name); err != nil {
+		if err := other.validate(in.data, in.name); err != nil {
 			return err
 		}
-		checked, rest = checked+len(found), others+len(found)
+		checked += len(found)
 	}
-	others, err := topology.Others(data, kinds...)
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	for _, other := range others {
-		if checked > 0 {
-			fmt.Fprintf(a.err, "plumbline: note: %s is not checked\n", other)
+	schemas, _, _ := topology.Objects(in.data, schemav1alpha1.Kind)
+	classes, _, _ := topology.Objects(in.data, "DeviceClass")
+	for _, raw := range classes {
+		var meta metav1.PartialObjectMetadata
+		if json.Unmarshal(raw, &meta) == nil {
+			v.objects.Classes = append(v.objects.Classes, meta.Name)
 		}
 	}
-	if checked > 0 && checked == rest {
-		return nil
+	others, err := topology.Others(in.data, kinds...)
+	if err != nil {
+		return fmt.Errorf("%s: %w", in.name, err)
 	}
-	return a.validateTopology(ctx, data, name, given, checked > 0)
+	topologies, _, err := topology.Objects(in.data, v1alpha1.Kind)
+	if err == nil && (len(topologies) > 1 || len(topologies) == 0 && checked+len(schemas) > 0 || len(topologies) == 1 && len(others) == 0) {
+		return v.several(ctx, in, topologies, others)
+	}
+	if checked > 0 {
+		v.unchecked(others)
+	}
+	return v.topology(ctx, in.data, in.name, checked == 0)
+}
+
+// unchecked notes documents of kinds that validate does not know.
+func (v *validation) unchecked(others []string) {
+	for _, other := range others {
+		v.note("%s is not checked", other)
+	}
+}
+
+// several checks any number of topologies.
+func (v *validation) several(ctx context.Context, in input, topologies [][]byte, others []string) error {
+	v.unchecked(others)
+	if len(topologies) > 1 && len(v.given) > 0 {
+		return fmt.Errorf("--address: names a step of one topology, and %s has %d", in.name, len(topologies))
+	}
+	if len(topologies) == 1 {
+		return v.topology(ctx, in.data, in.name, false)
+	}
+	var errs []error
+	for _, data := range topologies {
+		errs = append(errs, v.topology(ctx, data, in.name, false))
+	}
+	return errors.Join(errs...)
 }
 
 // inFile names the file in each line of an error.
@@ -114,8 +235,8 @@ func inFile(name string, err error) error {
 	return errors.Join(lines...)
 }
 
-// validatePools checks the AddressPools of a file.
-func (a *app) validatePools(data []byte, name string) error {
+// pools checks the AddressPools of a file.
+func (v *validation) pools(data []byte, name string) error {
 	pools, _, err := objectfile.Decode[v1alpha1.AddressPool](data, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
 	if err != nil {
 		return inFile(name, err)
@@ -130,6 +251,10 @@ func (a *app) validatePools(data []byte, name string) error {
 		if errs = append(errs, err); err != nil {
 			continue
 		}
+		if v.objects.Pools[o.Name] != nil {
+			errs = append(errs, inAnother(name, v1alpha1.AddressPoolKind, o.Name))
+		}
+		v.objects.Pools[o.Name] = l
 		var sizes []string
 		single := len(l.Families()) == 1
 		for _, is4 := range l.Families() {
@@ -153,12 +278,17 @@ func (a *app) validatePools(data []byte, name string) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	_, err = io.WriteString(a.out, strings.Join(valid, ""))
+	_, err = io.WriteString(v.out, strings.Join(valid, ""))
 	return err
 }
 
-// validateQoS checks the NetworkQoS objects of a file.
-func (a *app) validateQoS(data []byte, name string) error {
+// inAnother is the error of an object that two files have: kubectl applies the last one.
+func inAnother(file, kind, name string) error {
+	return fmt.Errorf("%s: %s %q is in another file, too: give each a name of its own", file, kind, name)
+}
+
+// qos checks the NetworkQoS objects of a file.
+func (v *validation) qos(data []byte, name string) error {
 	objects, _, err := qos.Decode(data)
 	if err != nil {
 		return inFile(name, err)
@@ -168,58 +298,98 @@ func (a *app) validateQoS(data []byte, name string) error {
 	for _, o := range objects {
 		p := qos.New(o)
 		for _, w := range p.Notes(false) {
-			fmt.Fprintf(a.err, "plumbline: note: %s %q: %s\n", qosv1alpha1.Kind, p.Name(), w)
+			v.note("%s %q: %s", qosv1alpha1.Kind, p.Name(), w)
 		}
 		if p.Err == nil && !p.SelectsTopologies() {
-			fmt.Fprintf(a.err, "plumbline: note: %s %q: selects no NetworkTopology, so that it has no effect on any: add networkSelectors with networkSelectionType %s, unless it is for networks of ovn-kubernetes or for `plumbline ovn`\n", qosv1alpha1.Kind, p.Name(), qosv1alpha1.NetworkTopologies)
+			v.note("%s %q: selects no NetworkTopology, so that it has no effect on any: add networkSelectors with networkSelectionType %s, unless it is for networks of ovn-kubernetes or for `plumbline ovn`", qosv1alpha1.Kind, p.Name(), qosv1alpha1.NetworkTopologies)
 		}
+		v.objects.QoS = append(v.objects.QoS, p)
 		errs = append(errs, p.Err)
 		valid = append(valid, fmt.Sprintf("%s %q is valid: %s.\n", qosv1alpha1.Kind, p.Name(), count(len(p.Rules), "rule")))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	_, err = io.WriteString(a.out, strings.Join(valid, ""))
+	_, err = io.WriteString(v.out, strings.Join(valid, ""))
 	return err
 }
 
-// validateTopology checks the topology of a file; a file with policies need not have one.
-func (a *app) validateTopology(ctx context.Context, data []byte, name string, given ops.Givens, optional bool) error {
-	if found, _, err := topology.Objects(data, v1alpha1.Kind); optional && err == nil && len(found) == 0 {
-		return nil
-	}
-	t, notes, err := a.decode(ctx, data, name, given)
+// topology checks a topology. alone says that nothing else of the file was checked.
+func (v *validation) topology(ctx context.Context, data []byte, name string, alone bool) error {
+	t, notes, err := v.app.decodeWith(ctx, data, name, v.given, v.set)
 	if err != nil {
 		return err
 	}
-	for _, other := range t.Ignored {
-		if !optional {
-			fmt.Fprintf(a.err, "plumbline: note: %s is not checked\n", other)
-		}
+	if slices.ContainsFunc(v.objects.Topologies, func(o validity.Named) bool { return o.Name == t.Name }) {
+		return fmt.Errorf("%s: %s %q is there twice: give each a name of its own", name, v1alpha1.Kind, t.Name)
 	}
-	for _, note := range append(notes, otherPools(t, data)...) {
-		fmt.Fprintf(a.err, "plumbline: note: %s\n", note)
+	if alone {
+		v.unchecked(t.Ignored)
 	}
-	fmt.Fprintf(a.out, "NetworkTopology %q is valid: %s.\n", t.Name, count(len(t.Steps), "step"))
+	for _, note := range notes {
+		v.note("%s", note)
+	}
+	fmt.Fprintf(v.out, "NetworkTopology %q is valid: %s.\n", t.Name, count(len(t.Steps), "step"))
+	found, _, err := topology.Objects(data, v1alpha1.Kind)
+	if err != nil || len(found) != 1 {
+		return err
+	}
+	o := &v1alpha1.NetworkTopology{}
+	if err := json.Unmarshal(found[0], o); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	v.objects.Topologies = append(v.objects.Topologies, validity.Named{Topology: t, Object: o})
 	return nil
 }
 
-// otherPools notes steps with addresses of an AddressPool that the file does not have, if it has
-// others. That one may exist in the cluster.
-func otherPools(t *topology.Topology, data []byte) []string {
-	pools, _, err := objectfile.Decode[v1alpha1.AddressPool](data, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
-	if err != nil || len(pools) == 0 {
-		return nil
+// policies checks the DeviceExposurePolicies of a file.
+func (v *validation) policies(data []byte, name string) error {
+	objects, _, err := exposure.Decode(data)
+	if err != nil {
+		return inFile(name, err)
 	}
-	var names, notes []string
-	for _, o := range pools {
-		names = append(names, o.Name)
-	}
-	for i := range t.Steps {
-		pool, _, ok := topology.FromPool(&t.Steps[i])
-		if ok && pool != topology.LocalPool && !slices.Contains(names, pool) {
-			notes = append(notes, fmt.Sprintf("step %q: the file has no %s %q%s: pods wait until there is one", t.Steps[i].Name, v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names)))
+	var errs []error
+	all := make([]*exposure.Policy, len(objects))
+	for i, o := range objects {
+		all[i] = exposure.New(o)
+		if slices.ContainsFunc(v.objects.Policies, func(p *exposure.Policy) bool { return p.Name == o.Name }) {
+			errs = append(errs, inAnother(name, v1alpha1.PolicyKind, o.Name))
 		}
 	}
-	return notes
+	ordered, _ := exposure.Limit(all)
+	for _, p := range ordered {
+		errs = append(errs, p.Err, p.NotYet)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	v.objects.Policies = append(v.objects.Policies, all...)
+	for _, p := range all {
+		fmt.Fprintf(v.out, "DeviceExposurePolicy %q is valid.\n", p.Name)
+	}
+	return nil
+}
+
+// claims reads the ResourceClaims of a file.
+func (v *validation) claims(data []byte, name string) error {
+	objects, _, err := objectfile.Decode[resourceapi.ResourceClaim](data, resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"))
+	if err != nil {
+		return inFile(name, err)
+	}
+	for _, o := range objects {
+		v.objects.Claims = append(v.objects.Claims, validity.Claim{Source: claim.SourceOf("ResourceClaim", o), Spec: &o.Spec.Devices})
+	}
+	return nil
+}
+
+// templates reads the ResourceClaimTemplates of a file.
+func (v *validation) templates(data []byte, name string) error {
+	objects, _, err := objectfile.Decode[resourceapi.ResourceClaimTemplate](data, resourceapi.SchemeGroupVersion.WithKind("ResourceClaimTemplate"))
+	if err != nil {
+		return inFile(name, err)
+	}
+	for _, o := range objects {
+		v.objects.Claims = append(v.objects.Claims, validity.Claim{Source: claim.SourceOf("ResourceClaimTemplate", o), Template: true, Spec: &o.Spec.Spec.Devices})
+	}
+	return nil
 }

@@ -2,6 +2,7 @@ package exposure
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -219,4 +220,22 @@ func checkConsumption(e *Invalid, x *v1alpha1.Exposure) {
 			}
 		}
 	}
+}
+
+// MayShare reports whether some node may have a device that the policy shares with steps of a type, by the name of its
+// interface on the host; "" is any. A selector that says more of the device is not held against it.
+func (p *Policy) MayShare(ctx context.Context, typ, ifName string) bool {
+	if p.Err != nil || p.Sharing == nil || len(p.Sharing.By) > 0 && !slices.Contains(p.Sharing.By, typ) {
+		return false
+	}
+	if ifName == "" {
+		return true
+	}
+	for _, kind := range []inventory.Kind{inventory.KindPF, inventory.KindVF, inventory.KindNIC, inventory.KindVirtual} {
+		matches, err := p.selector.Match(ctx, inventory.Device{ID: ifName, IfName: ifName, Kind: kind})
+		if matches || err != nil {
+			return true
+		}
+	}
+	return !p.selector.Reads(inventory.AttrIfName)
 }

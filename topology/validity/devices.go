@@ -63,22 +63,26 @@ type Sharing struct {
 	Master string
 	// Network is the network of the host by which the step finds its device, "" if it names none.
 	Network string
+	// Optional says that a claim may leave out the request, as it has another one: then the step finds its
+	// device by itself, and no share is counted.
+	Optional bool
 }
 
 // Shared returns the root steps that claims request a share of a device for, and that can have nothing else.
 func Shared(t *topology.Topology, set contract.Set) (out []Sharing) {
-	for _, s := range claim.Requested(t, set) {
+	requested := claim.Requested(t, set)
+	for _, s := range requested {
 		c, _ := set.Contract(s.Type)
 		if !c.Input.Shares || c.Input.Functions && s.Selector != "" {
 			continue
 		}
 		master, _ := claim.Below(s, c)
-		out = append(out, Sharing{Step: s.Name, Type: s.Type, Master: master, Network: claim.MasterNet(s, c)})
+		out = append(out, Sharing{Step: s.Name, Type: s.Type, Master: master, Network: claim.MasterNet(s, c), Optional: s.Selector == "" && len(requested) > 1})
 	}
 	return out
 }
 
-// Message says that a policy is missing, in one line, with one that can be applied.
+// Message names the policy that is needed, in one line, with one that can be applied.
 func (s Sharing) Message() string {
 	what, name, expr := "a device of the host", "share-for-"+s.Step, attribute(inventory.Driver, string(inventory.AttrIfName))+` == "INTERFACE"`
 	switch networks := attribute(inventory.Driver, string(inventory.AttrNetworks)); {
@@ -87,7 +91,11 @@ func (s Sharing) Message() string {
 	case s.Network != "":
 		what, expr = fmt.Sprintf("the device of the host in %s", s.Network), fmt.Sprintf(`has(%s) && %q in %s.split(",")`, networks, s.Network, networks)
 	}
-	return fmt.Sprintf("step %q: requests a share of %s, and no DeviceExposurePolicy shares it: pods stay Pending until one does, such as "+
-		"{apiVersion: networking.dra.io/v1alpha1, kind: DeviceExposurePolicy, metadata: {name: %s}, spec: {selector: {cel: '%s'}, exposure: {allowMultipleAllocations: true}}}",
-		s.Step, what, name, expr)
+	leave := ""
+	if s.Optional {
+		leave = "; a claim that requests another step may leave the request of this one out"
+	}
+	return fmt.Sprintf("step %q: requests a share of %s: pods stay Pending without a DeviceExposurePolicy that shares it, such as "+
+		"{apiVersion: networking.dra.io/v1alpha1, kind: DeviceExposurePolicy, metadata: {name: %s}, spec: {selector: {cel: '%s'}, exposure: {allowMultipleAllocations: true}}}%s",
+		s.Step, what, name, expr, leave)
 }

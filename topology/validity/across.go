@@ -1,0 +1,252 @@
+package validity
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/exposure"
+	"github.com/plumbline/plumbline/topology/suggest"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Objects are objects of files that are valid by themselves. A cluster may have others.
+type Objects struct {
+	Topologies []Named
+	Pools      map[string]*addresspool.Layout
+	Policies   []*exposure.Policy
+	QoS        []*qos.Policy
+	Claims     []Claim // and templates of them
+	Classes    []string
+}
+
+// Named is a topology with its object.
+type Named struct {
+	*topology.Topology
+	Object *v1alpha1.NetworkTopology
+}
+
+// Claim is a ResourceClaim or a ResourceClaimTemplate.
+type Claim struct {
+	Source   claim.Source
+	Template bool
+	Spec     *resourceapi.DeviceClaim
+}
+
+// title is how messages name it.
+func (c Claim) title() string { return fmt.Sprintf("%s %q", c.Source.Kind, c.Source.Name) }
+
+// Across returns what objects say of each other: errors, and notes on what is probably a mistake. What only a cluster
+// knows, such as whether a pool that no file has exists there, is no error.
+func Across(ctx context.Context, o Objects, set contract.Set) (notes []string, errs []error) {
+	for _, t := range o.Topologies {
+		for _, note := range slices.Concat(o.pools(t.Topology), o.policies(ctx, t.Topology, set), o.attributes(t.Topology)) {
+			notes = append(notes, fmt.Sprintf("NetworkTopology %q, %s", t.Name, note))
+		}
+	}
+	notes = append(notes, o.literals()...)
+	notes = append(notes, o.labels()...)
+	for _, c := range o.Claims {
+		said, err := o.claim(c, set)
+		notes, errs = append(notes, said...), append(errs, err...)
+	}
+	return notes, errs
+}
+
+// pools are notes on the AddressPools that the steps of a topology name.
+func (o Objects) pools(t *topology.Topology) (notes []string) {
+	var names []string
+	for name := range o.Pools {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for i := range t.Steps {
+		s := &t.Steps[i]
+		pool, _, ok := topology.FromPool(s)
+		if !ok || pool == topology.LocalPool || len(names) == 0 {
+			continue
+		}
+		layout := o.Pools[pool]
+		if layout == nil {
+			notes = append(notes, fmt.Sprintf("step %q: the files have no %s %q%s: pods wait until there is one", s.Name, v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names)))
+			continue
+		}
+		if division, ok := topology.MultiNICIPAM(s); ok {
+			if err := layout.Agrees(division); err != nil {
+				notes = append(notes, fmt.Sprintf("step %q: config.ipam: %v", s.Name, err))
+			}
+		}
+		notes = append(notes, outside(s, pool, layout)...)
+	}
+	return notes
+}
+
+// outside notes a pool whose addresses are not in the subnets of the network: OVN would drop what a pod sends.
+func outside(s *topology.Step, pool string, layout *addresspool.Layout) (notes []string) {
+	text, _ := s.Config["subnets"].(string)
+	if text == "" {
+		return nil
+	}
+	var subnets []netip.Prefix
+	for part := range strings.SplitSeq(text, ",") {
+		subnet := strings.TrimSpace(part)
+		if p, err := netip.ParsePrefix(subnet); err == nil {
+			subnets = append(subnets, p)
+		}
+	}
+	for _, is4 := range layout.Families() {
+		for _, p := range layout.Prefixes(is4) {
+			if !slices.ContainsFunc(subnets, func(in netip.Prefix) bool { return in.Contains(p.Addr()) && in.Bits() <= p.Bits() }) {
+				notes = append(notes, fmt.Sprintf("step %q: config.subnets: %s of %s %q is not in %q, and OVN refuses such an address: change one of them", s.Name, p, v1alpha1.AddressPoolKind, pool, text))
+			}
+		}
+	}
+	return notes
+}
+
+// policies are notes on devices that the steps of a topology share, and that no policy of the files shares.
+func (o Objects) policies(ctx context.Context, t *topology.Topology, set contract.Set) (notes []string) {
+	for _, s := range Shared(t, set) {
+		if !slices.ContainsFunc(o.Policies, func(p *exposure.Policy) bool { return p.MayShare(ctx, s.Type, s.Master) }) {
+			notes = append(notes, s.Message())
+		}
+	}
+	return notes
+}
+
+// attributes are notes on attributes in selectors that no policy of the files adds.
+func (o Objects) attributes(t *topology.Topology) (notes []string) {
+	if len(o.Policies) == 0 {
+		return nil
+	}
+	added := []string{}
+	for _, p := range o.Policies {
+		for name := range p.Attributes {
+			added = append(added, name)
+		}
+	}
+	for i := range t.Steps {
+		s := &t.Steps[i]
+		if s.Selector == "" {
+			continue
+		}
+		c, err := inventory.Compile(s.Selector)
+		if err != nil {
+			continue
+		}
+		known := c.Doubts(nil)
+		for _, doubt := range c.Doubts(added) {
+			if !slices.Contains(known, doubt) {
+				notes = append(notes, fmt.Sprintf("step %q: selector.cel: %s", s.Name, doubt))
+			}
+		}
+	}
+	return notes
+}
+
+// literals are notes on addresses that two topologies have: one pod of the cluster can have each.
+func (o Objects) literals() (notes []string) {
+	of := map[netip.Addr]string{}
+	for _, t := range o.Topologies {
+		for i := range t.Steps {
+			for _, a := range topology.Exclusive(&t.Steps[i]) {
+				other, twice := of[a]
+				if twice && other != t.Name {
+					notes = append(notes, fmt.Sprintf("NetworkTopology %q, step %q: config.addresses: %s is an address of NetworkTopology %q, too, and one pod of the cluster can have it at a time: change one of them", t.Name, t.Steps[i].Name, a, other))
+				}
+				of[a] = t.Name
+			}
+		}
+	}
+	return notes
+}
+
+// labels are notes on NetworkQoS objects that select none of the topologies.
+func (o Objects) labels() (notes []string) {
+	if len(o.Topologies) == 0 {
+		return nil
+	}
+	var names []string
+	for _, t := range o.Topologies {
+		names = append(names, fmt.Sprintf("%q", t.Name))
+	}
+	for _, p := range o.QoS {
+		if p.Err == nil && p.SelectsTopologies() && !slices.ContainsFunc(o.Topologies, func(t Named) bool { return p.SelectsTopology(t.Name, t.Object.Labels) }) {
+			notes = append(notes, fmt.Sprintf("NetworkQoS %q: spec.networkSelectors: selects no NetworkTopology of the files, which are %s: change the selector, or metadata.labels of the topology", p.Name(), strings.Join(names[:min(len(names), maxNamed)], ", ")))
+		}
+	}
+	return notes
+}
+
+// maxNamed bounds the names in a note.
+const maxNamed = 6
+
+// claim compares a claim with the topologies that it requests.
+func (o Objects) claim(c Claim, set contract.Set) (notes []string, errs []error) {
+	classes := map[string]*resourceapi.DeviceClass{}
+	var known []string
+	for _, t := range o.Topologies {
+		for _, s := range claim.Roots(t.Topology, set) {
+			name := claim.ClassName(t.Name, s.Name)
+			raw, err := json.Marshal(claim.ConfigOf(t.Object, s.Name))
+			if err != nil {
+				return nil, []error{err}
+			}
+			known = append(known, name)
+			classes[name] = &resourceapi.DeviceClass{
+				ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: resourceapi.DeviceClassSpec{Config: []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
+					Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver, Parameters: runtime.RawExtension{Raw: raw}},
+				}}}},
+			}
+		}
+	}
+	missing := func(request, class string) {
+		if class == "" || classes[class] != nil || slices.Contains(o.Classes, class) {
+			return
+		}
+		near := suggest.Hint(class, known)
+		if ours := slices.ContainsFunc(o.Topologies, func(t Named) bool { return strings.HasPrefix(class, t.Name+"-") }); ours || near != "" {
+			notes = append(notes, fmt.Sprintf("%s: request %q: no root step of the topologies has the DeviceClass %q%s", c.title(), request, class, near))
+		}
+	}
+	for _, r := range c.Spec.Requests {
+		if r.Exactly != nil {
+			missing(r.Name, r.Exactly.DeviceClassName)
+		}
+		for _, sub := range r.FirstAvailable {
+			missing(r.Name+"/"+sub.Name, sub.DeviceClassName)
+		}
+	}
+	demands, err := claim.Requests(c.Spec, func(name string) (*resourceapi.DeviceClass, error) { return classes[name], nil })
+	if err != nil {
+		for line := range strings.Lines(err.Error()) {
+			errs = append(errs, fmt.Errorf("%s: %s", c.title(), strings.TrimSuffix(line, "\n")))
+		}
+	}
+	for _, d := range demands {
+		i := slices.IndexFunc(o.Topologies, func(t Named) bool { return t.Name == d.Topology.Name })
+		if err := claim.Mismatch(o.Topologies[i].Topology, set, d, c.Source); err != nil {
+			errs = append(errs, err)
+		}
+		if t := o.Topologies[i]; c.Template && t.ClaimTemplate == nil {
+			for _, note := range OneAtATime(t.Topology) {
+				notes = append(notes, fmt.Sprintf("NetworkTopology %q, %s", t.Name, note))
+			}
+		}
+	}
+	return notes, errs
+}
