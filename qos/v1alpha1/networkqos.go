@@ -313,8 +313,8 @@ type Destinations struct {
 	// +kubebuilder:validation:MaxItems=1024
 	Sets []DestinationSet `json:"sets,omitempty"`
 
-	// TooMany is how many addresses there are, if they are more than 1024. Then none is
-	// listed, and the rules cannot be put in place.
+	// TooMany is 1025 if there are more than 1024 addresses, or more pods than are counted of all objects
+	// of the namespace. Then none is listed, and the object has no effect.
 	//
 	// +optional
 	TooMany int32 `json:"tooMany,omitempty"`

@@ -32,7 +32,7 @@ type QoSDestinations struct {
 	// changed is called with objects that have other addresses, or are to be read, while mu
 	// is held.
 	changed func(types.NamespacedName)
-	// room is called, while mu is held, with a namespace that may have room for an object that was left out.
+	// room is called with a namespace that may have room for an object that was left out, perhaps while mu is held.
 	room func(namespace string)
 
 	// heldMu guards claims that are not taken into account yet. It is apart from mu, while which is held sets are computed: claims are

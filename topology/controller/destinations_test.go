@@ -410,7 +410,7 @@ func BenchmarkDestinations(b *testing.B) {
 // second, however many addresses that has.
 func TestBytesOfWrites(t *testing.T) {
 	const most = 8 << 10 // in a second
-	last := lastWrite{time.Unix(1_700_000_000, 0), 1}
+	last := lastWrite{time.Unix(1_700_000_000, 0), 1, false}
 	if got := last.pause(nil).Sub(last.at); got != time.Second {
 		t.Errorf("the destinations of an object are removed once in %s", got)
 	}

@@ -164,7 +164,11 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 	case err != nil:
 		return 0, fmt.Errorf("write status.destinations of %q: %w", key, err)
 	}
-	w.written[key] = lastWrite{w.now(), generationOf(status)}
+	over := status != nil && status.TooMany > 0
+	if over != w.written[key].over {
+		w.room(key.Namespace) // a condition says so
+	}
+	w.written[key] = lastWrite{w.now(), generationOf(status), over}
 	w.note(key, now)
 	return 0, nil
 }
@@ -173,6 +177,7 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 type lastWrite struct {
 	at         time.Time
 	generation int64
+	over       bool // there were too many
 }
 
 // pause returns until when an object is not written again. A new generation waits no longer than that of few

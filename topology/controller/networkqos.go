@@ -85,6 +85,7 @@ const (
 	reasonTooMany    = "TooManyObjects"
 	reasonNoTopology = "NoTopology"
 	reasonPrimary    = "PrimaryNetwork"
+	reasonTooManyTo  = "TooManyDestinations"
 	reasonTied       = "SamePrecedence"
 	reasonUntied     = "NoTie"
 )
@@ -288,7 +289,11 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 		return err
 	}
 	enforced := share.Policies()
-	for _, o := range QoSConditions(enforced, topologies, c.reports.Sum(namespace, enforced)) {
+	over := func(p *qos.Policy) bool {
+		d := statuses[p].Destinations
+		return d != nil && d.ObservedGeneration == p.Generation && d.TooMany > 0
+	}
+	for _, o := range QoSConditions(enforced, over, topologies, c.reports.Sum(namespace, enforced)) {
 		if err := c.write(ctx, statuses[o.Policy], &o); err != nil {
 			return err
 		}
@@ -400,12 +405,16 @@ func onPrimary(p *qos.Policy, topologies []v1alpha1.NetworkTopology) (name strin
 }
 
 // QoSConditions returns what becomes of the objects of a namespace that are enforced, with what nodes report on them, by name.
-// None is on the own network of pods.
-func QoSConditions(enforced []*qos.Policy, topologies []v1alpha1.NetworkTopology, reported map[string]*QoSSum) []QoSOutcome {
+// None is on the own network of pods, nor one whose destinations are over what is enforced.
+func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies []v1alpha1.NetworkTopology, reported map[string]*QoSSum) []QoSOutcome {
 	var out []QoSOutcome
 	ties, complete := qos.PossibleTies(enforced)
 	for _, p := range enforced {
 		primary, alone := onPrimary(p, topologies)
+		if over(p) {
+			out = append(out, withoutEffect(p, reasonTooManyTo, fmt.Sprintf("the pods that it has as destinations have more than %d addresses, or are more than %d with those of the other objects of the namespace: select fewer pods in classifier.to, or give prefixes as ipBlock", qosv1alpha1.MaxDestinationAddresses, qos.MaxNamespaceMembers)))
+			continue
+		}
 		if alone {
 			out = append(out, withoutEffect(p, reasonPrimary, fmt.Sprintf("it selects topology %q alone, the own network of pods (role: primary), on which neither plumbline nor anything else enforces it: select topologies of claims", primary)))
 			continue

@@ -42,7 +42,7 @@ func TestQoSConditions(t *testing.T) {
 			}
 		}
 		have := ""
-		for _, o := range append(out, controller.QoSConditions(enforced, nil, nil)...) {
+		for _, o := range append(out, controller.QoSConditions(enforced, func(*qos.Policy) bool { return false }, nil, nil)...) {
 			have += fmt.Sprintf("%s %s %s, ", o.Policy.Key.Name, o.Conditions[0].Reason, o.Conditions[1].Reason)
 		}
 		if have != c.want {

@@ -36,14 +36,16 @@ func TestConditionsAreTrue(t *testing.T) {
 		reason, spec string
 		before       int // older objects of the namespace
 		enforced     bool
+		over         bool // what the controller has written of its destinations
 	}{
-		{"Accepted", "egress: [{dscp: 1}], " + onRail, 0, true},
-		{"Accepted", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects - 1, true},
-		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkTopology, name: pods}, {kind: NetworkTopology, name: rail}]", 0, true},
-		{"TooManyObjects", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects, false},
-		{"Invalid", "egress: [{dscp: 64}], " + onRail, 0, false},
-		{"NoTopology", "egress: [{dscp: 1}]", 0, false},
-		{"PrimaryNetwork", "egress: [{dscp: 1}], " + onPods, 0, false},
+		{"Accepted", "egress: [{dscp: 1}], " + onRail, 0, true, false},
+		{"Accepted", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects - 1, true, false},
+		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkTopology, name: pods}, {kind: NetworkTopology, name: rail}]", 0, true, false},
+		{"TooManyObjects", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects, false, false},
+		{"Invalid", "egress: [{dscp: 64}], " + onRail, 0, false, false},
+		{"NoTopology", "egress: [{dscp: 1}]", 0, false, false},
+		{"TooManyDestinations", "egress: [{dscp: 1, classifier: {to: [{podSelector: {}}, {ipBlock: {cidr: 192.0.2.0/24}}]}}], " + onRail, 0, false, true},
+		{"PrimaryNetwork", "egress: [{dscp: 1}], " + onPods, 0, false, false},
 	} {
 		t.Run(fmt.Sprint(tt.reason, " ", tt.before), func(t *testing.T) {
 			f, n := crowded(t, 1)
@@ -59,6 +61,9 @@ func TestConditionsAreTrue(t *testing.T) {
 				if err := yaml.Unmarshal(fmt.Appendf(nil, "{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: o-%04d}, spec: {priority: 1, %s}}", i, spec), &content); err != nil {
 					t.Fatal(err)
 				}
+				if tt.over {
+					content["status"] = map[string]any{"destinations": map[string]any{"observedGeneration": int64(0), "tooMany": int64(1025)}}
+				}
 				last = &unstructured.Unstructured{Object: content}
 				n.put(objectOf(last))
 				if p, _ := qos.Read(last); p.Err == nil && p.SelectsTopologies() {
@@ -67,7 +72,7 @@ func TestConditionsAreTrue(t *testing.T) {
 			}
 			p, _ := qos.Read(last)
 			outcome, without := controller.QoSWithout(p, true)
-			for _, o := range controller.QoSConditions(share.Policies(), topologies, nil) {
+			for _, o := range controller.QoSConditions(share.Policies(), func(*qos.Policy) bool { return tt.over }, topologies, nil) {
 				if o.Policy.Key == p.Key {
 					outcome, without = o, false
 				}
@@ -95,7 +100,7 @@ func TestConditionsAreTrue(t *testing.T) {
 			if of(rules) != tt.enforced {
 				t.Errorf("the condition is %s, and the agent has filters of %q", accepted.Status, rules)
 			}
-			if tt.before > 0 || p.Err != nil {
+			if tt.before > 0 || p.Err != nil || tt.over { // a plan knows one object as it is written
 				return
 			}
 			object, err := yaml.Marshal(last.Object)

@@ -66,6 +66,12 @@ type object struct {
 	sets         map[qos.SetID][]netip.Addr
 }
 
+// over reports whether the pods of the object's destinations are more than are enforced. Then the object has no effect:
+// others decide how many of their pods it selects, and are not to stop the pods that it covers.
+func (o *object) over() bool {
+	return o.destinations != nil && o.destinations.ObservedGeneration == o.Generation && o.destinations.TooMany > 0
+}
+
 // known returns an error while the addresses of the object's destinations are not known. Those of
 // an earlier generation may be of other rules.
 func (o *object) known() error {
@@ -74,8 +80,6 @@ func (o *object) known() error {
 		return nil
 	case d == nil || d.ObservedGeneration != o.Generation:
 		return fault.New(fault.NotReady, fmt.Errorf("the addresses of the pods that NetworkQoS %q has as a destination are not known yet: the controller writes them to status.destinations", o.policy.Name()))
-	case d.TooMany > 0:
-		return fault.New(fault.Invalid, fmt.Errorf("the pods that NetworkQoS %q has as a destination have %d addresses, and at most %d are enforced: select fewer pods in classifier.to, or give prefixes as ipBlock", o.policy.Name(), d.TooMany, qosv1alpha1.MaxDestinationAddresses))
 	}
 	return nil
 }
@@ -250,7 +254,11 @@ func (n *namespace) put(o *object) {
 		return // something else of its status has changed
 	}
 	n.known[o.Name] = o
-	n.f.enqueue(n.f.compiler.SetPolicy(o.policy))
+	if o.over() {
+		n.f.enqueue(n.f.compiler.DeletePolicy(o.policy.Key))
+	} else {
+		n.f.enqueue(n.f.compiler.SetPolicy(o.policy))
+	}
 	for _, left := range n.share.Put(o.policy) {
 		n.drop(left.Key.Name)
 	}
