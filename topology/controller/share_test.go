@@ -2,8 +2,13 @@ package controller
 
 import (
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
+	"path/filepath"
 	goruntime "runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,6 +46,28 @@ func heapOf(make func() any) uint64 {
 	goruntime.ReadMemStats(&after)
 	goruntime.KeepAlive(kept)
 	return after.HeapAlloc - min(before.HeapAlloc, after.HeapAlloc)
+}
+
+// TestKindsOfTenants holds that NetworkQoS is the only kind of which a namespace has objects: TestBoundedShare is about no
+// other. One that is added needs its part there.
+func TestKindsOfTenants(t *testing.T) {
+	var namespaced []string
+	files := 0
+	err := filepath.WalkDir("../../chart/plumbline", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || filepath.Ext(path) != ".yaml" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(text), "\nkind: CustomResourceDefinition\n") {
+			if files++; strings.Contains(string(text), "\n  scope: Namespaced\n") {
+				namespaced = append(namespaced, filepath.Base(path))
+			}
+		}
+		return err
+	})
+	if err != nil || files < 2 || !slices.Equal(namespaced, []string{"k8s.ovn.org_networkqoses.yaml"}) {
+		t.Errorf("of %d kinds those in a namespace are %q, %v", files, namespaced, err)
+	}
 }
 
 // TestBoundedShare holds what the objects of one namespace cost the controller, whatever they are: the largest of the

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"reflect"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -253,14 +254,18 @@ func (n *namespace) put(o *object) {
 		n.known[o.Name] = o
 		return // something else of its status has changed
 	}
+	left := n.share.Put(o.policy)
+	for _, p := range left {
+		n.drop(p.Key.Name)
+	}
+	if slices.Contains(left, o.policy) {
+		return
+	}
 	n.known[o.Name] = o
 	if o.over() {
 		n.f.enqueue(n.f.compiler.DeletePolicy(o.policy.Key))
 	} else {
 		n.f.enqueue(n.f.compiler.SetPolicy(o.policy))
-	}
-	for _, left := range n.share.Put(o.policy) {
-		n.drop(left.Key.Name)
 	}
 }
 
