@@ -17,7 +17,10 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "ipvlan",
 	Summary: "Create an ipvlan link.",
-	Description: `Creates a link that shares its master's MAC. The master is not moved; for a root step it is on the host,
+	Description: `In a cluster a root step requests a share of its master, which a DeviceExposurePolicy has to offer: without one
+pods stay Pending ([shared devices](../policies.md#shared-devices)).
+
+Creates a link that shares its master's MAC. The master is not moved; for a root step it is on the host,
 also if it is an allocated device.
 
 The mode and the flag belong to the master: the kernel switches all its ipvlan links when one is
