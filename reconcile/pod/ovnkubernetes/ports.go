@@ -90,7 +90,7 @@ func writer(pod *metav1.PartialObjectMetadata) string {
 				Annotations map[string]json.RawMessage `json:"f:annotations"`
 			} `json:"f:metadata"`
 		}
-		if m.Subresource == "status" || m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.Raw, &owned) != nil {
+		if m.Subresource == "status" || m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &owned) != nil {
 			continue
 		}
 		if _, ours := owned.Metadata.Annotations["f:"+Networks]; ours {

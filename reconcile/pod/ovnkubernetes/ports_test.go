@@ -134,7 +134,7 @@ func TestGiven(t *testing.T) {
 // makes the port of what it finds.
 func TestWriter(t *testing.T) {
 	fields := func(annotation string) *metav1.FieldsV1 {
-		return &metav1.FieldsV1{Raw: fmt.Appendf(nil, `{"f:metadata":{"f:annotations":{".":{},"f:%s":{}}}}`, annotation)}
+		return metav1.NewFieldsV1(fmt.Sprintf(`{"f:metadata":{"f:annotations":{".":{},"f:%s":{}}}}`, annotation))
 	}
 	user := metav1.ManagedFieldsEntry{Manager: "kubectl", FieldsV1: fields(ovnkubernetes.Networks)}
 	theirs := metav1.ManagedFieldsEntry{Manager: "ovnkube", Subresource: "status", FieldsV1: fields(ovnkubernetes.Networks)}
@@ -147,7 +147,7 @@ func TestWriter(t *testing.T) {
 		"by a user":                      {[]metav1.ManagedFieldsEntry{user}, true},
 		"by both":                        {[]metav1.ManagedFieldsEntry{theirs, user}, true},
 		"by a user, without a name":      {[]metav1.ManagedFieldsEntry{{FieldsV1: user.FieldsV1}}, true},
-		"with fields that are not known": {[]metav1.ManagedFieldsEntry{{Manager: "x"}, {Manager: "x", FieldsV1: &metav1.FieldsV1{Raw: []byte("[")}}, theirs}, false},
+		"with fields that are not known": {[]metav1.ManagedFieldsEntry{{Manager: "x"}, {Manager: "x", FieldsV1: metav1.NewFieldsV1("[")}, theirs}, false},
 	} {
 		scheme := metadatafake.NewTestScheme()
 		_ = metav1.AddMetaToScheme(scheme)
