@@ -3,6 +3,7 @@ package addresspool
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/big"
 	"net/netip"
@@ -365,6 +366,43 @@ func (l *Layout) blockAll(block netip.Prefix, is4 bool) (n number) {
 		}
 	}
 	return n
+}
+
+// Enough returns an error if a node can never have the addresses for a pod with steps on these interfaces, one of each family
+// for each step, whatever is free.
+func (l *Layout) Enough(ifaces []int) error {
+	steps := map[int]int{}
+	for _, iface := range ifaces {
+		if iface < 0 || iface >= l.Interfaces() {
+			return fmt.Errorf("%s: %w: %d is not from 0 to %d", Title(l.Name), ErrInterface, iface, l.Interfaces()-1)
+		}
+		steps[iface]++
+	}
+	for _, iface := range slices.Sorted(maps.Keys(steps)) {
+		for _, is4 := range l.Families() {
+			family, most, of := map[bool]string{true: "IPv4", false: "IPv6"}[is4], l.total(is4), ""
+			if !l.Flat() {
+				most, of = l.nodeMost(is4), fmt.Sprintf(" for each node, on interface %d", iface)
+			}
+			if number := (number{lo: uint64(steps[iface])}); most.less(number) {
+				return fmt.Errorf("%s has %d %s addresses%s, and %d steps of a pod take one each", Title(l.Name), most.small(), family, of, steps[iface])
+			}
+		}
+	}
+	return nil
+}
+
+// nodeMost is how many addresses a node's block has on one interface if none of them is excluded.
+func (l *Layout) nodeMost(is4 bool) (most number) {
+	for i := range l.subnets {
+		if s := &l.subnets[i]; s.is4() == is4 {
+			whole := number{lo: 1}.left(s.prefix.Addr().BitLen() - s.prefix.Bits() - l.ifBits - l.hostBits)
+			if most = whole.minus(number{lo: 1}); is4 {
+				most = most.minus(number{lo: 1})
+			}
+		}
+	}
+	return most
 }
 
 // Leased is how much of one family of a pool is leased.

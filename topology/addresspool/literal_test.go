@@ -1,6 +1,8 @@
 package addresspool
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -71,6 +73,47 @@ func TestGives(t *testing.T) {
 	} {
 		if _, got := c.of.Gives(netip.MustParsePrefix(c.p).Masked()); got != c.want {
 			t.Errorf("hostBlock %d: %s may be a pod's: %v, want %v", c.of.hostBits, c.p, got, c.want)
+		}
+	}
+}
+
+// TestEnough holds which numbers of steps a pool can give addresses to at all: as many as an empty node with all blocks it
+// may have gives.
+func TestEnough(t *testing.T) {
+	for _, c := range []struct {
+		spec  Spec
+		iface int
+		most  int
+		says  string
+	}{
+		{Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/29", Gateway: "192.0.2.1"}}}, 0, 5, `AddressPool "pool" has 5 IPv4 addresses, and 6 steps of a pod take one each`},
+		{Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24"}, {Prefix: "2001:db8::/126"}}}, 0, 3, `AddressPool "pool" has 3 IPv6 addresses, and 4 steps of a pod take one each`},
+		{Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24"}}, HostBlock: 5, InterfaceBlock: 0}, 0, 6, `AddressPool "pool" has 6 IPv4 addresses for each node, on interface 0, and 7 steps of a pod take one each`},
+		{Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24"}, {Prefix: "2001:db8::/120"}}, HostBlock: 5, InterfaceBlock: 1}, 1, 2, `AddressPool "pool" has 2 IPv4 addresses for each node, on interface 1, and 3 steps of a pod take one each`},
+	} {
+		l := layout(t, c.spec)
+		h := &Holdings{}
+		g := l.Groups()
+		for i := range g {
+			for b := range g[i].Len() {
+				if block, usable := g[i].At(b); usable && (l.Flat() || len(h.Blocks) == 0) {
+					h.Gain(l, block, "uid")
+				}
+			}
+		}
+		var ifaces []int
+		for n := range c.most {
+			ifaces = append(ifaces, c.iface)
+			if _, err := h.Take(l, Owner{Step: fmt.Sprint(n)}, c.iface, 0); err != nil || l.Enough(ifaces) != nil {
+				t.Errorf("step %d of %d: %v, %v", n, c.most, err, l.Enough(ifaces))
+			}
+		}
+		_, err := h.Take(l, Owner{Step: "more"}, c.iface, 0)
+		if enough := l.Enough(append(ifaces, c.iface)); !errors.Is(err, ErrNone) || enough == nil || enough.Error() != c.says {
+			t.Errorf("more than %d steps: %v, %v", c.most, err, enough)
+		}
+		if err := l.Enough([]int{l.Interfaces()}); !errors.Is(err, ErrInterface) {
+			t.Errorf("interface %d: %v", l.Interfaces(), err)
 		}
 	}
 }

@@ -77,6 +77,8 @@ func (n number) small() uint64 {
 	return n.lo
 }
 
+func (n number) less(m number) bool { return n.hi < m.hi || n.hi == m.hi && n.lo < m.lo }
+
 func (n number) big() *big.Int {
 	hi := new(big.Int).Lsh(new(big.Int).SetUint64(n.hi), 64)
 	return hi.Add(hi, new(big.Int).SetUint64(n.lo))

@@ -18,13 +18,21 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// pools warns of what a topology and the AddressPools that exist say of each other.
-func (w *Webhook) pools(ctx context.Context, t *topology.Topology, a *answer) error {
+// pools warns of what a topology and the AddressPools that exist say of each other. A spec that is new is refused if no
+// pod could ever have its addresses: how a pool is divided cannot change.
+func (w *Webhook) pools(ctx context.Context, t *topology.Topology, edited bool, a *answer) error {
 	var pools v1alpha1.AddressPoolList
 	if err := w.reader.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list pools: %w", err)
 	}
 	warnOfPools(t, pools.Items, a)
+	for _, problem := range neverEnough(t, pools.Items) {
+		if edited {
+			a.problems = append(a.problems, problem)
+		} else {
+			a.warn("%s", problem)
+		}
+	}
 	if !slices.ContainsFunc(t.Steps, func(s topology.Step) bool { return len(topology.Exclusive(&s)) > 0 }) {
 		return nil
 	}
@@ -91,14 +99,12 @@ func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) 
 	names := slices.Sorted(maps.Keys(layouts))
 	for i := range t.Steps {
 		s := &t.Steps[i]
-		if pool, iface, ok := topology.FromPool(s); ok && pool != topology.LocalPool {
+		if pool, _, ok := topology.FromPool(s); ok && pool != topology.LocalPool {
 			switch l, known := layouts[pool]; {
 			case !known:
 				a.warn("NetworkTopology %q, step %q: there is no %s %q%s: pods wait until there is one", t.Name, s.Name, v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names))
 			case l != nil && disagrees(l, s) != nil:
 				a.warn("NetworkTopology %q, step %q: %v: pods wait until they agree", t.Name, s.Name, disagrees(l, s))
-			case l != nil && iface >= l.Interfaces():
-				a.warn("NetworkTopology %q, step %q: ipam.interface: %s %q has no part %d, only %d: no pod gets an address", t.Name, s.Name, v1alpha1.AddressPoolKind, pool, iface, l.Interfaces())
 			}
 		}
 		for _, literal := range topology.Exclusive(s) {
@@ -111,6 +117,30 @@ func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) 
 			}
 		}
 	}
+}
+
+// neverEnough describes the steps for which a pool never has an address, as it has no such part, or has fewer addresses for a
+// node than the topology has steps of it.
+func neverEnough(t *topology.Topology, pools []v1alpha1.AddressPool) (problems []string) {
+	layouts, ifaces := map[string]*addresspool.Layout{}, map[string][]int{}
+	for i := range pools {
+		if pools[i].DeletionTimestamp.IsZero() {
+			layouts[pools[i].Name], _ = addresspool.Of(&pools[i])
+		}
+	}
+	for i := range t.Steps {
+		s := &t.Steps[i]
+		pool, iface, ok := topology.FromPool(s)
+		if l := layouts[pool]; ok && l != nil && disagrees(l, s) == nil {
+			with := append(slices.Clone(ifaces[pool]), iface)
+			if err := l.Enough(with); err != nil {
+				problems = append(problems, fmt.Sprintf("NetworkTopology %q, step %q: ipam: %v: no pod would get an address. Name another pool, or another interface", t.Name, s.Name, err))
+				continue
+			}
+			ifaces[pool] = with
+		}
+	}
+	return problems
 }
 
 // disagrees is how a pool is divided otherwise than a step of type multi-nic-ipam says.

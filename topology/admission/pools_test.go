@@ -2,8 +2,14 @@ package admission
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -31,10 +37,7 @@ func TestWarningsOfPools(t *testing.T) {
 		`{"ipam":{"type":"pool","pool":"blu"}}`: {
 			`NetworkTopology "t", step "s": there is no AddressPool "blu", did you mean "blue"?: pods wait until there is one`,
 		},
-		`{"ipam":{"type":"pool","pool":"host","interface":3}}`: nil,
-		`{"ipam":{"type":"pool","pool":"host","interface":4}}`: {
-			`NetworkTopology "t", step "s": ipam.interface: AddressPool "host" has no part 4, only 4: no pod gets an address`,
-		},
+		`{"ipam":{"type":"pool","pool":"host","interface":3}}`:                                                        nil,
 		`{"ipam":{"type":"multi-nic-ipam","pool":"host","subnet":"192.168.0.0/16","hostBlock":6,"interfaceBlock":2}}`: nil,
 		`{"ipam":{"type":"multi-nic-ipam","pool":"host","hostBlock":8,"interfaceBlock":2}}`: {
 			`NetworkTopology "t", step "s": ipam.hostBlock: AddressPool "host" has 6 bits, and the step says 8: write the pool's, or name another pool: pods wait until they agree`,
@@ -99,6 +102,54 @@ func TestWarningsOfLiterals(t *testing.T) {
 		warnOfLiterals(decoded, others, &a)
 		if !slices.Equal(a.warnings, want) {
 			t.Errorf("%s:\nwarnings %q\nwant     %q", step, a.warnings, want)
+		}
+	}
+}
+
+// TestNeverEnough holds which steps are refused since no pod could ever have their addresses.
+func TestNeverEnough(t *testing.T) {
+	pool := func(name, spec string) v1alpha1.AddressPool {
+		o := v1alpha1.AddressPool{}
+		if err := json.Unmarshal([]byte(`{"metadata":{"name":"`+name+`"},"spec":`+spec+`}`), &o); err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	pools := []v1alpha1.AddressPool{pool("two", `{"subnets":[{"prefix":"192.0.2.0/30"}]}`), pool("host", `{"subnets":[{"prefix":"192.168.0.0/24"}],"hostBlock":4,"interfaceBlock":2}`), pool("wrong", `{}`)}
+	for pools3, want := range map[string][]string{
+		`two two two`:       {`NetworkTopology "t", step "s2": ipam: AddressPool "two" has 2 IPv4 addresses, and 3 steps of a pod take one each: no pod would get an address. Name another pool, or another interface`},
+		`two two host:0`:    nil,
+		`host:3 host:3 two`: nil,
+		`host:0 host:4 two`: {`NetworkTopology "t", step "s1": ipam: AddressPool "host": no such interface: 4 is not from 0 to 3: no pod would get an address. Name another pool, or another interface`},
+		`wrong none two`:    nil,
+	} {
+		var steps []topology.Step
+		for i, text := range strings.Fields(pools3) {
+			name, iface, _ := strings.Cut(text, ":")
+			n, _ := strconv.Atoi(iface)
+			steps = append(steps, topology.Step{Name: fmt.Sprint("s", i), Type: "dummy", Config: map[string]any{"ipam": map[string]any{"type": "pool", "pool": name, "interface": n}}})
+		}
+		if got := neverEnough(&topology.Topology{Name: "t", Steps: steps}, pools); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", pools3, got, want)
+		}
+	}
+	now := metav1.Now()
+	pools[0].DeletionTimestamp = &now
+	if got := neverEnough(&topology.Topology{Name: "t", Steps: []topology.Step{{Name: "s", Config: map[string]any{"ipam": map[string]any{"type": "pool", "pool": "two", "interface": 9}}}}}, pools); got != nil {
+		t.Errorf("of a pool that ends: %q", got)
+	}
+}
+
+// TestEdited holds that an update of metadata alone is not refused for what the spec says.
+func TestEdited(t *testing.T) {
+	o := &v1alpha1.NetworkTopology{Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{Name: "s", Type: "dummy"}}}}
+	for old, want := range map[string]bool{
+		``: true, `{"metadata":{"labels":{"a":"b"}},"spec":{"steps":[{"name":"s","type":"dummy"}]}}`: false, `{"spec":{"steps":[{"name":"s","type":"vrf"}]}}`: true,
+	} {
+		var r admission.Request
+		r.OldObject.Raw = []byte(old)
+		if got := edited(o, r); got != want {
+			t.Errorf("of %s: %v", old, got)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/plumbline/plumbline/topology"
@@ -47,7 +48,7 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 	for _, s := range controller.Unknown(t, w.contracts.BuiltIn) {
 		a.warn("no node can run step %q: type %q is described by a CNIPluginSchema, and is not one of plumbline's", s.Name, s.Type)
 	}
-	if err := w.pools(ctx, t, &a); err != nil {
+	if err := w.pools(ctx, t, edited(o, r), &a); err != nil {
 		return a, err
 	}
 	if err := w.role(ctx, o, &a); err != nil {
@@ -76,6 +77,12 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 		}
 	}
 	return a, w.used(o, t, set, r, &a)
+}
+
+// edited reports whether a request sets the spec, and not only metadata.
+func edited(o *v1alpha1.NetworkTopology, r admission.Request) bool {
+	old := &v1alpha1.NetworkTopology{}
+	return len(r.OldObject.Raw) == 0 || json.Unmarshal(r.OldObject.Raw, old) != nil || !equality.Semantic.DeepEqual(old.Spec, o.Spec)
 }
 
 // role warns of other topologies of the same role. Whether they select the same nodes depends

@@ -18,6 +18,7 @@ import (
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/controller"
+	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/validity"
 )
@@ -58,7 +59,7 @@ func divided(host, ifaces int32, reclaim string) shape {
 
 // TestLiveness holds the law of liveness for addresses: a claim for which there is room, in what its node may take,
 // has its addresses after a bounded number of tries, and no address is two pods' at once. Pools are small and nearly full,
-// claims have several steps, pods end and are created again on any node, and agents are restarted.
+// and one that no node could ever have is refused at once; claims have several steps, pods end and are created again on any node, and agents are restarted.
 func TestLiveness(t *testing.T) {
 	v6, v6s := "2001:db8::/124", "2001:db8:1::/124"
 	cases := map[string][]shape{
@@ -259,7 +260,20 @@ func (w *world) try(p *livePod) {
 		return
 	}
 	p.tries++
+	never := false
+	for name, l := range w.layouts {
+		var ifaces []int
+		for _, want := range p.wants {
+			if want.Pool == name {
+				ifaces = append(ifaces, want.Interface)
+			}
+		}
+		never = never || l.Enough(ifaces) != nil
+	}
 	got, err := w.agents[p.node].Take(addresses.Claim{UID: p.uid, Namespace: "ns", Name: string(p.uid), Pod: p.name, PodUID: p.uid, InPod: "net"}, p.wants)
+	if fault.Of(err) == fault.Invalid != never {
+		w.Errorf("pod %s with addresses of %v, never enough: %v: %v", p.name, p.wants, never, err)
+	}
 	if err != nil {
 		return
 	}

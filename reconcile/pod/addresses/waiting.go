@@ -86,6 +86,10 @@ type offer struct {
 // offer takes of h what a claim gets. The caller holds a.mu.
 func (a *Allocator) offer(h *addresspool.Holdings, c *Claim, wants []Want, now time.Time) (o offer) {
 	o.given, o.seeks = map[Want]ops.Given{}, map[string]string{}
+	if o.err = a.enough(h, c, wants); o.err != nil {
+		o.stuck = true
+		return o
+	}
 	for _, w := range wants {
 		got, err := a.take(h, c, w, now, &o)
 		if err == nil {
@@ -101,6 +105,24 @@ func (a *Allocator) offer(h *addresspool.Holdings, c *Claim, wants []Want, now t
 		}
 	}
 	return o
+}
+
+// enough returns an error if no pool of a claim could ever give it all that its steps take. The caller holds a.mu.
+func (a *Allocator) enough(h *addresspool.Holdings, c *Claim, wants []Want) error {
+	ifaces := map[*addresspool.Layout][]int{}
+	for _, w := range wants {
+		l := w.Local
+		if p := a.pools[w.Pool]; l == nil && p != nil {
+			l = p.layout
+		}
+		if l == nil || h.Has(addresspool.Owner{Claim: string(c.UID), Topology: w.Topology, Step: w.Step}) {
+			continue
+		}
+		if ifaces[l] = append(ifaces[l], w.Interface); l.Enough(ifaces[l]) != nil {
+			return fault.New(fault.Invalid, fmt.Errorf("step %q: %w", w.Step, l.Enough(ifaces[l])))
+		}
+	}
+	return nil
 }
 
 // usable is what of a node's holdings can be given: without blocks whose lease this process has not verified, which may
