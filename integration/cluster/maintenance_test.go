@@ -49,9 +49,6 @@ func (b *bench) maintenance(t *testing.T) {
 			NodeName: "n1", TerminationGracePeriodSeconds: new(int64(0)), Containers: []corev1.Container{{Name: "pod", Image: "x"}},
 		}}
 		if name == "unclaimed" {
-			c.Annotations = map[string]string{"resource.kubernetes.io/extended-resource-claim": "true"}
-			c, err = claims.Update(t.Context(), c, metav1.UpdateOptions{})
-			check(t, err)
 			pod.Spec.Containers[0].Resources.Limits = corev1.ResourceList{extendedResource: resource.MustParse("1")}
 		} else {
 			pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "net", ResourceClaimName: &c.Name}}
@@ -65,6 +62,16 @@ func (b *bench) maintenance(t *testing.T) {
 			}
 			pod, err = pods.UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
 			check(t, err)
+			check(t, retry.RetryOnConflict(retry.DefaultRetry, func() error {
+				c, err := claims.Get(t.Context(), c.Name, metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				c.Annotations = map[string]string{"resource.kubernetes.io/extended-resource-claim": "true"}
+				c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID, Controller: new(true)}}
+				_, err = claims.Update(t.Context(), c, metav1.UpdateOptions{})
+				return err
+			}))
 		}
 		t.Cleanup(func() {
 			_ = pods.Delete(context.Background(), pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
