@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
@@ -406,6 +407,7 @@ func (p *Planner) Attach(id, configured string, link netstate.Link, cfg AddressC
 	if err := p.make(name); err != nil {
 		return err
 	}
+	p.noteBelongings(d)
 	if err := p.Want(netstate.Device{ID: id, At: &name}); err != nil {
 		return err
 	}
@@ -415,6 +417,32 @@ func (p *Planner) Attach(id, configured string, link netstate.Link, cfg AddressC
 	}
 	p.Produce(name)
 	return p.Address(name, cfg)
+}
+
+// noteBelongings adds a note on the addresses that the host has on a device which is taken.
+func (p *Planner) noteBelongings(d netstate.Device) {
+	home := *d.At
+	var has []string
+	for _, c := range p.req.Owned {
+		if before, ok := c.Before.(netstate.Device); ok && before.ID == d.ID && before.At != nil {
+			home = *before.At
+		}
+	}
+	for _, c := range p.req.Owned {
+		if a, ok := c.Before.(netstate.Addr); ok && c.Foreign && a.Link == home {
+			has = append(has, a.Address)
+		}
+	}
+	if !netstate.OnHost(home) {
+		return
+	}
+	for _, a := range p.Addrs(home) {
+		has = append(has, a.Address)
+	}
+	slices.Sort(has)
+	if has = slices.Compact(has); len(has) > 0 {
+		p.Note("the host has %s on %q: it loses them and its routes there, and gets them back with the device", strings.Join(has, ", "), netstate.BaseName(home))
+	}
 }
 
 // Produce adds a link to the step's result.

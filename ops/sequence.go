@@ -164,7 +164,7 @@ func (q *sequencer) prune() []netstate.Object {
 	for _, c := range changes {
 		// Implied deletions are computed again, now that all wants are known, and the
 		// objects are recreated as soon as those they depend on exist.
-		if !c.Implied && !c.Foreign {
+		if !c.Implied && (!c.Foreign || netstate.OfHost(c.Object())) {
 			q.do(c)
 		}
 	}

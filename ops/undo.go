@@ -20,7 +20,7 @@ import (
 // Undo of a whole record is a release, undo of one pass is a rollback, and undo of objects
 // that no step wants any more is pruning.
 func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
-	u := &undoer{made: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{}, willDelete: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}, settings: map[string]map[string]string{}}
+	u := &undoer{made: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{}, willDelete: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}, homes: map[string]string{}, settings: map[string]map[string]string{}}
 	u.overlay = newOverlay(have, u.lose)
 	u.locate(history)
 	u.collectDeleted(history)
@@ -28,6 +28,9 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 		u.undo(c)
 	}
 	u.raise()
+	for i := range u.later {
+		u.later[i].Before = u.atHome(u.later[i].Before)
+	}
 	u.recreateLost(u.later...)
 	u.sweep(history)
 	if len(u.missing) > 0 {
@@ -88,6 +91,7 @@ type undoer struct {
 	// adminMAC is the MAC the physical function held for a VF before.
 	adminMAC map[string]string
 	where    map[string]string // name we gave a device -> its name now
+	homes    map[string]string // name a device had on the host -> the device
 	// settings are those with which a device is returned, by its name now.
 	settings map[string]map[string]string
 }
@@ -105,6 +109,9 @@ func (u *undoer) locate(history []netstate.Change) {
 		after, ok := c.After.(netstate.Device)
 		if !ok || after.At == nil || returnsToHost(c) {
 			continue
+		}
+		if before, ok := c.Before.(netstate.Device); ok && before.At != nil {
+			u.homes[*before.At] = after.ID
 		}
 		if d, ok := u.now.Device(after.ID); ok && d.At != nil {
 			u.where[*after.At] = *d.At
@@ -201,6 +208,12 @@ func (u *undoer) undo(c netstate.Change) {
 		}
 	}
 	c = u.retarget(c)
+	if c.Before != nil {
+		c.Before = u.atHome(c.Before)
+	}
+	if c.After != nil {
+		c.After = u.atHome(c.After)
+	}
 	if l, ok := c.Before.(netstate.Link); ok && u.released(l.Name) {
 		c.Before = netstate.Restrict(l, func(path string) bool { return !u.withDevice(l.Name, path) })
 	}
@@ -401,6 +414,20 @@ func (u *undoer) sweep(history []netstate.Change) {
 			u.do(netstate.Change{Step: c.Step, Before: master})
 		}
 	}
+}
+
+// atHome is an address or a route that the host had over a device, with the name that the
+// device has on the host now: its own one may be taken.
+func (u *undoer) atHome(o netstate.Object) netstate.Object {
+	id, ok := u.homes[netstate.LinkOf(o)]
+	if !ok || o.Traits().Phase <= netstate.PhaseLinks {
+		return o
+	}
+	d, there := u.now.Device(id)
+	if !there || d.At == nil || !netstate.OnHost(*d.At) {
+		return o
+	}
+	return o.On(netstate.LinkKey(*d.At))
 }
 
 // released reports whether the link is one of the devices that return to the host.

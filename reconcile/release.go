@@ -43,7 +43,7 @@ func (r *Reconciler) Release(ctx context.Context, id SandboxID) (rep Report, err
 	p.sandbox = p.record.Sandbox
 	rep = Report{Sandbox: id}
 	err = p.release(ctx)
-	rep.Changes, rep.Unchanged = p.executed, len(p.executed) == 0
+	rep.Changes, rep.Unchanged, rep.Notes = p.executed, len(p.executed) == 0, p.notes
 	if errors.Is(err, errUnclean) {
 		// The settings may never be restored, so this does not wait: the caller retries,
 		// and withholds the device meanwhile.

@@ -63,7 +63,17 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 		// that is being destroyed.
 		history = p.recordForeign(history, changes)
 		failed = p.applyUndo(ctx, changes, rounds > 1)
+		if slices.ContainsFunc(changes, ofHost) {
+			history = slices.DeleteFunc(history, ofHost)
+		}
 	}
+}
+
+// ofHost reports whether a change is of an address or a route that the host had over a device.
+// It is restored once, as far as the kernel accepts it: what the host cannot have any more must
+// not keep a sandbox from its release.
+func ofHost(c netstate.Change) bool {
+	return c.Foreign && netstate.OnHost(netstate.LinkOf(c.Object())) && c.Object().Traits().Phase > netstate.PhaseLinks
 }
 
 // absentError says that a device is absent.
@@ -106,6 +116,10 @@ func (p *pass) applyUndo(ctx context.Context, changes []netstate.Change, patient
 			err = p.applySome(ctx, some, patience)
 		}
 		left = left[len(some):]
+		if err != nil && ofHost(some[0]) {
+			p.notes = append(p.notes, fmt.Sprintf("%s of the host is not restored: %v", some[0].Key(), err))
+			continue
+		}
 		if err != nil {
 			failed = errors.Join(failed, p.stepError(some[0], err))
 			continue

@@ -242,6 +242,10 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 				ID: id, MAC: &mac, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true), Trust: new(g.IntN(2) == 0),
 				LinkState: new([]string{"auto", "enable", "disable"}[g.IntN(3)]), LACP: g.lacp(), PF: "host:pf",
 			})
+		if g.IntN(3) == 0 { // what the host is configured to have there
+			c.Have = append(c.Have, netstate.Addr{Link: host, Address: fmt.Sprintf("172.16.%d.5/24", i)},
+				foreignRoute(host, netstate.Route{Dst: fmt.Sprintf("172.17.%d.0/24", i), Gateway: fmt.Sprintf("172.16.%d.1", i)}, 4))
+		}
 		c.Appears = append(c.Appears, netstate.Ethtool{Link: link, Class: "feature", Name: "rx-checksum", Value: new("off")})
 		switch g.IntN(6) {
 		case 0:

@@ -450,8 +450,9 @@ func (m *model) device(c Change) {
 	}
 	if l, ok := m.Link(*have.At); ok {
 		link = l
-		m.dropLink(l, true)
 	}
+	link.Name = *have.At
+	m.dropLink(link, true) // with what is on it, also where only that was observed
 	link.Name, link.DeviceID = *after.At, after.ID
 	link = Merge(link, Link{Up: new(false), Master: new(""), MTU: after.MTU, MAC: after.MAC, Alias: after.Alias})
 	if after.Up != nil {

@@ -80,6 +80,11 @@ func (o *observer) queryDevice(ctx context.Context, queried netstate.Device) err
 			if d.Settings, err = read(ctx, p.w); err != nil {
 				return err
 			}
+			if queried.HostIndex == 0 { // it is about to be taken
+				if err := o.belongings(ctx, &d, p.w.link.Index); err != nil {
+					return err
+				}
+			}
 		}
 		o.withCache(func(g *observationCache) { g.devices[id] = *p })
 	case o.lost(queried):
@@ -90,6 +95,43 @@ func (o *observer) queryDevice(ctx context.Context, queried netstate.Device) err
 	}
 	d.LinkKind, d.Parent = cmp.Or(d.LinkKind, queried.LinkKind), cmp.Or(d.Parent, queried.Parent)
 	o.snap.Put(d)
+	return nil
+}
+
+// maxBelongings bounds the addresses and routes of the host that are recorded of a device.
+const maxBelongings = 256
+
+// belongings puts into the snapshot the addresses and routes that the host is configured to have
+// over a device: a move to another namespace deletes them, and a record restores them. What a
+// router or a DHCP server has given is left to whoever asks them again.
+func (o *observer) belongings(ctx context.Context, d *netstate.Device, index int) error {
+	addresses, err := o.outside.addresses(ctx, index)
+	if err != nil {
+		return err
+	}
+	found := 0
+	for _, a := range addresses {
+		if got := a.object(*d.At, true); !got.Kernel && a.flags&unix.IFA_F_PERMANENT != 0 && !a.prefix.Addr().IsLinkLocalUnicast() {
+			o.snap.Put(got)
+			found++
+		}
+	}
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		for _, protocol := range []uint8{unix.RTPROT_BOOT, unix.RTPROT_STATIC} {
+			routes, err := o.outside.routes(ctx, routeQuery{family: family, protocol: protocol, index: index}, 0, planned)
+			if err != nil {
+				return err
+			}
+			for _, r := range routes {
+				r.Link = *d.At
+				o.snap.Put(r.Route)
+				found++
+			}
+		}
+	}
+	if found > maxBelongings && d.Use == "" {
+		d.Use = fmt.Sprintf("it has %d addresses and routes of the host, more than the %d that can be restored", found, maxBelongings)
+	}
 	return nil
 }
 
@@ -135,6 +177,9 @@ func (o *observer) use(ctx context.Context, p place) (string, error) {
 		}
 		name, err := o.nameOf(ctx, p.c, p.w.master)
 		return strings.TrimSpace(kind + "port of " + netstate.BaseName(name)), err
+	}
+	if uppers := o.host.sysfs.uppers(netstate.BaseName(p.name())); len(uppers) > 0 {
+		return "carries " + strings.Join(uppers, ", "), nil
 	}
 	for _, dst := range probes {
 		way, err := p.c.defaultOver(ctx, dst, p.w.link.Index)

@@ -60,6 +60,19 @@ func (f sysfs) target(dir, link string) string {
 	return filepath.Base(to)
 }
 
+// uppers lists the links on a link, such as its VLANs: those in the namespace sysfs was mounted
+// in, with which they would be deleted or cut off.
+func (f sysfs) uppers(name string) []string {
+	entries, _ := os.ReadDir(filepath.Join(f.root, "class/net", name))
+	var out []string
+	for _, e := range entries {
+		if upper, ok := strings.CutPrefix(e.Name(), "upper_"); ok {
+			out = append(out, upper)
+		}
+	}
+	return out
+}
+
 var (
 	pciAddress  = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
 	representor = regexp.MustCompile(`^(c[0-9]+)?pf[0-9]+(vf|sf)[0-9]+$`)

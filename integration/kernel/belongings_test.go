@@ -1,0 +1,51 @@
+package kernel
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// TestBelongings: what the host is configured to have over a device, its addresses and static
+// routes, is there again when a pod has given the device back. A device with a VLAN of the host
+// on it is not taken.
+func TestBelongings(t *testing.T) {
+	if !hasCards() {
+		t.Skip("needs a card")
+	}
+	l := newLane(t)
+	devices := functions(t, map[string]string{"d": "enp3s0f0/0"})
+	path := newNetns(t)
+	s := &foreignWriter{t, filepath.Base(path), ""}
+	host := func() string {
+		return s.run(`ip -o addr show dev enp3s0f0v0 | awk '{print $3, $4}'; ip route show dev enp3s0f0v0; ip -6 route show dev enp3s0f0v0 | grep -v fe80`)
+	}
+	s.run(`ip link set enp3s0f0v0 up; ip addr add 192.0.2.5/24 dev enp3s0f0v0; ip addr add 2001:db8::5/64 dev enp3s0f0v0 nodad
+		ip route add 198.51.100.0/24 via 192.0.2.1; ip -6 route add 2001:db8:5::/48 via 2001:db8::1`)
+	t.Cleanup(func() { s.run(`ip addr flush dev enp3s0f0v0 scope global; ip link set enp3s0f0v0 down`) })
+	start := host()
+	sb := box(path, parse(t, "t", "    - {name: d, type: host-device, config: {name: net1}}\n"))
+	sb.Given = ops.GivenDevices(devices)
+	r := l.engine(nil)
+	rep, err := r.Ensure(ctxFor(t), sb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notes := strings.Join(rep.Notes, "\n"); !strings.Contains(notes, `the host has 192.0.2.5/24, 2001:db8::5/64 on "enp3s0f0v0"`) {
+		t.Errorf("notes: %s", notes)
+	}
+	if rep, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil || len(rep.Notes) > 0 {
+		t.Errorf("release: %v, %v", err, rep.Notes)
+	}
+	if end := host(); !strings.Contains(end, "198.51.100.0/24 via 192.0.2.1") || !strings.Contains(end, "2001:db8:5::/48 via 2001:db8::1") || !strings.Contains(end, "inet 192.0.2.5/24") || !strings.Contains(end, "inet6 2001:db8::5/64") {
+		t.Errorf("the host had\n%s\nand has\n%s", start, end)
+	}
+	s.run(`ip link add link enp3s0f0v0 name host7 type vlan id 7`)
+	t.Cleanup(func() { s.run(`ip link delete host7`) })
+	if _, err := r.Ensure(ctxFor(t), sb); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "is used by the host: carries host7") {
+		t.Errorf("a device with a VLAN of the host: %v", err)
+	}
+}
