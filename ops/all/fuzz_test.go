@@ -63,6 +63,60 @@ func FuzzLaws(f *testing.F) {
 	})
 }
 
+// FuzzTwoTopologies holds the laws for two random topologies of one pod that want objects of the
+// namespace, and routes to the same destinations.
+func FuzzTwoTopologies(f *testing.F) {
+	for seed := range uint64(60) {
+		f.Add(seed, seed*7919)
+	}
+	reg, err := all.Registry()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, a, b uint64) {
+		g := &generator{Rand: rand.New(rand.NewPCG(a, b))}
+		have := []netstate.Object{
+			netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new(""), MAC: new("00:00:00:00:00:00")},
+			netstate.Sysctl{Path: "net/core/somaxconn", Value: new([]string{"128", "500"}[g.IntN(2)])},
+		}
+		if g.IntN(2) == 0 {
+			have = append(have, g.podNetwork()...)
+		}
+		var text [2]string
+		var cases [2]*optest.Case
+		for i := range cases {
+			text[i] = g.ofNamespace(i)
+			top, err := topology.Decode([]byte(text[i]))
+			if err != nil {
+				t.Fatalf("%v\n%s", err, text[i])
+			}
+			cases[i] = &optest.Case{Name: top.Name, Topology: top, Have: have}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := optest.Beside(ctx, t, reg, cases[0], cases[1]); err != nil && !errors.As(err, new(*ops.StepError)) {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Log(text[0], text[1])
+		}
+	})
+}
+
+// ofNamespace draws a topology with objects of the namespace as a whole.
+func (g *generator) ofNamespace(i int) string {
+	out := fmt.Sprintf("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t%d}\nspec:\n  steps:\n", i)
+	link := fmt.Sprintf("d%d", i)
+	out += fmt.Sprintf("    - {name: d, type: dummy, config: {name: %s%s%s}}\n", link, g.routes(i), g.maybe("rules: [{priority: 100, from: 203.0.113.0/24, table: 7}]"))
+	if g.IntN(3) > 0 {
+		out += fmt.Sprintf("    - {name: t, type: tuning, dependOn: [d], config: {dev: %s, sysctl: {net.core.somaxconn: \"%d\"}}}\n", link, []int{500, 500, 700}[g.IntN(3)])
+	}
+	if g.IntN(2) == 0 && !strings.Contains(out, "sourceRouting") {
+		out += fmt.Sprintf("    - {name: v, type: vrf, dependOn: [d], config: {vrfname: red%s%s}}\n", g.maybe("table: 1001"), []string{"", "", ", leak: true"}[g.IntN(3)])
+	}
+	return out
+}
+
 func contractsOf(reg *ops.Registry) []contract.Contract {
 	var out []contract.Contract
 	for _, typ := range reg.Types() {

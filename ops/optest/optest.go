@@ -219,6 +219,8 @@ type World struct {
 	interrupted bool
 	// chosen are the choices of the last plan, as the record has them.
 	chosen ops.Choices
+	// others are the other topologies of the sandbox.
+	others []ops.Other
 }
 
 // NewWorld returns the world a case starts in.
@@ -231,7 +233,9 @@ func NewWorld(c *Case) *World {
 	return w
 }
 
-func (w *World) clone() *World { return &World{w.Clone(), w.appears, w.interrupted, w.chosen} }
+func (w *World) clone() *World {
+	return &World{w.Clone(), w.appears, w.interrupted, w.chosen, w.others}
+}
 
 // observe answers what a plan or an undo misses: what is not there is absent.
 func (w *World) observe(missing []netstate.Object) {
@@ -255,7 +259,7 @@ func (w *World) linkThere(o netstate.Object) bool {
 // plan plans until nothing is missing.
 func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []netstate.Change) (*ops.Plan, error) {
 	for range 32 {
-		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Given: c.Given, Filters: c.Filters, LogicalRules: c.Rules, RatesRefused: c.RatesRefused, Have: w.Snapshot, Owned: owned, Chosen: w.chosen, Interrupted: w.interrupted})
+		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Given: c.Given, Filters: c.Filters, LogicalRules: c.Rules, RatesRefused: c.RatesRefused, Have: w.Snapshot, Owned: owned, Chosen: w.chosen, Others: w.others, Interrupted: w.interrupted})
 		if err != nil || len(p.Missing) == 0 {
 			if err == nil {
 				w.chosen = p.Chosen
@@ -525,6 +529,80 @@ func Hold(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, others 
 	}
 	checkUndo(t, c, w, netstate.Compact(netstate.Coalesce(history, repairs...), w.Snapshot, settled.Held...), "after drift and repair")
 	return nil
+}
+
+// Beside checks the laws for two topologies of one sandbox, of which the second may be refused:
+// applying, or releasing, one of them changes nothing of the other, whichever ends first, and
+// when both have ended the start is there again.
+func Beside(ctx context.Context, t *testing.T, reg *ops.Registry, first, second *Case) error {
+	t.Helper()
+	for _, firstEnds := range []bool{true, false} {
+		w := NewWorld(first)
+		a, err := w.attach(ctx, reg, first, nil)
+		if err != nil {
+			return err
+		}
+		b, err := w.attach(ctx, reg, second, a)
+		if err != nil {
+			return err
+		}
+		w.undisturbed(ctx, t, reg, a, "beside the second")
+		if !firstEnds {
+			a, b = b, a
+		}
+		w.end(t, a, b)
+		w.undisturbed(ctx, t, reg, b, "after the other was released")
+		w.end(t, b, nil)
+		if diff := NewWorld(first).Equal(w.Snapshot); len(diff) > 0 {
+			t.Errorf("after both of two topologies were released, the first first: %t:\n%s", firstEnds, strings.Join(diff, "\n"))
+		}
+	}
+	return nil
+}
+
+// attached is a topology of a world, with its record.
+type attached struct {
+	*Case
+	history []netstate.Change
+	chosen  ops.Choices
+}
+
+func (a *attached) others() []ops.Other {
+	if a == nil {
+		return nil
+	}
+	return []ops.Other{{Name: a.Topology.Name, History: a.history}}
+}
+
+func (w *World) attach(ctx context.Context, reg *ops.Registry, c *Case, beside *attached) (*attached, error) {
+	w.chosen, w.others = nil, beside.others()
+	changes, _, err := converge(ctx, reg, c, w, nil)
+	if err != nil {
+		return nil, err
+	}
+	settled, err := plan(ctx, reg, c, w, netstate.Coalesce(nil, changes...))
+	if err != nil {
+		return nil, err
+	}
+	history := netstate.Coalesce(nil, slices.Concat(settled.Shared, changes, settled.Held)...)
+	return &attached{c, history, w.chosen}, nil
+}
+
+// undisturbed holds that a check of a topology finds nothing to do.
+func (w *World) undisturbed(ctx context.Context, t *testing.T, reg *ops.Registry, a *attached, when string) {
+	t.Helper()
+	w.chosen, w.others = a.chosen, nil
+	if p, err := plan(ctx, reg, a.Case, w, a.history); err != nil || !p.Empty() {
+		t.Errorf("topology %q, %s: %v\n%s", a.Topology.Name, when, err, p)
+	}
+}
+
+func (w *World) end(t *testing.T, a, beside *attached) {
+	t.Helper()
+	if err := undo(w, ops.Unshared(a.history, beside.others())); err != nil {
+		t.Errorf("release of topology %q: %v", a.Topology.Name, err)
+	}
+	w.Snapshot = netstate.NewSnapshot(netstate.All[netstate.Object](w.Snapshot)...)
 }
 
 // with puts what others add into the world, and returns the case as it would have been had
