@@ -66,9 +66,17 @@ func TestGives(t *testing.T) {
 		p    string
 		want bool
 	}{
-		{flat, "192.0.2.7/32", true}, {flat, "192.0.2.8/32", true}, {flat, "192.0.2.1/32", false}, {flat, "192.0.2.255/32", false},
-		{divided, "192.0.2.7/32", false}, {divided, "192.0.2.8/32", false}, {divided, "192.0.2.9/32", true}, {divided, "192.0.2.6/32", true},
-		{divided, "192.0.2.8/30", true}, {divided, "2001:db8::7/128", true}, {divided, "2001:db8::8/128", false},
+		{flat, "192.0.2.7/32", true},
+		{flat, "192.0.2.8/32", true},
+		{flat, "192.0.2.1/32", false},
+		{flat, "192.0.2.255/32", false},
+		{divided, "192.0.2.7/32", false},
+		{divided, "192.0.2.8/32", false},
+		{divided, "192.0.2.9/32", true},
+		{divided, "192.0.2.6/32", true},
+		{divided, "192.0.2.8/30", true},
+		{divided, "2001:db8::7/128", true},
+		{divided, "2001:db8::8/128", false},
 		{divided, "198.51.100.9/32", false},
 	} {
 		if _, got := c.of.Gives(netip.MustParsePrefix(c.p).Masked()); got != c.want {
