@@ -16,6 +16,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/watch"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // failing is a topology of which the last step is refused, so that each pass makes what the first
@@ -44,12 +45,15 @@ func TestBackoffIsABound(t *testing.T) {
 		name, step string
 		writer     *netstate.Change // made and undone ten times a second
 		most       int
+		kind       fault.Kind // of the error
 	}{
-		{"links", links, nil, own},
-		{"a function", function, nil, own},
-		{"links, and a writer", links, &another, own + 10*60/int(wakeEvery/time.Second) + wakeBurst},
-		{"links, and the host", links, &onHost, own + 10*60/int(wakeEvery/time.Second) + wakeBurst},
-		{"a function, and a writer", function, &another, own + 10*60/int(wakeEvery/time.Second) + wakeBurst},
+		{"links", links, nil, own, fault.Internal},
+		{"a function", function, nil, own, fault.Internal},
+		{"links, invalid", links, nil, 1, fault.Invalid},
+		{"links, invalid, and a writer", links, &another, own + 10*60/int(wakeEvery/time.Second) + wakeBurst, fault.Invalid},
+		{"links, and a writer", links, &another, own + 10*60/int(wakeEvery/time.Second) + wakeBurst, fault.Internal},
+		{"links, and the host", links, &onHost, own + 10*60/int(wakeEvery/time.Second) + wakeBurst, fault.Internal},
+		{"a function, and a writer", function, &another, own + 10*60/int(wakeEvery/time.Second) + wakeBurst, fault.Internal},
 	} {
 		passes := 0
 		running(t, func(n *node) {
@@ -69,7 +73,7 @@ func TestBackoffIsABound(t *testing.T) {
 			n.world.refuse = func(change netstate.Change) error {
 				if l, ok := change.After.(netstate.Link); ok && l.Name == "refused" {
 					passes++
-					return errors.New("operation not permitted")
+					return fault.New(c.kind, errors.New("operation not permitted"))
 				}
 				return nil
 			}

@@ -158,7 +158,7 @@ func (l *Loop) noteHostDependency(sb reconcile.Sandbox, changes []netstate.Chang
 // changes.
 func (l *Loop) verdictOf(err error) verdict {
 	if fault.Of(err) == fault.Invalid {
-		return done
+		return refused
 	}
 	return retryLater
 }

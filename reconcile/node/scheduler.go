@@ -46,6 +46,7 @@ type verdict int
 const (
 	done       verdict = iota // wait for the next event
 	retryLater                // with backoff
+	refused                   // wait for the next event, of which few are admitted as after a failure
 	inUse                     // after inUseRetry: another pass or program has the sandbox
 )
 
@@ -333,12 +334,15 @@ func (s *scheduler) done(id reconcile.SandboxID, v verdict) {
 		switch {
 		case t.dropped:
 			delete(s.items, id)
-		case v == retryLater:
+		case v == retryLater, v == refused:
 			if now.Sub(t.failed) > forgetFailures {
 				t.failures = 0
 			}
 			t.backOff(now.Add(backoff(t.failures)), now.Add(ownChanges))
 			t.failures, t.failed = t.failures+1, now
+			if v == refused && !t.immediate {
+				t.due = time.Time{}
+			}
 		case v == inUse:
 			t.backOff(now.Add(inUseRetry), now.Add(inUseRetry))
 		default:
