@@ -98,3 +98,24 @@ func TestSame(t *testing.T) {
 		}
 	}
 }
+
+// TestCookie: a namespace is identified by what the kernel never gives to another one, as it does with an inode number.
+func TestCookie(t *testing.T) {
+	ns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(s)
+	id, err := netns.IdentifyBy(ns, s)
+	if err != nil || id.Cookie == 0 || id.Inode == 0 {
+		t.Errorf("%+v, %v", id, err)
+	}
+	if other := (reconcile.NetnsID{Device: id.Device, Inode: id.Inode, Cookie: id.Cookie + 1}); netns.Same(id, other) {
+		t.Errorf("%+v is taken for %+v", other, id)
+	}
+}

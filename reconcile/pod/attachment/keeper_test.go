@@ -409,6 +409,28 @@ func TestForeignPods(t *testing.T) {
 	w.wantGate("a", "")
 }
 
+// TestAnotherNamespace: a claim is attached again where another namespace is mounted at the path of its sandbox.
+func TestAnotherNamespace(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	pod := w.sandbox("s1", 1)
+	w.ok(w.Attach(t.Context(), pod))
+	w.ok(w.Attach(t.Context(), pod)) // which changes nothing
+	w.want("+s1/a/t1")
+	w.ok(w.Attach(t.Context(), w.sandbox("s1", 2)))
+	w.want("+s1/a/t1")
+	e, _, err := w.store.Get("a")
+	w.ok(err)
+	if s := e.Sandbox("s1"); s.Phase != claims.Attached || s.NetnsID.Inode != 2 {
+		t.Errorf("recorded: %+v", s)
+	}
+	w.ok(w.Synchronize([]attachment.Pod{pod}))
+	w.wantGate("a", "s1")
+	w.sandbox("s1", 3)
+	w.ok(w.Synchronize([]attachment.Pod{pod}))
+	w.wantGate("a", "")
+}
+
 // TestSealedHandlers: where the containers of a pod do not live in the namespace of its sandbox, only device
 // nodes reach them, and the gate of other claims stays closed with the reason.
 func TestSealedHandlers(t *testing.T) {
