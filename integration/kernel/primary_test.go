@@ -43,7 +43,8 @@ type podNode struct {
 	*lane
 	network func() (primary.Network, error)
 	socket  string
-	ahead   atomic.Int64 // of the clock by which addresses rest, in nanoseconds
+	began   time.Time    // of the clock by which addresses rest: it stands still
+	ahead   atomic.Int64 // what a test has added to it, in nanoseconds
 	cni     *libcni.CNIConfig
 	list    *libcni.NetworkConfigList
 }
@@ -77,7 +78,7 @@ spec:
 // newPodNodeOf is a node whose pods have a network of this step.
 func newPodNodeOf(t *testing.T, step string) *podNode {
 	t.Helper()
-	n := &podNode{lane: newLane(t)}
+	n := &podNode{lane: newLane(t), began: time.Now()}
 	top := primaryTopology(t, step)
 	n.network = func() (primary.Network, error) {
 		return primary.Network{Topology: top, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.98.7.0/24"), netip.MustParsePrefix("fd00:98:7::/64")}}, nil
@@ -133,7 +134,7 @@ func (n *podNode) allocator() *addresses.Allocator {
 	n.t.Helper()
 	a, err := addresses.Open(addresses.Options{
 		NodeName: "n", File: n.ledger(), Recorded: func() []addresspool.Grant { return nil }, Log: slog.New(slog.NewTextHandler(n.t.Output(), nil)),
-		Now: func() time.Time { return time.Now().Add(time.Duration(n.ahead.Load())) },
+		Now: func() time.Time { return n.began.Add(time.Duration(n.ahead.Load())) },
 	})
 	if err != nil {
 		n.t.Fatal(err)
