@@ -11,8 +11,6 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
-
-	"github.com/plumbline/plumbline/topology/suggest"
 )
 
 // valueType is the type of an attribute's values, in the words of messages.
@@ -48,13 +46,14 @@ const maxDoubts = 8
 
 // Doubts are remarks on an expression that compiles and probably means something else: CEL compares attributes when
 // a device is selected, so that the compiler accepts values of any type, and any domain. additional are the names of
-// attributes that policies add, as domain/name; nil if they are not known.
-func (s Selector) Doubts(additional []string) []string {
+// attributes that policies add, as domain/name; nil if they are not known. near returns the name among others that was
+// probably meant, "" for none.
+func (s Selector) Doubts(additional []string, near func(name string, others []string) string) []string {
 	parsed, issues := s.compiled.Environment.Parse(s.expr)
 	if s.expr == "" || issues != nil && issues.Err() != nil {
 		return nil
 	}
-	d := &doubter{attributes: newAttributeReader(), guarded: map[resourceapi.QualifiedName]bool{}, additional: additional}
+	d := &doubter{attributes: newAttributeReader(), guarded: map[resourceapi.QualifiedName]bool{}, additional: additional, near: near}
 	root := parsed.NativeRep().Expr()
 	ast.PreOrderVisit(root, ast.NewExprVisitor(d.attributes.bind))
 	ast.PreOrderVisit(root, ast.NewExprVisitor(d.guard))
@@ -70,6 +69,7 @@ type doubter struct {
 	attributes attributeReader
 	guarded    map[resourceapi.QualifiedName]bool // that are tested before they are read, or read as optional
 	additional []string
+	near       func(name string, others []string) string
 	found      []string
 }
 
@@ -77,6 +77,14 @@ func (d *doubter) say(format string, args ...any) {
 	if text := fmt.Sprintf(format, args...); !slices.Contains(d.found, text) {
 		d.found = append(d.found, text)
 	}
+}
+
+// hint names what was probably meant.
+func (d *doubter) hint(name string, others []string) string {
+	if near := d.near(name, others); near != "" {
+		return fmt.Sprintf(", did you mean %q?", near)
+	}
+	return ""
 }
 
 // written is how an attribute is written in an expression.
@@ -218,11 +226,11 @@ func (d *doubter) missing(name resourceapi.QualifiedName, functions bool) {
 		d.say("not every device has the attribute %q, and the scheduler gives up a pod whose selector reads a missing one: write has(%s) && before it", string(name), written(name))
 	case !foreign: // see Unknown
 	case domain == standardDomain:
-		d.say("no device has an attribute %q%s", name, suggest.Hint(string(name), standardNames()))
+		d.say("no device has an attribute %q%s", name, d.hint(string(name), standardNames()))
 	case d.additional != nil && !slices.Contains(d.additional, string(name)):
-		d.say("no device has an attribute %q: no DeviceExposurePolicy adds it%s", name, suggest.Hint(string(name), d.additional))
-	case d.additional == nil && suggest.Name(domain, []string{Driver, standardDomain}) != "", d.additional == nil && slices.Contains(attributeNames, resourceapi.QualifiedName(id)):
-		near := suggest.Name(domain, []string{Driver, standardDomain})
+		d.say("no device has an attribute %q: no DeviceExposurePolicy adds it%s", name, d.hint(string(name), d.additional))
+	case d.additional == nil && d.near(domain, []string{Driver, standardDomain}) != "", d.additional == nil && slices.Contains(attributeNames, resourceapi.QualifiedName(id)):
+		near := d.near(domain, []string{Driver, standardDomain})
 		if near == "" {
 			near = Driver
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology/suggest"
 )
 
 // TestDoubts holds what is remarked on selectors that compile, and that what is usual is not remarked on.
@@ -48,7 +49,7 @@ func TestDoubts(t *testing.T) {
 			t.Errorf("%s: %v", c.expr, err)
 			continue
 		}
-		got := s.Doubts(c.additional)
+		got := s.Doubts(c.additional, suggest.Name)
 		if want := []string{c.want}; c.want == "" && len(got) > 0 || c.want != "" && !slices.Equal(got, want) {
 			t.Errorf("%s\nhave %q\nwant %q", c.expr, got, c.want)
 		}
@@ -72,7 +73,7 @@ func TestDoubtsKnowAttributes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if doubts := s.Doubts(nil); (len(doubts) == 0) != of.is {
+			if doubts := s.Doubts(nil, suggest.Name); (len(doubts) == 0) != of.is {
 				t.Errorf("%s compared with a %s: %q, and it is %s", name, typ, doubts, a.String())
 			}
 		}

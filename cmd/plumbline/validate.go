@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/ops"
@@ -20,7 +19,6 @@ import (
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
-	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/objectfile"
@@ -159,7 +157,7 @@ func (v *validation) schemas(inputs []input) error {
 
 // file checks the objects of a file.
 func (v *validation) file(ctx context.Context, in input) error {
-	checked, kinds := 0, []string{v1alpha1.Kind, schemav1alpha1.Kind, "DeviceClass", "List"}
+	checked, kinds := 0, []string{v1alpha1.Kind, schemav1alpha1.Kind, validity.KindClaim, validity.KindTemplate, "DeviceClass", "List"}
 	for _, other := range []struct {
 		kind     string
 		validate func(data []byte, name string) error
@@ -167,8 +165,6 @@ func (v *validation) file(ctx context.Context, in input) error {
 		{v1alpha1.PolicyKind, v.policies},
 		{v1alpha1.AddressPoolKind, v.pools},
 		{qosv1alpha1.Kind, v.qos},
-		{"ResourceClaim", v.claims},
-		{"ResourceClaimTemplate", v.templates},
 	} {
 		kinds = append(kinds, other.kind)
 		// A file that cannot be read is reported as a topology.
@@ -180,6 +176,13 @@ func (v *validation) file(ctx context.Context, in input) error {
 			return err
 		}
 		checked += len(found)
+	}
+	claims, _, _ := topology.Objects(in.data, validity.KindClaim)
+	templates, _, _ := topology.Objects(in.data, validity.KindTemplate)
+	if checked += len(claims) + len(templates); len(claims)+len(templates) > 0 {
+		if err := v.claims(in.data, in.name); err != nil {
+			return err
+		}
 	}
 	schemas, _, _ := topology.Objects(in.data, schemav1alpha1.Kind)
 	classes, _, _ := topology.Objects(in.data, "DeviceClass")
@@ -316,7 +319,7 @@ func (v *validation) qos(data []byte, name string) error {
 
 // topology checks a topology. alone says that nothing else of the file was checked.
 func (v *validation) topology(ctx context.Context, data []byte, name string, alone bool) error {
-	t, notes, err := v.app.decodeWith(ctx, data, name, v.given, v.set)
+	t, notes, err := v.decodeWith(ctx, data, name, v.given, v.set)
 	if err != nil {
 		return err
 	}
@@ -370,26 +373,12 @@ func (v *validation) policies(data []byte, name string) error {
 	return nil
 }
 
-// claims reads the ResourceClaims of a file.
+// claims reads the ResourceClaims of a file, and the templates of such.
 func (v *validation) claims(data []byte, name string) error {
-	objects, _, err := objectfile.Decode[resourceapi.ResourceClaim](data, resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"))
+	claims, err := validity.Claims(data)
 	if err != nil {
 		return inFile(name, err)
 	}
-	for _, o := range objects {
-		v.objects.Claims = append(v.objects.Claims, validity.Claim{Source: claim.SourceOf("ResourceClaim", o), Spec: &o.Spec.Devices})
-	}
-	return nil
-}
-
-// templates reads the ResourceClaimTemplates of a file.
-func (v *validation) templates(data []byte, name string) error {
-	objects, _, err := objectfile.Decode[resourceapi.ResourceClaimTemplate](data, resourceapi.SchemeGroupVersion.WithKind("ResourceClaimTemplate"))
-	if err != nil {
-		return inFile(name, err)
-	}
-	for _, o := range objects {
-		v.objects.Claims = append(v.objects.Claims, validity.Claim{Source: claim.SourceOf("ResourceClaimTemplate", o), Template: true, Spec: &o.Spec.Spec.Devices})
-	}
+	v.objects.Claims = append(v.objects.Claims, claims...)
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/exposure"
+	"github.com/plumbline/plumbline/topology/objectfile"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -45,6 +46,31 @@ type Claim struct {
 	Template bool
 	Spec     *resourceapi.DeviceClaim
 }
+
+// Claims reads the ResourceClaims and ResourceClaimTemplates of a YAML or JSON file. Unknown fields are refused.
+func Claims(data []byte) (out []Claim, err error) {
+	claims, _, err := objectfile.Decode[resourceapi.ResourceClaim](data, resourceapi.SchemeGroupVersion.WithKind(KindClaim))
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range claims {
+		out = append(out, Claim{Source: claim.SourceOf(KindClaim, o), Spec: &o.Spec.Devices})
+	}
+	templates, _, err := objectfile.Decode[resourceapi.ResourceClaimTemplate](data, resourceapi.SchemeGroupVersion.WithKind(KindTemplate))
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range templates {
+		out = append(out, Claim{Source: claim.SourceOf(KindTemplate, o), Template: true, Spec: &o.Spec.Spec.Devices})
+	}
+	return out, nil
+}
+
+// The kinds of claims.
+const (
+	KindClaim    = "ResourceClaim"
+	KindTemplate = "ResourceClaimTemplate"
+)
 
 // title is how messages name it.
 func (c Claim) title() string { return fmt.Sprintf("%s %q", c.Source.Kind, c.Source.Name) }
@@ -147,8 +173,8 @@ func (o Objects) attributes(t *topology.Topology) (notes []string) {
 		if err != nil {
 			continue
 		}
-		known := c.Doubts(nil)
-		for _, doubt := range c.Doubts(added) {
+		known := c.Doubts(nil, suggest.Name)
+		for _, doubt := range c.Doubts(added, suggest.Name) {
 			if !slices.Contains(known, doubt) {
 				notes = append(notes, fmt.Sprintf("step %q: selector.cel: %s", s.Name, doubt))
 			}

@@ -43,7 +43,7 @@ func Compiled(expr string) Selector {
 			s.Unknown = append(s.Unknown, fmt.Sprintf("no device has an attribute %q, and the scheduler gives up a pod whose selector reads a missing one%s",
 				name, suggest.Hint(name, inventory.AttributeNames())))
 		}
-		s.Unknown = append(s.Unknown, c.Doubts(nil)...)
+		s.Unknown = append(s.Unknown, c.Doubts(nil, suggest.Name)...)
 	}
 	if len(expr) <= maxSelectorLen {
 		selectorCache.Add(expr, s, selectorLife)
