@@ -352,7 +352,10 @@ func (s *serving) wire(ctx context.Context) (err error) {
 	s.failures = failures.New(failures.Options{Claim: s.claim, InUse: s.inUse, Changed: func() { s.publisher.Rescan() }, Now: time.Now})
 	var neighbours publish.Neighbours
 	if s.lldp {
-		s.wires = lldp.NewListener(time.Now, func() { s.publisher.Rescan() })
+		s.wires = lldp.NewListener(lldp.Options{
+			Now: time.Now, Changed: func() { s.publisher.Rescan() },
+			Functions: func(port string) ([]string, error) { return s.engine.host.FunctionMACs(ctx, port) },
+		})
 		neighbours = s.wires
 	}
 	s.publisher = publish.New(publish.Options{

@@ -2,10 +2,13 @@ package kernel
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,12 +18,12 @@ import (
 	"github.com/plumbline/plumbline/inventory/lldp"
 )
 
-// announcement is an LLDP data unit of switch leaf-1, port Ethernet7.
-func announcement() []byte {
+// announcement is an LLDP data unit of a switch, port Ethernet7.
+func announcement(system string) []byte {
 	tlv := func(typ int, value string) string {
 		return string(binary.BigEndian.AppendUint16(nil, uint16(typ<<9|len(value)))) + value
 	}
-	return []byte(tlv(1, "\x04\x02\x00\x00\x00\x00\xaa") + tlv(2, "\x05Ethernet7") + tlv(3, "\x00\x78") + tlv(5, "leaf-1") + tlv(0, ""))
+	return []byte(tlv(1, "\x04\x02\x00\x00\x00\x00\xaa") + tlv(2, "\x05Ethernet7") + tlv(3, "\x00\x78") + tlv(5, system) + tlv(0, ""))
 }
 
 var promiscuity = regexp.MustCompile(`promiscuity \d+`).FindString
@@ -60,12 +63,12 @@ func TestLLDP(t *testing.T) {
 			t.Cleanup(func() { host.run(c.after + "\n:") })
 			before := promiscuity(host.run("ip -d link show " + port))
 			changed := make(chan struct{}, 1)
-			l := lldp.NewListener(time.Now, func() {
+			l := lldp.NewListener(lldp.Options{Now: time.Now, Changed: func() {
 				select {
 				case changed <- struct{}{}:
 				default:
 				}
-			})
+			}})
 			defer l.Close()
 			var found []inventory.Device
 			heard := func() bool {
@@ -73,7 +76,7 @@ func TestLLDP(t *testing.T) {
 				if err := l.Follow(found); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := conn.WriteTo(announcement(), &packet.Addr{HardwareAddr: to}); err != nil {
+				if _, err := conn.WriteTo(announcement("leaf-1"), &packet.Addr{HardwareAddr: to}); err != nil {
 					t.Fatal(err)
 				}
 				select {
@@ -115,4 +118,81 @@ func TestLLDP(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestForgedLLDP: a pod floods the port of its function with announcements from the function's address and from others. Those of
+// the function do not count, and the switch is heard and stays known.
+func TestForgedLLDP(t *testing.T) {
+	if !hasCards() {
+		return // no port with a wire
+	}
+	const port, function, far = "enp3s0f0", "enp3s0f0v2", "enp4s0f0"
+	l, w := newLane(t), &foreignWriter{t: t}
+	ns := filepath.Base(newNetns(t))
+	w.run("ip link set " + port + " vf 2 spoofchk off trust on; ip link set " + function + " netns " + ns + " && ip -n " + ns + " link set " + function + " name net1 up")
+	t.Cleanup(func() {
+		w.run("ip -n " + ns + " link set net1 down name " + function + " && ip -n " + ns + " link set " + function + " netns 1; ip link set " + port + " vf 2 spoofchk on trust off\n:")
+	})
+	mac, err := net.ParseMAC(strings.TrimSpace(w.run("ip netns exec " + ns + " cat /sys/class/net/net1/address")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, _ := net.ParseMAC("01:80:c2:00:00:0e")
+	pod := newSender(t, "/run/netns/"+ns, "net1")
+	wire := newSender(t, "", far)
+	leaf := net.HardwareAddr{2, 0, 0, 0, 0, 0xaa}
+	var seconds atomic.Int64 // of the listener's clock
+	changed := make(chan struct{}, 1)
+	heard := lldp.NewListener(lldp.Options{
+		Now:       func() time.Time { return time.Unix(seconds.Load(), 0) },
+		Functions: func(port string) ([]string, error) { return l.host.FunctionMACs(t.Context(), port) },
+		Changed: func() {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		},
+	})
+	defer heard.Close()
+	known := func() string {
+		found, err := inventory.Discover(os.DirFS("/sys"), inventory.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := heard.Follow(found); err != nil {
+			t.Fatal(err)
+		}
+		heard.Mark(found)
+		for _, d := range found {
+			if d.IfName == port && d.Neighbour != nil {
+				return d.Neighbour.Switch
+			}
+		}
+		return ""
+	}
+	until := func(system string, flood ...net.HardwareAddr) {
+		t.Helper()
+		eventuallyWithin(t, 2*time.Minute, func() error {
+			for range 100 {
+				for _, from := range flood {
+					pod.frame(from, to, 0x88cc, announcement("forged"))
+				}
+			}
+			wire.frame(leaf, to, 0x88cc, announcement(system))
+			select {
+			case <-changed:
+			case <-time.After(200 * time.Millisecond): // the port may have no carrier yet
+			}
+			if now := known(); now != system {
+				seconds.Add(5)
+				return fmt.Errorf("%q is known", now)
+			}
+			return nil
+		})
+	}
+	if now := known(); now != "" {
+		t.Errorf("%q is known before anything was sent", now)
+	}
+	until("leaf-1", mac)
+	until("leaf-2", mac, net.HardwareAddr{2, 0, 0, 0, 0, 0xbb}) // its new name counts after a minute, in which it is heard
 }

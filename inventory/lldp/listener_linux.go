@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/mdlayher/packet"
+	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
@@ -30,10 +32,19 @@ const (
 	framesBurst = 10
 )
 
+// Options is what a Listener works with.
+type Options struct {
+	Now func() time.Time
+	// Changed is called when another neighbour is known; it must not block.
+	Changed func()
+	// Functions lists the addresses that the virtual functions of a port have, wherever their interfaces are: a card may
+	// give a PF what one of them has sent. nil lists none.
+	Functions func(port string) ([]string, error)
+}
+
 // Listener listens on ports of the host. It needs CAP_NET_RAW.
 type Listener struct {
-	now     func() time.Time
-	changed func()
+	Options
 
 	mu    sync.Mutex
 	table Table
@@ -43,25 +54,29 @@ type Listener struct {
 	own map[string][]string
 }
 
-// socket listens on one port.
+// socket listens on one port: with one queue in the kernel to the known neighbour, and with one to all others, so that whoever
+// sends many frames takes nothing of the neighbour's queue.
 type socket struct {
-	index int // of the interface: another one may take the name
-	conn  *packet.Conn
-	stop  context.CancelFunc
-	ended bool
+	index        int // of the interface: another one may take the name
+	conn, others *packet.Conn
+	filtered     string // what the filters select by
+	stop         context.CancelFunc
+	ended        bool
 }
 
-// NewListener returns a Listener that follows no port yet. changed is called when another
-// neighbour is known; it must not block.
-func NewListener(now func() time.Time, changed func()) *Listener {
-	return &Listener{now: now, changed: changed, open: map[string]*socket{}}
+// NewListener returns a Listener that follows no port yet.
+func NewListener(o Options) *Listener {
+	if o.Functions == nil {
+		o.Functions = func(string) ([]string, error) { return nil, nil }
+	}
+	return &Listener{Options: o, open: map[string]*socket{}}
 }
 
 // Seed is Table.Seed.
 func (l *Listener) Seed(port string, n inventory.Neighbour) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.table.Seed(port, n, l.now())
+	l.table.Seed(port, n, l.Now())
 }
 
 // Follow listens on the Ethernet ports among the devices that are set up, and on no other.
@@ -77,7 +92,7 @@ func (l *Listener) Follow(devices []inventory.Device) error {
 			carrier[d.IfName] = d.Carrier
 		}
 	}
-	l.table.Follow(carrier, l.now())
+	l.table.Follow(carrier, l.Now())
 	var errs []error
 	for name, s := range l.open {
 		if _, ok := carrier[name]; !ok || s.ended {
@@ -85,7 +100,12 @@ func (l *Listener) Follow(devices []inventory.Device) error {
 		}
 	}
 	for name := range carrier {
-		if err := l.listen(name); err != nil {
+		functions, err := l.Functions(name)
+		if err == nil {
+			l.own[name] = append(l.own[name], functions...)
+			err = l.listen(name)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("listen for LLDP on %q: %w", name, err))
 		}
 	}
@@ -97,7 +117,7 @@ func (l *Listener) Follow(devices []inventory.Device) error {
 func (l *Listener) Mark(devices []inventory.Device) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.now()
+	now := l.Now()
 	for i, d := range devices {
 		if port := portOf(d); port != "" {
 			devices[i].Neighbour = l.table.Known(port, now)
@@ -125,7 +145,7 @@ func (l *Listener) Close() {
 func (l *Listener) close(name string) {
 	s := l.open[name]
 	s.stop()
-	_ = s.conn.Close() // the socket sends nothing, so no data is lost
+	_ = errors.Join(s.conn.Close(), s.others.Close()) // they send nothing, so no data is lost
 	delete(l.open, name)
 }
 
@@ -136,21 +156,63 @@ func (l *Listener) listen(name string) error {
 	}
 	if s := l.open[name]; s != nil {
 		if s.index == ifi.Index {
-			return nil
+			return l.filter(name, s)
 		}
 		l.close(name)
 	}
-	conn, err := packet.Listen(ifi, packet.Datagram, etherType, nil)
+	conn, err := open(ifi)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(limit(conn), conn.JoinGroup(nearest)); err != nil {
+	others, err := open(ifi)
+	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &socket{index: ifi.Index, conn: conn, stop: stop}
+	s := &socket{index: ifi.Index, conn: conn, others: others, stop: stop}
 	l.open[name] = s
-	go l.read(ctx, name, s)
+	if err := l.filter(name, s); err != nil {
+		l.close(name)
+		return err
+	}
+	go l.read(ctx, name, s, conn)
+	go l.read(ctx, name, s, others)
+	return nil
+}
+
+// open opens a socket that receives nothing until it has another filter.
+func open(ifi *net.Interface) (*packet.Conn, error) {
+	none, err := bpf.Assemble([]bpf.Instruction{bpf.RetConstant{}})
+	if err != nil {
+		return nil, err
+	}
+	conn, err := packet.Listen(ifi, packet.Datagram, etherType, &packet.Config{Filter: none})
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(limit(conn), conn.JoinGroup(nearest)); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// filter sets the filters of the sockets of a port, if they are not so. The caller has the lock.
+func (l *Listener) filter(name string, s *socket) error {
+	own, speaker := l.own[name], l.table.Speaker(name, l.Now())
+	by := speaker + " " + strings.Join(own, " ")
+	if by == s.filtered {
+		return nil
+	}
+	for conn, program := range map[*packet.Conn][]bpf.Instruction{s.conn: fromOne(own, speaker), s.others: fromOthers(own, speaker)} {
+		raw, err := bpf.Assemble(program)
+		if err != nil {
+			return err
+		}
+		if err := conn.SetBPF(raw); err != nil {
+			return err
+		}
+	}
+	s.filtered = by
 	return nil
 }
 
@@ -169,7 +231,7 @@ func limit(conn *packet.Conn) error {
 
 // read takes frames until the socket is closed or fails, as when the link is set down. Then
 // Follow opens another one. More frames than a few a second are left to the kernel to drop.
-func (l *Listener) read(ctx context.Context, name string, s *socket) {
+func (l *Listener) read(ctx context.Context, name string, s *socket, conn *packet.Conn) {
 	defer func() {
 		l.mu.Lock()
 		s.ended = true
@@ -178,7 +240,7 @@ func (l *Listener) read(ctx context.Context, name string, s *socket) {
 	pace := rate.NewLimiter(rate.Every(framesEach), framesBurst)
 	b := make([]byte, maxFrame)
 	for pace.Wait(ctx) == nil {
-		n, from, err := s.conn.ReadFrom(b)
+		n, from, err := conn.ReadFrom(b)
 		if err != nil {
 			return
 		}
@@ -190,11 +252,25 @@ func (l *Listener) read(ctx context.Context, name string, s *socket) {
 		if err != nil {
 			continue // whatever was sent
 		}
-		l.mu.Lock()
-		changed := l.open[name] == s && !slices.Contains(l.own[name], sender.HardwareAddr.String()) && l.table.Heard(name, f, l.now())
-		l.mu.Unlock()
-		if changed {
-			l.changed()
+		if l.hear(name, s, sender.HardwareAddr.String(), f) {
+			l.Changed()
 		}
 	}
+}
+
+// hear takes a frame, and reports whether another neighbour is known.
+func (l *Listener) hear(name string, s *socket, sender string, f Frame) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open[name] != s || slices.Contains(l.own[name], sender) {
+		return false
+	}
+	if sender != l.table.Speaker(name, l.Now()) { // a pod may have changed the address of its function since
+		functions, err := l.Functions(name)
+		if err != nil || slices.Contains(functions, sender) {
+			return false
+		}
+	}
+	changed := l.table.Heard(name, f, l.Now())
+	return l.filter(name, s) == nil && changed
 }

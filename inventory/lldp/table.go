@@ -20,6 +20,10 @@ const (
 	// shortest and longest bound a time to live: a speaker that leaves and returns each
 	// second would else cause a write each time.
 	shortest, longest = time.Minute, time.Hour
+	// contested is the time for which a sender counts beside another one. While a port without a known neighbour
+	// has two, none of them is accepted.
+	contested   = 2 * time.Minute
+	maxSpeakers = 8
 )
 
 // Table holds the known neighbours of the ports of a node. It has no clock: callers pass
@@ -27,7 +31,7 @@ const (
 //
 // A known neighbour stays until its TTL has expired, or until it has sent other values for a
 // while. Meanwhile frames of other senders are ignored: a pod on a virtual function can send
-// frames that reach the PF.
+// frames that reach the PF. If none is known and there are two, it is undecided who is at the wire.
 type Table struct {
 	ports map[string]*port
 }
@@ -41,6 +45,20 @@ type port struct {
 	until   time.Time // it holds
 	next    *inventory.Neighbour
 	from    time.Time // next has been heard
+	// heard are the sources of frames, and when the last one came, of at most maxSpeakers.
+	heard map[string]time.Time
+}
+
+// hears notes a source, and reports whether there is another one.
+func (p *port) hears(source string, now time.Time) (others bool) {
+	if p.heard == nil {
+		p.heard = map[string]time.Time{}
+	}
+	maps.DeleteFunc(p.heard, func(_ string, at time.Time) bool { return now.Sub(at) >= contested })
+	if _, known := p.heard[source]; known || len(p.heard) < maxSpeakers {
+		p.heard[source] = now
+	}
+	return len(p.heard) > 1
 }
 
 // Seed remembers what was known of a port before, as by an earlier agent, until it has been
@@ -70,7 +88,7 @@ func (t *Table) Follow(carrier map[string]bool, now time.Time) {
 		}
 		if has && !p.carrier {
 			p.since, p.until = now, now.Add(waitFor)
-			p.speaker, p.next = "", nil
+			p.speaker, p.next, p.heard = "", nil, nil
 		}
 		p.carrier = has
 	}
@@ -92,6 +110,8 @@ func (t *Table) Heard(name string, f Frame, now time.Time) bool {
 			p.until = until
 		}
 		return false
+	case p.hears(source(f.Speaker), now) && p.known == nil:
+		return false
 	case p.known == nil:
 	case *p.known == f.Neighbour && (p.speaker == "" || p.speaker == f.Speaker):
 		p.speaker, p.until, p.next = f.Speaker, until, nil
@@ -112,6 +132,25 @@ func (t *Table) Heard(name string, f Frame, now time.Time) bool {
 	return true
 }
 
+// among is how many sources there are.
+func (p *port) among(now time.Time) (n int) {
+	for _, at := range p.heard {
+		if now.Sub(at) < contested {
+			n++
+		}
+	}
+	return n
+}
+
+// Speaker is the address of the known neighbour of a port, "" for none.
+func (t *Table) Speaker(name string, now time.Time) string {
+	p := t.ports[name]
+	if p == nil || p.known == nil || !now.Before(p.until) {
+		return ""
+	}
+	return source(p.speaker)
+}
+
 // source is the address from which a speaker sends.
 func source(speaker string) string {
 	from, _, _ := strings.Cut(speaker, "/")
@@ -128,6 +167,8 @@ func (t *Table) Known(name string, now time.Time) *inventory.Neighbour {
 	case p.known != nil && (now.Before(p.until) || !p.carrier):
 		n := *p.known
 		return &n
+	case p.among(now) > 1:
+		return nil
 	case p.carrier && now.Sub(p.since) >= waitFor:
 		return &inventory.Neighbour{}
 	}

@@ -63,6 +63,39 @@ func TestTable(t *testing.T) {
 			h.hears(time.Hour, says("b", "other", ttl), true)
 			h.knows(0, "other")
 		},
+		"two that nobody knows": func(h *heard) {
+			h.hears(0, says("a", "leaf", 0), false)
+			h.hears(time.Second, says("a", "leaf", ttl), true)
+			h.hears(time.Second, says("b", "forged", ttl), false)
+			h.knows(0, "leaf")
+			h.hears(ttl-2*time.Second, says("b", "forged", ttl), false)
+			h.hears(2*time.Second, says("b", "forged", ttl), true) // it is alone
+			h.knows(ttl-1, "forged")
+		},
+		"two after a silence": func(h *heard) {
+			h.hears(0, says("a", "leaf", shortest), true)
+			h.hears(shortest-time.Second, says("b", "forged", ttl), false)
+			h.hears(2*time.Second, says("b", "forged", ttl), false)
+			h.knows(0, "-") // not: that there is none
+			h.hears(30*time.Second, says("a", "leaf", ttl), false)
+			h.knows(0, "-")
+			for range 10 {
+				h.hears(30*time.Second, says("b", "forged", ttl), false)
+				h.hears(time.Second, says("a", "leaf", ttl), false)
+			}
+			h.knows(0, "-")
+			h.hears(contested, says("a", "leaf", ttl), true)
+		},
+		"a flood of senders": func(h *heard) {
+			h.hears(0, says("a", "leaf", shortest), true)
+			for i := range 1000 {
+				h.hears(time.Second/10, says(fmt.Sprint("b", i), "forged", ttl), false)
+			}
+			h.knows(0, "-")
+			if n := len(h.ports[eth0].heard); n > maxSpeakers {
+				h.t.Errorf("%d senders are kept", n)
+			}
+		},
 		"nobody": func(h *heard) {
 			h.knows(waitFor-1, "-")
 			h.knows(1, "")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -414,4 +415,24 @@ func (s *Sandbox) adoptMAC(ctx context.Context, want netstate.Link, refused erro
 // permission for its address.
 func refusedMAC(mac string, err error) error {
 	return because(fault.NotReady, err, "mac %s: the physical function holds another MAC for this virtual function and does not trust it, or was reset and does not answer it yet", mac)
+}
+
+// FunctionMACs lists the addresses that the virtual functions of a link of the host have, also of those whose interfaces are in
+// other namespaces or that have none. A link that is gone has none.
+func (h *Host) FunctionMACs(ctx context.Context, link string) ([]string, error) {
+	w, err := h.WithoutSandbox().outside.linkWithVFs(ctx, 0, link)
+	if errors.Is(err, unix.ENODEV) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the functions of %q: %w", link, err)
+	}
+	var out []string
+	for _, vf := range w.vfs {
+		if vf.MAC != nil {
+			out = append(out, *vf.MAC)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
 }
