@@ -75,6 +75,9 @@ func (p *Planner) ignoreRouters() error {
 		if err := p.ignore(link); err != nil && !errors.Is(err, errMissing) {
 			return p.stepError(w.step, err)
 		}
+		if err := p.wantNotifications(link, wants); err != nil {
+			return p.stepError(w.step, err)
+		}
 	}
 	return nil
 }

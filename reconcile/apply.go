@@ -316,9 +316,31 @@ func settles(plan *ops.Plan) time.Duration {
 	return time.Duration(plan.SettlesMillis) * time.Millisecond
 }
 
+// announcer is a domain that tells the neighbors of links which addresses these have.
+type announcer interface {
+	Announce(links []netstate.Link, addresses []netstate.Addr) error
+}
+
+// announce tells neighbors of the sandbox's addresses after a change. It changes nothing, and what
+// cannot be sent is found by them as before: it fails no pass, and is a note.
+func (p *pass) announce(plan *ops.Plan) {
+	domain, ok := p.domain.(announcer)
+	if !ok || len(p.executed) == 0 {
+		return
+	}
+	addresses := plan.Announced(p.snapshot)
+	if len(addresses) == 0 {
+		return
+	}
+	if err := domain.Announce(netstate.All[netstate.Link](p.snapshot), addresses); err != nil {
+		p.notes = append(p.notes, fmt.Sprintf("neighbors were not told of all addresses: %v", err))
+	}
+}
+
 // finish ends a pass whose last plan was empty.
 func (p *pass) finish(plan *ops.Plan) (Report, error) {
 	p.r.remember(p.sandbox.ID, p.onDemand)
+	p.announce(plan)
 	rep := Report{
 		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results, Notes: append(p.notes, plan.Notes...), Settles: settles(plan),
 		Unchanged: len(p.executed) == 0,
