@@ -58,6 +58,9 @@ A bond without miimon and arpInterval has miimon 100 in every mode. The kernel h
 balance-tlb and balance-alb only. In the others it would never notice that the link of a port is down: an
 active-backup bond would not fail over. ` + "`miimon: 0`" + ` asks for no monitoring, and is noted.
 
+The kernel announces the addresses of a bond, and of VLANs on it, when an active-backup bond fails over: once, as
+num_grat_arp and num_unsol_na say, which have no option here.
+
 An option that the kernel does not use in the mode is refused, or noted where existing configs have it.
 
 The step chooses no MAC addresses for ports. In balance-tlb and balance-alb the kernel needs different
