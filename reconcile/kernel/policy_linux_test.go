@@ -47,8 +47,10 @@ func TestUnreachable(t *testing.T) {
 	b := routed(t)
 	start := b.observe()
 	for _, u := range []netstate.Unreachable{
-		{Dst: "0.0.0.0/0", Table: 1001, Metric: 4278198272}, {Dst: "::/0", Table: 1001, Metric: 4278198272},
-		{Dst: "192.0.2.0/24", Table: 4000000000, Metric: 1}, {Dst: "2001:db8::/32", Table: 7, Metric: 5},
+		{Dst: "0.0.0.0/0", Table: 1001, Metric: 4278198272},
+		{Dst: "::/0", Table: 1001, Metric: 4278198272},
+		{Dst: "192.0.2.0/24", Table: 4000000000, Metric: 1},
+		{Dst: "2001:db8::/32", Table: 7, Metric: 5},
 	} {
 		other := u
 		other.Metric++
