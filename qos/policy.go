@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
@@ -60,7 +59,7 @@ type Policy struct {
 	Generation int64
 	Priority   int32
 	Rules      []PolicyRule
-	Created    time.Time
+	Created    metav1.Time
 	// Err is what is wrong with the object, an *Invalid; such an object does nothing.
 	Err error
 	// Warnings are about fields that have no effect, each with its path.
@@ -199,7 +198,7 @@ func (r *reader) warn(format string, args ...any) {
 // New reads and checks an object. It applies the bounds of the CRD once more: an object may
 // come from a file, or from an API server with the CRD of another version.
 func New(o *v1alpha1.NetworkQoS) *Policy {
-	p := &Policy{Key: types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, UID: o.UID, Generation: o.Generation, Priority: o.Spec.Priority, Created: o.CreationTimestamp.Time}
+	p := &Policy{Key: types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, UID: o.UID, Generation: o.Generation, Priority: o.Spec.Priority, Created: o.CreationTimestamp}
 	r := &reader{invalid: Invalid{Policy: p.Name()}}
 	if o.Name == "" {
 		r.add("metadata.name: is missing")

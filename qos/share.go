@@ -42,7 +42,7 @@ func (r *reader) bytes(p *Policy) int {
 
 // older orders policies of one namespace, the oldest first.
 func older(a, b *Policy) int {
-	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Key.Name, b.Key.Name), cmp.Compare(a.UID, b.UID))
+	return cmp.Or(a.Created.Compare(b.Created.Time), cmp.Compare(a.Key.Name, b.Key.Name), cmp.Compare(a.UID, b.UID))
 }
 
 // Share is the policies of one namespace that are enforced: of all, the oldest, until the next one would exceed a

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -28,7 +27,7 @@ func TestShare(t *testing.T) {
 				delete(world, key)
 				s.Delete(key)
 			} else {
-				created := time.Unix(int64(rng.IntN(1000)), 0)
+				created := metav1.Unix(int64(rng.IntN(1000)), 0)
 				if p != nil {
 					created = p.Created
 				}

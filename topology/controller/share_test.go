@@ -37,11 +37,11 @@ func hostile(pods, objects int) *QoSDestinations {
 	return d
 }
 
-func heapOf(make func() any) uint64 {
+func heapOf(build func() any) uint64 {
 	var before, after goruntime.MemStats
 	goruntime.GC()
 	goruntime.ReadMemStats(&before)
-	kept := make()
+	kept := build()
 	goruntime.GC()
 	goruntime.ReadMemStats(&after)
 	goruntime.KeepAlive(kept)
