@@ -29,7 +29,7 @@ func (p *Planner) wantNotifications(link string, wants []want) error {
 const maxAnnounced = 256
 
 // Announced lists the addresses that a plan wants and that neighbors have to be told of after a
-// change: those of another pod, or of a link that was made again, are known to them with a MAC that
+// change: those of another pod, or of a link that was created again, are known to them with a MAC that
 // has gone. Not among them are addresses that the kernel does not use yet, which it announces itself,
 // and those of links that resolve no addresses.
 func (p *Plan) Announced(have *netstate.Snapshot) []netstate.Addr {

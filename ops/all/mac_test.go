@@ -70,7 +70,7 @@ func TestChosenMACs(t *testing.T) {
 		case mac == "" || ops.MAC("mac", mac) != nil:
 			t.Errorf("%s has MAC %q", link, mac)
 		case again[link] != mac:
-			t.Errorf("%s has MAC %s, and when it is made again %s", link, mac, again[link])
+			t.Errorf("%s has MAC %s, and when it is created again %s", link, mac, again[link])
 		case (other[link] == mac) != (link == "host:br0"):
 			t.Errorf("%s has MAC %s, and that of another sandbox %s", link, mac, other[link])
 		case elsewhere[link] == mac:
@@ -89,7 +89,7 @@ func TestEarlierMACs(t *testing.T) {
 		t.Errorf("changed %v", got)
 	}
 	if got := macs(t, dummy, ops.Request{Owned: []netstate.Change{{Step: "d", After: made}}}); got["net1"] == "" {
-		t.Error("made again without a MAC of ours")
+		t.Error("created again without a MAC of ours")
 	}
 	made.MAC = new("02:00:00:00:00:01")
 	if got := macs(t, dummy, ops.Request{Have: netstate.NewSnapshot(have), Owned: []netstate.Change{{Step: "d", After: made}}}); got["net1"] == "" {

@@ -26,7 +26,7 @@ var Op = ops.New(contract.Contract{
 	Params: ops.Join([]contract.Param{
 		ops.NameParam(ops.RootName + "; of a derived step its own name"),
 		ops.MTUParam("the kernel's 1500"),
-		ops.MACParam("MAC address; default: one that the link keeps when it is made again"),
+		ops.MACParam("MAC address; default: one that the link keeps when it is created again"),
 	}, ops.AddressParams()),
 	Output: ops.Appends(),
 }, plan)

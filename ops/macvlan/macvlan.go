@@ -37,7 +37,7 @@ is brought up.`,
 `,
 	Params: ops.Join([]contract.Param{
 		{Name: "mode", Type: contract.String, Enum: []string{"bridge", "private", "vepa", "passthru"}, Default: "bridge", Description: "who of one master may talk to whom"},
-		ops.MACParam("MAC address; default: one that the link keeps when it is made again; of mode passthru the master's"),
+		ops.MACParam("MAC address; default: one that the link keeps when it is created again; of mode passthru the master's"),
 		{Name: "bcqueuelen", Aliases: []string{"bcQueueLen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "length of the broadcast queue in packets"},
 	}, ops.StackedParams()),
 	Input:  contract.Input{Shares: true, NamedBy: "master"},

@@ -79,7 +79,7 @@ func settingOf(c netstate.Change) string {
 }
 
 // Addressed checks that the plan chooses the MAC of each link that would get one at random: neighbors
-// know the link by it, also when it is made again.
+// know the link by it, also when it is created again.
 func Addressed(t *testing.T, changes []netstate.Change) {
 	t.Helper()
 	for _, c := range netstate.Parts(changes) {

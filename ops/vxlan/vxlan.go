@@ -72,7 +72,7 @@ older kernels join it only then. For another id, port, family or master the link
 		{Name: "learning", Type: contract.Boolean, Default: true, Description: "learn from received frames which MAC is behind which address"},
 		ops.NameParam("vxlan and the id"),
 		ops.MTUParam("the master's less 50, over IPv6 less 70; without a master 1450 and 1430"),
-		ops.MACParam("MAC address; default: one that the link keeps when it is made again"),
+		ops.MACParam("MAC address; default: one that the link keeps when it is created again"),
 	}, ops.AddressParams()),
 	Output: ops.Appends(),
 }, plan)
