@@ -320,7 +320,7 @@ func TestRun(t *testing.T) {
 	for _, want := range []string{
 		`plumbline_repairs_total{outcome="Success",topology="ai"} 3`,
 		`plumbline_sandboxes{state="InSync"} 3`,
-		`plumbline_changes_total{action="create",step_type="dummy"} 4`,
+		`plumbline_changes_total{action="create",step_type="dummy"} 12`, // each link with two sysctls
 		"plumbline_time_to_repair_seconds_count 3",
 		"plumbline_journal_damaged_files 0",
 	} {
