@@ -181,8 +181,11 @@ func TestWithdrawnStays(t *testing.T) {
 		exposure  inventory.Exposure
 		withdrawn bool
 	}{
-		{"shared", share, false}, {"undecided", undecided, false}, {"deleted", inventory.Exposure{}, true},
-		{"undecided after that", undecided, true}, {"shared again", share, false},
+		{"shared", share, false},
+		{"undecided", undecided, false},
+		{"deleted", inventory.Exposure{}, true},
+		{"undecided after that", undecided, true},
+		{"shared again", share, false},
 	} {
 		k.devices = cards()
 		k.devices[0].Exposure = step.exposure
