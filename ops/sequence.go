@@ -161,6 +161,12 @@ func (q *sequencer) prune() []netstate.Object {
 		}
 	}
 	changes, missing := Undo(q.now, gone)
+	for _, c := range gone {
+		// It ends with its link, and is restored with it if the plan fails.
+		if o := c.Object(); c.Key().Kind == netstate.KindSysctl && !q.now.Known(o) {
+			missing = append(missing, o)
+		}
+	}
 	for _, c := range changes {
 		// Implied deletions are computed again, now that all wants are known, and the
 		// objects are recreated as soon as those they depend on exist.

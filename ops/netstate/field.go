@@ -302,14 +302,23 @@ func Restrict[T Object](o T, keep func(path string) bool) T {
 	})
 }
 
-// pruneNested drops nested structs without a set field, so that equal content
-// prints and compares equal.
+// pruneNested drops nested structs without a managed field that is set, so that equal content
+// prints and compares equal: what is used at creation only does not make a change of options.
 func pruneNested(v reflect.Value) {
 	for _, i := range nestedOf(v.Type()) {
-		if !v.Field(i).IsNil() && v.Field(i).Elem().IsZero() {
+		if !v.Field(i).IsNil() && !managesAny(v.Field(i).Elem()) {
 			v.Field(i).SetZero()
 		}
 	}
+}
+
+func managesAny(v reflect.Value) bool {
+	for i := range v.NumField() {
+		if v.Type().Field(i).Tag.Get("plan") != "-" && !v.Field(i).IsZero() {
+			return true
+		}
+	}
+	return false
 }
 
 // Value returns the value of one field, nil when it is not set.

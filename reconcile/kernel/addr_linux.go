@@ -130,6 +130,9 @@ func (o *observer) queryAddr(ctx context.Context, queried netstate.Addr) error {
 		return err
 	}
 	all, err := o.outside.addresses(ctx, index)
+	if errors.Is(err, unix.ENODEV) {
+		return nil // another sandbox has deleted the link since
+	}
 	if err != nil {
 		return err
 	}

@@ -605,7 +605,7 @@ func (b *bench) refusedTopologies(t *testing.T) {
   NetworkTopology "bad-dpdk", step "vlan100":
     CNIPluginSchema "vlan" requires at least 1 interface in prevResult,
     but dependency "dpdk-vf" uses plugin "vfio-pci" which produces 0 interfaces.
-    VFIO devices cannot be bonded — they are userspace-managed.
+    VFIO devices have no network interface — they are userspace-managed.
   NetworkTopology "bad-dpdk", step "vlan100": config.master: {{ dpdk-vf.interfaceName }}: step "dpdk-vf" of type "vfio-pci" has no interface: it has pciAddress, iommuGroup, deviceNodes, deviceNodes[N]`)
 	b.says(t, simple("ai-bonded", "rdma-vf0"), `NetworkTopology "ai-bonded", step "rdma-vf0": DeviceClass "ai-bonded-rdma-vf0" belongs to NetworkTopology "ai-bonded-rdma": rename the topology or the step`)
 	b.says(t, strings.Replace(simple("t", "vf0", "vf1"), "type: sriov}", "type: sriov, selector: {cel: device.}}", 2), `

@@ -256,7 +256,7 @@ func TestNetworkQoS(t *testing.T) {
 	f.want(t, "of-o", "other/mark[0]")
 	var many []string
 	for i := range qosof.MaxObjects + 20 {
-		many = append(many, qos("other", fmt.Sprintf("more-%03d", i), "priority: 1, egress: [{dscp: 8}], podSelector: {matchLabels: {role: none}}, "+onStorage))
+		many = append(many, qos("other", fmt.Sprintf("more-%03d", i), "priority: 1, egress: [{dscp: 8}], podSelector: {matchLabels: {role: none}}, netAttachRefs: [{kind: NetworkTopology, name: rail}]"))
 	}
 	b.mustKubectl(t, strings.Join(many, "---\n"), "create", "-f", "-")
 	last := fmt.Sprintf("more-%03d", qosof.MaxObjects+19)
