@@ -95,8 +95,8 @@ func (s *fixture) returnsClean() {
 	}
 }
 
-// TestOwnUppers: what the host itself has on a device is its administrator's, and no
-// reason to keep it from the next pod.
+// TestOwnUppers: a device that carries links of the host is the host's, which would lose them with
+// it. It is given to a pod once they are gone.
 func TestOwnUppers(t *testing.T) {
 	l, path := newLane(t), newNetns(t)
 	l.devices = []string{}
@@ -106,6 +106,12 @@ func TestOwnUppers(t *testing.T) {
 	sb := box(path, parse(t, "t", "    - {name: a, type: host-device}\n"))
 	sb.Given = ops.GivenDevices(map[string]string{"a": "if:lent0"})
 	r := l.engine(nil)
+	start := l.state("")
+	if _, err := r.Ensure(ctxFor(t), sb); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "carries own0, own1") {
+		t.Errorf("a device with links of the host: %v", err)
+	}
+	l.mustEqual(start, "", "after the refusal")
+	s.run("ip link delete own0; ip link delete own1")
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err)
 	}
