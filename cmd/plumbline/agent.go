@@ -134,7 +134,7 @@ Two agents may run at the same time during an update.`,
 	f.StringVar(&g.probeSocket, "probe-socket", "", "`socket` to serve probes on, not shared with another agent; none if empty")
 	f.StringVar(&g.logLevel, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
 	f.DurationVar(&g.attachTimeout, "attach-timeout", 5*time.Minute, "`time` limit of an attachment that continues after the runtime's hook; then it is rolled back and tried again")
-	f.StringSliceVar(&g.sealedHandlers, "vm-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"}, "`patterns` of runtime handlers that boot a virtual machine, or have a network stack of their own, and read the pod's network namespace before topologies are applied in it; their pods get steps that give device nodes only")
+	f.StringSliceVar(&g.sealedHandlers, "vm-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"}, "`patterns` of runtime handlers whose containers do not use the pod's network namespace, since they boot a virtual machine or have their own network stack. Their pods do not start with a topology that has interfaces")
 	f.DurationVar(&g.resync, "resync", time.Minute, "`interval` of the periodic check of each sandbox, because not every change produces a notification; longer if more than two sandboxes a second would be due")
 	return cmd
 }

@@ -217,7 +217,7 @@ func (v *validation) unchecked(others []string) {
 func (v *validation) several(ctx context.Context, in input, topologies [][]byte, others []string) error {
 	v.unchecked(others)
 	if len(topologies) > 1 && len(v.given) > 0 {
-		return fmt.Errorf("--address: names a step of one topology, and %s has %d", in.name, len(topologies))
+		return fmt.Errorf("--address is for one topology, and %s has %d: give it a file with one", in.name, len(topologies))
 	}
 	if len(topologies) == 1 {
 		return v.topology(ctx, in.data, in.name, false)

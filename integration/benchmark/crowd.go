@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
 
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
@@ -102,15 +101,11 @@ type crowdFloor struct{}
 func (*crowdFloor) name() string { return "kernel floor (one process, bare netlink)" }
 
 func (*crowdFloor) apply(_ context.Context, path string) error {
-	ns, err := netns.GetFromPath(path)
+	ns, pod, err := openPod(path)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	pod, err := netlink.NewHandleAt(ns)
-	if err != nil {
-		return err
-	}
 	defer pod.Close()
 	master, err := netlink.LinkByName(parent)
 	if err != nil {
@@ -147,15 +142,11 @@ func (*crowdFloor) apply(_ context.Context, path string) error {
 }
 
 func (*crowdFloor) remove(_ context.Context, path string) error {
-	ns, err := netns.GetFromPath(path)
+	ns, pod, err := openPod(path)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	pod, err := netlink.NewHandleAt(ns)
-	if err != nil {
-		return err
-	}
 	defer pod.Close()
 	l, err := pod.LinkByName("net1")
 	if err != nil {

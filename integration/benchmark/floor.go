@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -23,15 +24,11 @@ type floor struct {
 func (f *floor) name() string { return "kernel floor (one process, bare netlink)" }
 
 func (f *floor) apply(_ context.Context, path string) error {
-	ns, err := netns.GetFromPath(path)
+	ns, pod, err := openPod(path)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	pod, err := netlink.NewHandleAt(ns)
-	if err != nil {
-		return err
-	}
 	defer pod.Close()
 	var ports [2]int
 	for i, v := range f.vfs {
@@ -100,15 +97,11 @@ func (f *floor) apply(_ context.Context, path string) error {
 }
 
 func (f *floor) remove(_ context.Context, path string) error {
-	ns, err := netns.GetFromPath(path)
+	ns, pod, err := openPod(path)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	pod, err := netlink.NewHandleAt(ns)
-	if err != nil {
-		return err
-	}
 	defer pod.Close()
 	bond, err := pod.LinkByName("bond0")
 	if err != nil {
@@ -142,6 +135,19 @@ func (f *floor) remove(_ context.Context, path string) error {
 		}
 	}
 	return nil
+}
+
+// openPod opens a namespace, and a netlink socket in it.
+func openPod(path string) (netns.NsHandle, *netlink.Handle, error) {
+	ns, err := netns.GetFromPath(path)
+	if err != nil {
+		return netns.None(), nil, err
+	}
+	pod, err := netlink.NewHandleAt(ns)
+	if err != nil {
+		return netns.None(), nil, errors.Join(err, ns.Close())
+	}
+	return ns, pod, nil
 }
 
 // moveAs moves and renames a link in one message.
