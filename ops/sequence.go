@@ -65,6 +65,9 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			if err := p.ended(); err != nil {
 				return nil, err
 			}
+			if phase != netstate.PhaseLinks && q.waits(netstate.LinkOf(w.obj)) {
+				continue // the next stage knows the settings of its link
+			}
 			q.share(w)
 			if err := q.emit(w); err != nil {
 				return nil, p.stepError(w.step, err)
@@ -74,9 +77,6 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			}
 		}
 		q.recreateLost(q.interrupted()...) // those without their gateway follow after the addresses
-		if len(q.waiting) > 0 {
-			break // links whose settings the next stage knows
-		}
 	}
 	plan := &Plan{Pending: q.stuck, Changes: q.changes, Held: q.held, Shared: q.shared, Notes: p.notes, SettlesMillis: p.settlesMillis, ViaHost: p.viaHost, by: p, leadsTo: &prospect{p, q.now, order}}
 	results := map[string]topology.Result{}
