@@ -76,7 +76,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 `,
 		rows: []drifted{
 			{name: "link gone", disturb: `$ip link delete data0`, drift: "data +link data0, data +sysctl, tune +sysctl, tune waits"},
-			{name: "link gone with all upon it", disturb: `$ip link delete bond0`, drift: "bond +link bond0, bond +sysctl, bond ~link a0.master, bond ~link b0.master, data +link data0, data +sysctl, tune +sysctl, mgmt +link mgmt0, mgmt +sysctl, tune waits", remaining: "mgmt0"},
+			{name: "link gone with all upon it", disturb: `$ip link delete bond0`, drift: "bond +link bond0, bond +sysctl, bond ~link a0.master, bond ~link b0.master, data +link data0, data +sysctl, tune +sysctl, mgmt +link mgmt0, mgmt +sysctl, mgmtip +address, tune waits", remaining: "mgmt0"},
 			{name: "root link gone", disturb: `$ip link delete b0`, drift: "b +link b0"},
 			{name: "link of another kind", disturb: `$ip link delete data0 && $ip link add data0 type dummy`, drift: "data ∓link data0.kind, data +sysctl, tune +sysctl, tune +ethtool, data +address, data +route"},
 			{name: "device instead of a VRF", disturb: `$ip link delete blue && $ip link add blue type dummy`, drift: "blue ∓link blue.kind, blue ~link mgmt0.master", remaining: "blue"},
