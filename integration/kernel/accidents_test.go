@@ -59,8 +59,8 @@ func TestPathReused(t *testing.T) {
 }
 
 // TestClockJumps: the machine's clock is set hours ahead and back while the loop
-// runs. Drift is still repaired at once, and no sandbox is mistaken for another
-// writer.
+// runs. Drift is still repaired by its notification, since no periodic check is due, and no
+// sandbox is mistaken for another writer.
 func TestClockJumps(t *testing.T) {
 	l, path := newLane(t), newNetns(t)
 	r := l.engine(nil)
@@ -68,7 +68,7 @@ func TestClockJumps(t *testing.T) {
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err)
 	}
-	l.loop(r)
+	l.loopEvery(1000*time.Hour, r)
 	damage := netstate.Change{Before: netstate.Link{Name: "a0", MTU: new(uint32(1400))}, After: netstate.Link{Name: "a0", MTU: new(uint32(1300))}}
 	shift := func(by time.Duration) {
 		now := unix.NsecToTimeval(time.Now().Add(by).UnixNano())
@@ -78,15 +78,11 @@ func TestClockJumps(t *testing.T) {
 	}
 	for _, by := range []time.Duration{5 * time.Hour, -12 * time.Hour, 7 * time.Hour} {
 		shift(by)
-		began := time.Now()
 		l.disturb(path, damage)
-		l.await("it is repaired", func() bool {
+		l.await(fmt.Sprintf("the clock moved by %v: it is repaired", by), func() bool {
 			a0, ok := l.state(path).Link("a0")
 			return ok && *a0.MTU == 1400
 		})
-		if took := time.Since(began); took > 20*time.Second {
-			t.Errorf("the clock moved by %v: repaired after %v, as if by the look once a minute", by, took)
-		}
 		if st, err := r.Check(ctxFor(t), sb.ID); err != nil || st.State != reconcile.InSync {
 			t.Errorf("the clock moved by %v: %v, %+v", by, err, st)
 		}

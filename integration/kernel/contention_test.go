@@ -18,6 +18,10 @@ import (
 	"github.com/plumbline/plumbline/reconcile/watch"
 )
 
+// patience is how long tests wait for what has to happen: longer than the slowest machine takes, so that only a
+// failure reaches it. No assertion depends on it.
+const patience = 5 * time.Minute
+
 // tallied is a Domain whose changes are counted.
 type tallied struct {
 	reconcile.Domain
@@ -30,13 +34,16 @@ func (c tallied) Apply(ctx context.Context, change netstate.Change) error {
 }
 
 // loop runs the loop of a node on the lane's journal until the test ends.
-func (l *lane) loop(r *reconcile.Reconciler) {
+func (l *lane) loop(r *reconcile.Reconciler) { l.t.Helper(); l.loopEvery(time.Minute, r) }
+
+// loopEvery is loop with another interval of its periodic checks.
+func (l *lane) loopEvery(interval time.Duration, r *reconcile.Reconciler) {
 	l.t.Helper()
 	store, reg, err := parts(l.dir)
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	watcher, err := watch.New(watch.Options{})
+	watcher, err := watch.New(watch.Options{Resync: interval})
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -44,7 +51,7 @@ func (l *lane) loop(r *reconcile.Reconciler) {
 		Dir: l.t.TempDir(), StateDir: l.dir, Reconciler: r, Store: store, Damaged: store.Damaged, OtherVersions: store.OtherVersions, Contracts: reg, BootID: l.host.BootID(),
 		Discover: func() ([]inventory.Device, error) { return nil, nil }, Sys: os.DirFS("/sys"),
 		Watcher: watcher, Recorder: metrics.New(metrics.Build{}, time.Now), Log: slog.New(slog.NewTextHandler(l.t.Output(), nil)), Now: time.Now,
-		Workers: 2,
+		Workers: 2, Resync: interval,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -66,17 +73,17 @@ func (l *lane) loop(r *reconcile.Reconciler) {
 	l.await("the loop checks everything once", func() bool { return loop.Ready() == nil })
 }
 
-// await polls until something holds, for a minute.
+// await polls until something holds, for as long as the slowest machine may take.
 func (l *lane) await(what string, holds func() bool) {
 	l.t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	end := time.After(time.Minute)
+	end := time.After(patience)
 	for !holds() {
 		select {
 		case <-tick.C:
 		case <-end:
-			l.t.Fatalf("%s: not within a minute", what)
+			l.t.Fatalf("%s: not within %s", what, patience)
 		}
 	}
 }

@@ -31,10 +31,10 @@ import (
 // What the law allows.
 const (
 	// passTime bounds a pass over the attacker's sandbox, whatever it does.
-	passTime = time.Minute
+	passTime = patience
 	// returnTime bounds how long after the end of all its namespaces its devices are
 	// on the host, as they were. A virtual function may reset itself meanwhile.
-	returnTime = 20 * time.Second
+	returnTime = patience
 	// heapGrowth bounds what is left in memory after an episode, passBytes what a pass
 	// allocates in all.
 	heapGrowth = 32 << 20

@@ -154,7 +154,7 @@ func TestHostRoutes(t *testing.T) {
 			const wantA = "192.168.1.0/24 via 10.0.1.2 dev eth1 proto 112 metric 1024\n192.168.65.0/24 via 10.0.2.2 dev eth2 proto 112 metric 1024\n28780:\tfrom 192.168.0.0/16 lookup 28780 proto 112\n"
 			is := func(node, want string) {
 				t.Helper()
-				eventuallyWithin(t, time.Minute, func() error {
+				eventually(t, func() error {
 					if have := table(node); have != want {
 						return fmt.Errorf("node %s has\n%swant\n%s", node, have, want)
 					}
@@ -180,7 +180,7 @@ func TestHostRoutes(t *testing.T) {
 			}
 			reach := func() {
 				t.Helper()
-				eventuallyWithin(t, time.Minute, func() error {
+				eventually(t, func() error {
 					out, err := s.try("ip netns exec route-a-pod sh -ec 'ping -c 3 -i 0.2 -W 2 -I net1-0 192.168.1.1 & p=$!; ping -c 3 -i 0.2 -W 2 -I net1-1 192.168.65.1; wait $p'")
 					if err != nil {
 						return fmt.Errorf("%w: %s", err, out)
@@ -197,7 +197,7 @@ func TestHostRoutes(t *testing.T) {
 			lying := v1alpha1.AddressLease{Spec: v1alpha1.AddressLeaseSpec{Pool: "multi-nic", Block: "192.168.2.0/24", Node: "liar", HostAddresses: []v1alpha1.HostAddress{{Network: "10.0.1.0/24", Address: "10.0.1.55"}}}}
 			lying.Name = addresspool.LeaseName("multi-nic", netip.MustParsePrefix(lying.Spec.Block))
 			p.set(lying)
-			eventuallyWithin(t, time.Minute, func() error {
+			eventually(t, func() error {
 				if s := a.routes.State(); s.Routes != 2 || s.Missing != 1 {
 					return fmt.Errorf("beside a node that lies: %+v", s)
 				}
@@ -260,11 +260,11 @@ func TestHostRoutes(t *testing.T) {
 	}
 }
 
-// eventuallyWithin repeats a check until it holds.
-func eventuallyWithin(t *testing.T, most time.Duration, check func() error) {
+// eventually repeats a check until it holds.
+func eventually(t *testing.T, check func() error) {
 	t.Helper()
 	err := errors.New("not checked")
-	for end := time.Now().Add(most); err != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(patience); err != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		err = check()
 	}
 	if err != nil {

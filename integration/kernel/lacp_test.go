@@ -18,7 +18,7 @@ import (
 
 // partnerPatience bounds the wait for LACP, which needs up to six seconds to notice that a
 // partner is silent, and two to use a port again.
-const partnerPatience = 2 * time.Minute
+const partnerPatience = patience
 
 // watching returns a watcher whose events are caused by the kernel's notifications only.
 func watching(t *testing.T) *watch.Watcher {

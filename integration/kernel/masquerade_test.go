@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/reconcile"
@@ -52,7 +51,7 @@ func testMasquerade(t *testing.T, kind string) {
 	attach(1, `, ipMasqExcept: [203.0.113.0/25, "2001:db8:f::/64"]`)
 	reach := func(pod int, to ...string) {
 		t.Helper()
-		eventuallyWithin(t, time.Minute, func() error {
+		eventually(t, func() error {
 			for _, to := range to {
 				if err := h.reaches(pods[pod], to); err != nil {
 					return err

@@ -170,7 +170,7 @@ func (n *podNode) run(s *primary.Server) (stop func()) {
 			n.t.Error(err)
 		}
 	})
-	eventuallyWithin(n.t, time.Minute, func() error {
+	eventually(n.t, func() error {
 		if !s.Leads() { // else the agent before would answer
 			return errors.New("the server does not have the socket")
 		}
@@ -216,7 +216,7 @@ func (n *podNode) reach(from string, to ...string) {
 	n.t.Helper()
 	s := &foreignWriter{t: n.t}
 	for _, address := range to {
-		eventuallyWithin(n.t, time.Minute, func() error {
+		eventually(n.t, func() error {
 			if out, err := s.try(from + "ping -c 1 -W 2 " + address); err != nil {
 				return fmt.Errorf("%w: %s", err, out)
 			}
@@ -244,7 +244,7 @@ func (n *podNode) left() string {
 
 func (n *podNode) nothingLeft(what string) {
 	n.t.Helper()
-	eventuallyWithin(n.t, time.Minute, func() error {
+	eventually(n.t, func() error {
 		if left := n.left(); left != "" {
 			return fmt.Errorf("left %s: %s", what, left)
 		}

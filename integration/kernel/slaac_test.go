@@ -153,7 +153,7 @@ func TestAutoconfiguration(t *testing.T) {
 			Open: func(path string) (reconcile.Domain, error) { return open(l.host, path) },
 		})
 	}
-	r := engine(time.Minute)
+	r := engine(24 * time.Hour)
 
 	// Everything that a router may say: an MTU, a route, a hop limit, a default route.
 	all := []byte{5, 1, 0, 0, 0, 0, 5, 0x14}                            // MTU 1300
@@ -278,9 +278,9 @@ func TestAutoconfiguration(t *testing.T) {
 	if err != nil || !strings.Contains(fmt.Sprint(st.Drift), `needs an address of a router advertisement on "net1"`) {
 		t.Errorf("%+v %v", st, err)
 	}
-	began := time.Now()
-	if _, err := r.Repair(ctxFor(t), routed.ID); fault.Of(err) != fault.NotReady || time.Since(began) > 30*time.Second {
-		t.Errorf("%v after %v", err, time.Since(began))
+	ctx := ctxFor(t) // shorter than the patience of an attachment
+	if _, err := r.Repair(ctx, routed.ID); fault.Of(err) != fault.NotReady || ctx.Err() != nil {
+		t.Errorf("%v, %v", err, ctx.Err())
 	}
 	up.advertise(advertisement([]string{"2001:db8:1::"}))
 	s.run("for i in $(seq 100); do ip -n " + filepath.Base(routed.Netns) + " -6 address show dev net1 scope global -tentative | grep -q inet6 && exit 0; sleep 0.1; done; exit 1")

@@ -13,7 +13,7 @@ import (
 )
 
 // cleanTime bounds how long after the end of all that a pod had its device is clean.
-const cleanTime = 20 * time.Second
+const cleanTime = patience
 
 // TestHiddenUpper: a pod leaves a link on its function, in a namespace
 // that outlives it. The release does not wait for it. The function stays down, the

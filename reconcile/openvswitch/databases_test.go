@@ -229,12 +229,9 @@ func TestAway(t *testing.T) {
 		t.Error("the port is gone")
 	}
 	s.Signal(syscall.SIGSTOP)
-	began := time.Now()
+	// It never answers, so this returns only because the client has a limit.
 	if err := nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{port}); fault.Of(err) != fault.NotReady {
 		t.Errorf("hangs: %v", err)
-	}
-	if took := time.Since(began); took > time.Minute {
-		t.Errorf("it takes %s to see that it hangs", took)
 	}
 	s.Signal(syscall.SIGCONT)
 	back(t, nb, port)
