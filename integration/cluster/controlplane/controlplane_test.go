@@ -54,6 +54,7 @@ func TestControlPlane(t *testing.T) {
 		{"a type no node can run", b.unknown},
 		{"a topology in use is deleted", b.inUse},
 		{"an edit reaches running pods", b.rollout},
+		{"a dead node holds up no other", b.deadNode},
 		{"policies decide which devices are offered", b.policies},
 		{"another replica takes over", b.failover},
 		{"the webhook is registered", b.register},

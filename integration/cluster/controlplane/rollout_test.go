@@ -173,6 +173,58 @@ func (b *bench) rollout(t *testing.T) {
 	b.mustKubectl(t, "", "patch", "nettopo", "edited", "--type=merge", "-p", `{"spec":{"updatePolicy":"InPlace"}}`)
 }
 
+// deadNode is an edit in a cluster where a node with running pods has died: it holds up no other node, neither
+// when it dies after it has begun nor when it was dead before, and is updated once it is ready again.
+func (b *bench) deadNode(t *testing.T) {
+	agents := b.agents(t)
+	who := map[string]claimstatus.Subject{}
+	for _, name := range []string{"a", "b", "c"} { // of n1, n1 and n2
+		var c resourceapi.ResourceClaim
+		if err := b.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: name}, &c); err != nil {
+			t.Fatal(err)
+		}
+		who[name] = subject(&c)
+	}
+	run := func(generation int64, names ...string) {
+		for _, name := range names {
+			agents.Runs(who[name], "edited", generation, nil)
+		}
+	}
+	ready := func(node, status string) {
+		t.Helper()
+		since := time.Now().Add(-24 * time.Hour).UTC().Format(time.RFC3339)
+		b.mustKubectl(t, "", "patch", "node", node, "--subresource=status", "--type=merge", "-p",
+			fmt.Sprintf(`{"status": {"conditions": [{"type": "Ready", "status": %q, "reason": "Test", "lastTransitionTime": %q}]}}`, status, since))
+	}
+	waitsFor := func(o *topologyv1alpha1.NetworkTopology, node string) {
+		t.Helper()
+		if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionUpdated); !strings.Contains(c.Message, "not before this node is ready: "+node) {
+			t.Errorf("condition %+v", c)
+		}
+	}
+	for _, node := range []string{"n1", "n2"} {
+		b.mustKubectl(t, "apiVersion: v1\nkind: Node\nmetadata: {name: "+node+"}\n", "create", "-f", "-")
+		ready(node, "True")
+	}
+
+	edit := b.edit(t, 110, "1")
+	b.rolled(t, edit, "n1", "0/3", "RollingOut")
+	ready("n1", "Unknown") // as the node lifecycle controller writes of a kubelet that is not heard
+	waitsFor(b.rolled(t, edit, "n2", "0/3", "RollingOut"), "n1")
+	run(edit, "c")
+	waitsFor(b.rolled(t, edit, "", "1/3", "RollingOut"), "n1")
+
+	urgent := b.edit(t, 111, "1")
+	waitsFor(b.rolled(t, urgent, "n2", "0/3", "RollingOut"), "n1")
+	run(urgent, "c")
+	b.rolled(t, urgent, "", "1/3", "RollingOut")
+	ready("n1", "True")
+	b.rolled(t, urgent, "n1", "1/3", "RollingOut")
+	run(urgent, "a", "b")
+	b.rolled(t, urgent, "", "3/3", "Complete")
+	b.mustKubectl(t, "", "delete", "node", "n1", "n2")
+}
+
 // editedInUse holds the warnings at an edit of a topology in use.
 func (b *bench) editedInUse(t *testing.T) {
 	apply := func(manifest string) string {
