@@ -111,8 +111,8 @@ func (d *database) Close() error {
 }
 
 // withDatabase is an engine whose rules are kept by a database instead of the
-// kernel, and a sandbox that wants a link and a rule.
-func withDatabase(t *testing.T, durable bool) (boot func(id string) *reconcile.Reconciler, k *sandbox, d *database, sb reconcile.Sandbox) {
+// kernel, or by what boot is given, and a sandbox that wants a link and a rule.
+func withDatabase(t *testing.T, durable bool) (boot func(id string, external ...reconcile.External) *reconcile.Reconciler, k *sandbox, d *database, sb reconcile.Sandbox) {
 	t.Helper()
 	store, err := journal.Open(t.TempDir())
 	if err != nil {
@@ -124,7 +124,7 @@ func withDatabase(t *testing.T, durable bool) (boot func(id string) *reconcile.R
 	}
 	k = &sandbox{Snapshot: netstate.NewSnapshot(netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")}), foreign: netstate.KindRule, t: t}
 	d = &database{rows: map[netstate.Key]netstate.Object{}}
-	boot = func(id string) *reconcile.Reconciler {
+	boot = func(id string, external ...reconcile.External) *reconcile.Reconciler {
 		return reconcile.New(reconcile.Options{
 			Registry: registry, Store: store, BootID: id, Now: time.Now,
 			Open: func(string) (reconcile.Domain, error) { return k, nil },
@@ -132,7 +132,7 @@ func withDatabase(t *testing.T, durable bool) (boot func(id string) *reconcile.R
 				Name: "the database", Kinds: []netstate.Kind{netstate.KindRule}, Durable: durable,
 				Open: func(context.Context, reconcile.Sandbox) (reconcile.External, error) {
 					d.open++
-					return d, nil
+					return append(external, d)[0], nil
 				},
 			}},
 		})

@@ -244,6 +244,29 @@ func TestFailingAPIServer(t *testing.T) {
 	}
 }
 
+// TestEndsWithoutAPIServer holds that a claim ends whatever the API server does, and does not wait for it: it is not asked.
+func TestEndsWithoutAPIServer(t *testing.T) {
+	k := served(t)
+	k.prepared("c1")
+	k.api.mu.Lock()
+	before := len(k.api.queried)
+	for range 100 {
+		k.api.fails = append(k.api.fails, noAnswer)
+	}
+	k.api.mu.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	resp, err := k.dra.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{{Namespace: "ns", Name: "claim-c1", Uid: "c1"}}})
+	if err != nil || resp.Claims["c1"].GetError() != "" {
+		t.Errorf("%v, %v", resp, err)
+	}
+	k.api.mu.Lock()
+	defer k.api.mu.Unlock()
+	if asked := k.api.queried[before:]; len(asked) > 0 {
+		t.Errorf("to end a claim, the API server is asked for %v", asked)
+	}
+}
+
 // answer answers without a failure.
 func (a *apiServer) answer(w http.ResponseWriter, r *http.Request) {
 	(&apiServer{g: a.g}).ServeHTTP(w, r)

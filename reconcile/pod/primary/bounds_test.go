@@ -143,3 +143,24 @@ func TestRefusedBeforeAnything(t *testing.T) {
 	}
 	s.want("accepted", "a", "a")
 }
+
+// TestEndsWithoutAPIServer: a pod ends, and a call for it is answered once more, although the agent does not know what the
+// API server knows: the network of the node's pods, their pool and their CIDRs.
+func TestEndsWithoutAPIServer(t *testing.T) {
+	for what, network := range map[string]func() (Network, error){
+		"it was never reached":  func() (Network, error) { return Network{}, errors.New("no answer of the API server") },
+		"the topology is gone":  func() (Network, error) { return Network{}, fault.New(fault.NotReady, errors.New("no topology")) },
+		"it has no CIDRs":       func() (Network, error) { return Network{Topology: &topology.Topology{Name: "pods"}}, nil },
+		"it is another network": func() (Network, error) { return Network{Topology: &topology.Topology{Name: "other"}}, nil },
+	} {
+		s := newServer(t)
+		s.add("a", "b")
+		s.Network = network
+		for range 2 { // a runtime repeats it
+			if err := s.call(cnisocket.Del, "a", ""); err != "" {
+				t.Errorf("%s: DEL: %s", what, err)
+			}
+		}
+		s.want(what, "b", "b")
+	}
+}
