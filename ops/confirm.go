@@ -23,7 +23,7 @@ func (p *Plan) ToQuery() []netstate.Object {
 	}
 	var out []netstate.Object
 	for _, w := range p.leadsTo.p.wants {
-		if !w.obj.Traits().Whole {
+		if !w.obj.Traits().Whole || netstate.OfHost(w.obj) {
 			out = append(out, w.obj)
 		}
 	}

@@ -72,6 +72,7 @@ type want struct {
 	step  string
 	obj   netstate.Object
 	adopt bool
+	none  bool // it is not to be there, see WantNone
 	// choseMAC says that the MAC of the link is not the step's, and yields to another.
 	choseMAC bool
 }
@@ -515,7 +516,7 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 		p.await(err.Error(), err)
 		return nil
 	}
-	p.wants = append(p.wants, want{p.StepName(), o, adopt, chosen})
+	p.wants = append(p.wants, want{step: p.StepName(), obj: o, adopt: adopt, choseMAC: chosen})
 	switch o := o.(type) {
 	case netstate.Addr:
 		if !netstate.OnHost(o.Link) { // a result has what the sandbox has
@@ -542,6 +543,28 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 	}
 	if c, differs := netstate.NewUpdate(p.StepName(), have, o); differs {
 		p.view.Apply(c)
+	}
+	return nil
+}
+
+// WantNone declares that an object that the kernel makes by itself is not to be there, such as the VLAN that each
+// port of a bridge is in.
+func (p *Planner) WantNone(o netstate.Object) error {
+	if err := p.ended(); err != nil {
+		return err
+	}
+	if err := p.req.imagined.spendWant(o); err != nil {
+		return err
+	}
+	if p.claims[o.Key()] == nil {
+		p.claims[o.Key()] = map[string]claim{} // nobody restores it
+	}
+	p.wants = append(p.wants, want{step: p.StepName(), obj: o, none: true})
+	if !p.view.Known(o) {
+		p.need(o)
+	}
+	if have, there := p.view.Get(o.Key()); there {
+		p.view.Apply(netstate.Change{Before: have})
 	}
 	return nil
 }

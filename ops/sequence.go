@@ -204,6 +204,12 @@ func (q *sequencer) owned(k netstate.Key) bool {
 }
 
 func (q *sequencer) emit(w want) error {
+	if w.none {
+		if have, there := q.now.Get(w.obj.Key()); there {
+			q.do(netstate.Change{Step: w.step, Before: have})
+		}
+		return nil
+	}
 	switch o := w.obj.(type) {
 	case netstate.Link:
 		return q.link(w, o)

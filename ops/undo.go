@@ -276,9 +276,16 @@ func (u *undoer) recreate(c netstate.Change) {
 	switch {
 	case c.Before.Traits().Phase > netstate.PhaseLinks:
 		u.later = append(u.later, c)
-	case !c.Before.Traits().Inherent && u.parentThere(c.Before):
+	case c.Before.Traits().OfPort && !u.staysPort(netstate.LinkOf(c.Before)):
+	case u.parentThere(c.Before):
 		u.do(netstate.Change{Step: c.Step, After: u.downFirst(c)})
 	}
+}
+
+// staysPort reports whether a link is a port, and its master is not deleted.
+func (u *undoer) staysPort(link string) bool {
+	l, there := u.now.Link(link)
+	return there && l.Master != nil && *l.Master != "" && !u.dies(*l.Master)
 }
 
 // downFirst returns the object to recreate. A link comes up when its parent has.

@@ -171,7 +171,7 @@ tc qdisc add dev eth0 root netem delay 1ms
     - {name: q, type: dummy, config: {name: q0, mac: "02:00:00:00:00:04"}}
     - {name: iv, type: ipvlan, dependOn: [d], config: {mode: l3, name: i0, addresses: [192.0.2.1/24]}}
     - {name: mv, type: macvlan, dependOn: [e], config: {mode: vepa, name: m0, mac: "02:00:00:00:00:0c", bcqueuelen: 2000}}
-    - {name: br, type: bridge, dependOn: [p, q], config: {name: br0, vlan: 5, vlanTrunk: [{id: 7}], hairpinMode: true, portIsolation: true}}
+    - {name: br, type: bridge, dependOn: [p, q], config: {name: br0, vlan: 5, vlanTrunk: [{id: 7}], preserveDefaultVlan: false, hairpinMode: true, portIsolation: true}}
 `,
 		rows: []drifted{
 			{name: "ipvlan mode", disturb: `$ip link set i0 type ipvlan mode l2`, drift: "iv ~link i0.ipvlan.mode"},
@@ -182,11 +182,13 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "macvlan renamed", disturb: `$ip link set m0 down && $ip link set m0 name spare0`, drift: "mv ~link m0.name, mv +sysctl, mv ~link m0.up"},
 			{name: "VLAN of a port missing", disturb: `$bridge vlan delete dev p0 vid 7`, drift: "br +bridge-vlan"},
 			{name: "VLAN of a port tagged", disturb: `$bridge vlan add dev p0 vid 5`, drift: "br ~bridge-vlan.pvid, br ~bridge-vlan.untagged"},
+			{name: "port in the default VLAN", disturb: `$bridge vlan add dev p0 vid 1 untagged`, drift: "br -bridge-vlan"},
+			{name: "port in the default VLAN by its PVID", disturb: `$bridge vlan add dev p0 vid 1 pvid untagged`, drift: "br ~bridge-vlan.pvid, br -bridge-vlan"},
 			{name: "bridge does not filter", disturb: `$ip link set br0 type bridge vlan_filtering 0`, drift: "br ~link br0.bridge.vlanFiltering"},
-			{name: "port out of the bridge", disturb: `$ip link set p0 nomaster`, drift: "br ~link p0.port.hairpin, br ~link p0.port.isolated, br ~link p0.master, br +bridge-vlan"},
+			{name: "port out of the bridge", disturb: `$ip link set p0 nomaster`, drift: "br ~link p0.port.hairpin, br ~link p0.port.isolated, br ~link p0.master, br +bridge-vlan, br -bridge-vlan"},
 			{name: "port not isolated", disturb: `$bridge link set dev p0 isolated off`, drift: "br ~link p0.port.isolated"},
 			{name: "port without hairpin", disturb: `$bridge link set dev p0 hairpin off`, drift: "br ~link p0.port.hairpin"},
-			{name: "bridge gone", disturb: `$ip link delete br0`, drift: "br +link br0, br +sysctl, br ~link p0.port.hairpin, br ~link p0.port.isolated, br ~link p0.master, br +bridge-vlan, br ~link q0.port.hairpin, br ~link q0.port.isolated, br ~link q0.master", remaining: "br0"},
+			{name: "bridge gone", disturb: `$ip link delete br0`, drift: "br +link br0, br +sysctl, br ~link p0.port.hairpin, br ~link p0.port.isolated, br ~link p0.master, br +bridge-vlan, br -bridge-vlan, br ~link q0.port.hairpin, br ~link q0.port.isolated, br ~link q0.master", remaining: "br0"},
 
 			{name: "own VLAN of a port", disturb: `$bridge vlan add dev p0 vid 99`},
 			{name: "own forwarding", disturb: `$bridge fdb add 02:00:00:00:00:99 dev p0 master static vlan 7`},

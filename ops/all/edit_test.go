@@ -253,6 +253,13 @@ func TestEditUndone(t *testing.T) {
   - {name: d, type: dummy, config: {name: d0, addresses: [192.0.2.5/24]}}
   - {name: x, type: vxlan, dependOn: [d], config: {id: 7, name: x0, group: 239.1.1.2, addresses: [192.0.3.6/24, "2001:db8::5/64"]}}
 `},
+		{name: "a port out of the default VLAN", before: `
+  - {name: a, type: bridge, config: {bridge: br7, vlan: 5, preserveDefaultVlan: false}}
+  - {name: b, type: bridge, config: {bridge: br7, vlanTrunk: [{id: 5}]}}
+`, after: `
+  - {name: a, type: bridge, config: {bridge: br7, vlan: 5}}
+  - {name: b, type: bridge, config: {bridge: br7, vlanTrunk: [{id: 5}], preserveDefaultVlan: false}}
+`},
 		{
 			name: "a function with a VLAN", have: vf(0), devices: map[string]string{"vf": "0000:01:10.0"},
 			before: `

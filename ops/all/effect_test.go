@@ -40,11 +40,6 @@ var without = map[string]string{
 // they are noted: validity.
 var namesDevice = []string{"deviceID", "runtimeConfig", "device", "hwaddr", "kernelpath"}
 
-// knownFailures are keys that break the law today.
-var knownFailures = []string{
-	"bridge: preserveDefaultVlan",
-}
-
 // more are steps of topologies beside the cases, on a host that forwards.
 var more = []string{
 	`{name: it, type: bridge, config: {addresses: [192.0.2.5/24, "2001:db8::5/64"], ipMasq: true, isGateway: true, portMappings: [{hostPort: 80, containerPort: 8080}]}}`,
@@ -79,12 +74,12 @@ func TestEveryValueCounts(t *testing.T) {
 			}
 			key := typ + ": " + path.String()
 			why := e.idle(t.Context(), typ, path)
-			if failed[key] = len(why) > 0; failed[key] && without[key] == "" && !slices.Contains(knownFailures, key) {
+			if failed[key] = len(why) > 0; failed[key] && without[key] == "" {
 				t.Errorf("%s: %s", key, strings.Join(why, ", "))
 			}
 		}
 	}
-	for _, key := range append(slices.Sorted(maps.Keys(without)), knownFailures...) {
+	for _, key := range slices.Sorted(maps.Keys(without)) {
 		if typ, _, _ := strings.Cut(key, ":"); slices.Contains(tried, typ) && !failed[key] {
 			t.Errorf("%s: has an effect: remove it from the list", key)
 		}

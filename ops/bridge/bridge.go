@@ -89,7 +89,7 @@ macspoofchk would write firewall rules for frames, which plumbline does not do; 
 		{Name: "vlanTrunk", Type: contract.List, Description: "VLANs carried tagged", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
 			vid("id", "one VLAN", 1), vid("minID", "first of a range", 1), vid("maxID", "last of a range", 1),
 		}}},
-		boolean("preserveDefaultVlan", "keep VLAN 1 on the port"),
+		{Name: "preserveDefaultVlan", Type: contract.Boolean, Default: true, Description: "with vlan or vlanTrunk, whether the port is also in the VLAN in which the bridge puts each new port (vlan_default_pvid, usually 1), without tag; false keeps it out of that"},
 		boolean("macspoofchk", "must be false"),
 	}, ops.MasqueradeParams(), ops.PortMappingParams(), ops.AddressParams()),
 	Input:  contract.Input{Shares: true, NamedBy: "bridge", DeviceTypes: []string{"virtual"}},
@@ -272,7 +272,28 @@ func wantPort(p *ops.Planner, port, br string, c config, vids []netstate.BridgeV
 			return err
 		}
 	}
-	return nil
+	if len(vids) == 0 {
+		return nil
+	}
+	return defaultVLAN(p, port, br, c, vids)
+}
+
+// defaultVLAN keeps the port in the VLAN that the bridge gives each new port, or takes it out. One that the config
+// names is as the config says.
+func defaultVLAN(p *ops.Planner, port, br string, c config, vids []netstate.BridgeVLAN) error {
+	l, err := p.Link(br)
+	if err != nil {
+		return err
+	}
+	vid := l.DefaultVLAN()
+	switch {
+	case vid == 0 || slices.ContainsFunc(vids, func(v netstate.BridgeVLAN) bool { return v.VID == vid }):
+		return nil
+	case c.PreserveDefaultVLAN:
+		return p.Want(netstate.BridgeVLAN{Link: port, VID: vid, PVID: new(c.VLAN == 0), Untagged: new(true)})
+	default:
+		return p.WantNone(netstate.BridgeVLAN{Link: port, VID: vid})
+	}
 }
 
 // vlans lists the VLANs of the port.

@@ -138,9 +138,9 @@ type Traits struct {
 	// MovesWithCarrier: the object goes along when its carrier moves to another namespace,
 	// instead of being lost.
 	MovesWithCarrier bool
-	// Inherent objects come with their carrier. One that was deleted is not created
-	// again: that would outlast what it came with.
-	Inherent bool
+	// OfPort objects come with the place of their carrier in a master. One that was deleted is created
+	// again only while the carrier has that place: otherwise it would outlast it.
+	OfPort bool
 	// Elsewhere: others than the kernel hold the object too, so it does not end with its
 	// carrier: an undo deletes it before that.
 	Elsewhere bool

@@ -61,6 +61,41 @@ func (m *model) address(c Change) {
 	}
 }
 
+// bridgeVLAN: a port has one PVID, so the new one takes the flag from the old (__vlan_add_pvid in
+// net/bridge/br_vlan.c).
+func (m *model) bridgeVLAN(c Change) {
+	m.store(c)
+	if after, ok := c.After.(BridgeVLAN); ok && after.PVID != nil && *after.PVID {
+		for _, v := range m.vlansOf(after.Link) {
+			if v.VID != after.VID {
+				m.Put(Merge(v, BridgeVLAN{PVID: new(false)}))
+			}
+		}
+	}
+}
+
+func (m *model) vlansOf(link string) (out []BridgeVLAN) {
+	for _, o := range m.objects {
+		if v, ok := o.(BridgeVLAN); ok && v.Link == link {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// joinsBridge gives a port, or a new bridge itself, the VLAN of the bridge that it is in by default.
+func (m *model) joinsBridge(port string, bridge Link) {
+	if vid := bridge.DefaultVLAN(); vid != 0 {
+		m.Put(BridgeVLAN{Link: port, VID: vid, PVID: new(true), Untagged: new(true)})
+	}
+}
+
+func (m *model) leavesBridge(port string) {
+	for _, v := range m.vlansOf(port) {
+		m.PutAbsent(v.Key())
+	}
+}
+
 func (m *model) link(c Change) {
 	o := c.Object().(Link)
 	switch c.Action() {
@@ -108,6 +143,9 @@ func (m *model) createLink(l Link) {
 	}
 	m.Put(l)
 	m.fresh[l.Name] = true
+	if l.LinkKind == "bridge" {
+		m.joinsBridge(l.Name, l)
+	}
 	if l.Veth != nil && l.Veth.Peer != nil {
 		peer := Link{Name: *l.Veth.Peer, LinkKind: l.LinkKind, Veth: &Veth{Peer: new(l.Name)}, MTU: l.MTU, MAC: l.Veth.PeerMAC, Up: new(false), Master: new("")}
 		m.Put(peer)
@@ -154,6 +192,9 @@ func (m *model) dropLink(l Link, moved bool) {
 		}
 		m.imply(Restrict(p, func(f string) bool { return f == "master" || f == "up" && after.Up != nil }), after)
 		p = Merge(p, after)
+		if l.LinkKind == "bridge" {
+			m.leavesBridge(p.Name)
+		}
 		if forced {
 			p.MTU, p.MAC = nil, nil
 		}
@@ -250,6 +291,12 @@ func (m *model) addressGone(a Addr) {
 
 func (m *model) masterChanged(have, l Link) {
 	master, ok := m.Link(*l.Master)
+	if have.Master != nil && *have.Master != "" {
+		m.leavesBridge(l.Name)
+	}
+	if ok && master.LinkKind == "bridge" {
+		m.joinsBridge(l.Name, master)
+	}
 	switch {
 	case ok && master.KindTraits().ForcesPorts:
 		// The bond opens the port, forces its MTU on it, and either takes the

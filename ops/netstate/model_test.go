@@ -1,7 +1,9 @@
 package netstate_test
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -213,4 +215,41 @@ func TestTunnelMTU(t *testing.T) {
 	s.Apply(netstate.Change{Before: netstate.Link{Name: "d0", MTU: new(uint32(1500))}, After: netstate.Link{Name: "d0", MTU: new(uint32(1400))}})
 	want["vlan"] = 1400
 	check("with less below")
+}
+
+// TestDefaultVLAN: a port is in the default VLAN of its bridge, as its PVID, until another VLAN is that, and in none
+// when it leaves (br_vlan.c).
+func TestDefaultVLAN(t *testing.T) {
+	port := netstate.Link{Name: "p0", LinkKind: "veth", Master: new("")}
+	for pvid, want := range map[uint16]string{1: "1 untagged, 5 pvid", 9: "5 pvid, 9 untagged", 0: "5 pvid"} {
+		s := netstate.NewSnapshot(port)
+		vlans := func() string {
+			var out []string
+			for _, v := range netstate.All[netstate.BridgeVLAN](s) {
+				if v.Link != "p0" {
+					continue
+				}
+				text := fmt.Sprint(v.VID)
+				if *v.PVID {
+					text += " pvid"
+				}
+				if *v.Untagged {
+					text += " untagged"
+				}
+				out = append(out, text)
+			}
+			return strings.Join(out, ", ")
+		}
+		join := netstate.Change{Before: netstate.Link{Name: "p0", Master: new("")}, After: netstate.Link{Name: "p0", Master: new("br0")}}
+		s.Apply(netstate.Change{After: netstate.Link{Name: "br0", LinkKind: "bridge", Bridge: &netstate.Bridge{DefaultPVID: &pvid}}})
+		s.Apply(join)
+		s.Apply(netstate.Change{After: netstate.BridgeVLAN{Link: "p0", VID: 5, PVID: new(true), Untagged: new(false)}})
+		if got := vlans(); got != want {
+			t.Errorf("default %d: %q, want %q", pvid, got, want)
+		}
+		s.Apply(join.Inverse())
+		if got := vlans(); got != "" {
+			t.Errorf("default %d: %q after it left", pvid, got)
+		}
+	}
 }

@@ -115,6 +115,15 @@ type Bridge struct {
 	DefaultPVID   *uint16 `json:"defaultPvid,omitempty" plan:"live"`
 }
 
+// DefaultVLAN is the VLAN in which the kernel puts each new port of the bridge, as its PVID and without
+// tag; 0 is none.
+func (l Link) DefaultVLAN() uint16 {
+	if l.Bridge == nil || l.Bridge.DefaultPVID == nil {
+		return 1 // br_vlan_init in net/bridge/br_vlan.c
+	}
+	return *l.Bridge.DefaultPVID
+}
+
 // Veth names the other end of a pair; Peer carries its place.
 type Veth struct {
 	Peer *string `json:"peer,omitempty" plan:"replace"`
@@ -408,7 +417,10 @@ func (b BridgeVLAN) On(carrier Key) Object {
 	return b
 }
 
-var bridgeVLANTraits = Traits{Whole: true, Inherent: true, Cost: 2} // a full trunk is 4094
+var bridgeVLANTraits = Traits{
+	Whole: true, OfPort: true, Cost: 2, // a full trunk is 4094
+	effects: (*model).bridgeVLAN,
+}
 
 // Traits are those of VLANs of bridge ports.
 func (BridgeVLAN) Traits() *Traits { return &bridgeVLANTraits }
