@@ -1,76 +1,36 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
-	"log/slog"
-	"net"
-	"net/http/httptest"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
-	"k8s.io/dynamic-resource-allocation/kubeletplugin"
-
-	"github.com/plumbline/plumbline/inventory/publish"
-	"github.com/plumbline/plumbline/reconcile/liveness"
-	"github.com/plumbline/plumbline/reconcile/metrics"
-	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
-	"github.com/plumbline/plumbline/reconcile/ports"
+	"github.com/plumbline/plumbline/reconcile/agent"
 )
 
-// TestHealthz: the liveness probe fails when the server for the kubelet has failed, since it
-// is not restarted, but not for parts that are retried.
-func TestHealthz(t *testing.T) {
-	s := &serving{
-		log: slog.New(slog.NewTextHandler(io.Discard, nil)), alive: liveness.New(time.Now), publisher: publish.New(publish.Options{}),
-		counts: metrics.New(build(), time.Now), hooks: nriplugin.NewMetrics(), interfaces: ports.NewMetrics(ports.MetricsOptions{}), rules: ports.NewRuleMetrics(ports.RuleMetricsOptions{}),
+func TestClusterCIDRs(t *testing.T) {
+	var many []string
+	for i := range maxClusterCIDRs + 1 {
+		many = append(many, fmt.Sprintf("10.%d.0.0/16", i))
 	}
-	probe := func() (int, string) {
-		w := httptest.NewRecorder()
-		s.handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/healthz", nil))
-		return w.Code, w.Body.String()
+	for _, c := range []struct {
+		given []string
+		want  string // of the error
+	}{
+		{nil, ""},
+		{[]string{"10.244.0.0/16", "fd00:244::/48"}, ""},
+		{[]string{"10.244.0.1/16"}, `--cluster-cidr: "10.244.0.1/16" is not a CIDR`},
+		{[]string{"10.244.0.0"}, `--cluster-cidr: "10.244.0.0" is not a CIDR`},
+		{many, "--cluster-cidr: has 17 CIDRs, and can have 16"},
+	} {
+		g := agentFlags{Config: agent.Config{NodeName: "n", NRIIndex: "30", Resync: time.Minute, AttachTimeout: time.Minute}, clusterCIDRs: c.given}
+		err := g.check()
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.given, err, c.want)
+		}
+		if out := g.PodNetwork.ClusterCIDRs; err == nil && len(out) != len(c.given) {
+			t.Errorf("%v: %v", c.given, out)
+		}
 	}
-	s.handle(fmt.Errorf("slices: %w", kubeletplugin.ErrRecoverable), "publish")
-	if code, body := probe(); code != 200 {
-		t.Errorf("after an error that is tried again: %d %s", code, body)
-	}
-	s.handle(errors.New("accept: no such socket"), "DRA gRPC server failed")
-	if code, body := probe(); code != 500 || !strings.Contains(body, "server for the kubelet has ended: DRA gRPC server failed: accept: no such socket") {
-		t.Errorf("after the server has failed: %d %s", code, body)
-	}
-}
-
-// TestTakenAddress: an address that another program uses is served once it is free, and
-// stopping does not wait for that.
-func TestTakenAddress(t *testing.T) {
-	other, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := other.Addr().String()
-	if _, err := listenShared(t.Context(), address); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Fatalf("got %v, want that the address is in use", err)
-	}
-	stopped, stop := context.WithCancel(t.Context())
-	stop()
-	if _, err := listenFree(stopped, address, time.Hour); !errors.Is(err, context.Canceled) {
-		t.Errorf("stopped: got %v", err)
-	}
-	freed := make(chan net.Listener)
-	go func() {
-		l, _ := listenFree(t.Context(), address, time.Millisecond)
-		freed <- l
-	}()
-	if err := other.Close(); err != nil {
-		t.Fatal(err)
-	}
-	l := <-freed
-	if l == nil || l.Addr().String() != address {
-		t.Fatalf("listens on %v, want %s", l, address)
-	}
-	l.Close()
 }

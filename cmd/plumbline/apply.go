@@ -25,7 +25,7 @@ The JSON form holds the changes and the result of each step, as CNI 1.1 prints i
 			if err != nil {
 				return err
 			}
-			defer e.close()
+			defer e.Close()
 			ctx, cancel := a.limited(cmd.Context())
 			defer cancel()
 			rep, err := e.Ensure(ctx, sb)

@@ -31,7 +31,7 @@ left on the host is undone. If something cannot be undone, run the command again
 			if err != nil {
 				return err
 			}
-			defer e.close()
+			defer e.Close()
 			records, damaged := e.List()
 			for _, err := range damaged {
 				if frame.AsOtherVersion(err) == nil {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
@@ -306,7 +307,7 @@ func (d *demo) eventually(what string, ok func() (bool, error)) error {
 
 // functions lists the virtual functions on the host.
 func (d *demo) functions() ([]string, error) {
-	devices, err := discoverOn(d.ctx, d.host)
+	devices, err := hostengine.Devices(d.ctx, d.host, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -83,7 +83,7 @@ func (a *app) graphStatus(cmd *cobra.Command, netns, format string) error {
 	if err != nil {
 		return err
 	}
-	defer e.close()
+	defer e.Close()
 	found, err := a.look(cmd, e, netns)
 	if err != nil {
 		return err

@@ -160,7 +160,7 @@ func damagedFiles(e *engine, found []error) []string {
 			out = append(out, err.Error())
 		}
 	}
-	files, err := e.damaged()
+	files, err := e.Damaged()
 	if err != nil {
 		return append(out, err.Error())
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/watch"
@@ -593,7 +594,7 @@ func TestRDMAOfAPod(t *testing.T) {
 		t.Fatalf("the device is on %q: %v", b, err)
 	}
 	of := func() []string {
-		devices, err := discoverOn(t.Context(), host)
+		devices, err := hostengine.Devices(t.Context(), host, nil)
 		i := slices.IndexFunc(devices, func(d inventory.Device) bool { return d.IfName == name })
 		if err != nil || i < 0 {
 			t.Fatalf("%v: %+v", err, devices)

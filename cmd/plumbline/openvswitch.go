@@ -1,17 +1,14 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/reconcile/openvswitch"
 	"github.com/plumbline/plumbline/reconcile/openvswitch/flowcounters"
-	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
 // databases are those of OVN that steps of type ovn-k8s-cni-overlay need.
@@ -37,15 +34,8 @@ func (d *databases) flags(cmd *cobra.Command, ovs, nb string) {
 	}
 }
 
-// ovnDatabases are databases, open; nil if there are none.
-type ovnDatabases struct {
-	vswitch    *openvswitch.Switch
-	northbound *openvswitch.Northbound
-	counters   *flowcounters.Reader // nil if Open vSwitch is not on this node
-}
-
 // open returns the databases. No connection is opened before a step needs one.
-func (d *databases) open() (*ovnDatabases, error) {
+func (d *databases) open() (*hostengine.OVN, error) {
 	if d.ovs == "" || d.nb == "" {
 		return nil, nil
 	}
@@ -61,33 +51,10 @@ func (d *databases) open() (*ovnDatabases, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--ovn-nb: %w", err)
 	}
-	out := &ovnDatabases{vswitch: vswitch, northbound: northbound}
+	out := &hostengine.OVN{Switch: vswitch, Northbound: northbound}
 	first, _, _ := strings.Cut(d.ovs, ",")
 	if dir := flowcounters.DirOf(first); dir != "" {
-		out.counters = &flowcounters.Reader{Dir: dir, Numbers: vswitch.Numbers}
+		out.Counters = &flowcounters.Reader{Dir: dir, Numbers: vswitch.Numbers}
 	}
 	return out, nil
-}
-
-// readings reads the counters of rules that OVN enforces. Without Open vSwitch on this node none is known.
-func (o *ovnDatabases) readings(ctx context.Context, of []ports.LogicalRule) ([]ports.Reading, error) {
-	if o == nil || o.counters == nil {
-		return make([]ports.Reading, len(of)), nil
-	}
-	return o.counters.Read(ctx, of)
-}
-
-// domains are those of the engine.
-func (o *ovnDatabases) domains() []reconcile.ExternalDomain {
-	if o == nil {
-		return openvswitch.Absent(errors.New("this process was given no databases of OVN: on a cluster, set agent.ovn.enabled in the chart's values; else give --ovs and --ovn-nb"))
-	}
-	return []reconcile.ExternalDomain{o.northbound.Domain(), o.vswitch.Domain()}
-}
-
-func (o *ovnDatabases) close() {
-	if o != nil {
-		o.northbound.Close()
-		o.vswitch.Close()
-	}
 }

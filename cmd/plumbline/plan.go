@@ -114,7 +114,7 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 		sb, err = e.sandbox(ctx, a, topo, ns, own, asked, given, rules)
 	}
 	if err != nil {
-		e.close()
+		e.Close()
 		return fail(err)
 	}
 	return e, sb, nil
@@ -209,7 +209,7 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 			if err != nil {
 				return err
 			}
-			defer e.close()
+			defer e.Close()
 			plan, err := e.Plan(cmd.Context(), sb)
 			if err != nil {
 				return err

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -50,13 +48,4 @@ func ask(ctx context.Context, socket, path string) error {
 		return fmt.Errorf("%s: %s: %s", path, answer.Status, strings.TrimSpace(string(said)))
 	}
 	return nil
-}
-
-// listenProbe listens on a socket for probe. It replaces the socket of an agent that was
-// killed.
-func listenProbe(ctx context.Context, socket string) (net.Listener, error) {
-	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	return new(net.ListenConfig).Listen(ctx, "unix", socket)
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
-	"github.com/plumbline/plumbline/reconcile/binding"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
@@ -33,9 +32,8 @@ type app struct {
 	stateDir string
 	timeout  time.Duration
 	verbose  bool
-	pci      binding.Options // likewise
 	ovn      databases
-	host     kernel.Options // where the host is found; not a matter of flags but for agent
+	host     kernel.Options // where the host is found; not a matter of flags
 }
 
 func newRoot(std stdio) *cobra.Command {

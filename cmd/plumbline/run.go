@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/reconcile/agent"
 	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/watch"
@@ -84,12 +84,12 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	}
 	log := a.log(slog.LevelInfo)
 	counts := metrics.New(build(), time.Now)
-	a.host.Searching = searching(log, counts)
+	a.host.Searching = hostengine.Searching(log, counts)
 	e, err := a.engine("run", true, counts)
 	if err != nil {
 		return err
 	}
-	defer e.close()
+	defer e.Close()
 	watcher, err := watch.New(watch.Options{Resync: d.resync})
 	if err != nil {
 		return err
@@ -99,9 +99,9 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 		log.Warn("each namespace is watched with its own socket", "reason", why)
 	}
 	loop := node.New(node.Options{
-		Dir: d.dir, StateDir: a.stateDir, Reconciler: e.Reconciler, Store: e.store, Damaged: e.damaged, OtherVersions: func() []*frame.OtherVersion { return e.otherVersions(a.stateDir) },
-		Contracts: a.registry, BootID: e.host.BootID(), Sys: os.DirFS("/sys"),
-		Discover: func() ([]inventory.Device, error) { return discoverOn(ctx, e.host) },
+		Dir: d.dir, StateDir: a.stateDir, Reconciler: e.Reconciler, Store: e.Store, Damaged: e.Damaged, OtherVersions: func() []*frame.OtherVersion { return e.otherVersions(a.stateDir) },
+		Contracts: a.registry, BootID: e.Host.BootID(), Sys: os.DirFS("/sys"),
+		Discover: func() ([]inventory.Device, error) { return hostengine.Devices(ctx, e.Host, nil) },
 		Watcher:  watcher, Recorder: counts, Log: log, Now: time.Now,
 		Workers: d.workers, Timeout: a.timeout, Resync: d.resync,
 	})
@@ -116,43 +116,16 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return watcher.Run(ctx) })
 	group.Go(func() error { return loop.Run(ctx) })
-	group.Go(func() error { return e.leases.Run(ctx) })
-	serveHTTP(ctx, group, server, listener)
+	group.Go(func() error { return e.Leases.Run(ctx) })
+	agent.ServeHTTP(ctx, group, server, listener)
 	err = group.Wait()
 	log.Info("stopped: all networks stay as they are")
 	return err
 }
 
-// searching reports that each release is slower than it could be.
-func searching(log *slog.Logger, counts *metrics.Metrics) func(error) {
-	return func(why error) {
-		log.Warn("links that pods have hidden on devices are searched for one by one", "reason", why)
-		counts.Searching()
-	}
-}
-
-// serveHTTP serves on all listeners until ctx ends, as part of a group.
-func serveHTTP(ctx context.Context, group *errgroup.Group, server *http.Server, listeners ...net.Listener) {
-	for _, l := range listeners {
-		group.Go(func() error {
-			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				return fmt.Errorf("serve: %w", err)
-			}
-			return nil
-		})
-	}
-	group.Go(func() error {
-		<-ctx.Done()
-		return server.Close()
-	})
-}
-
 func handler(loop *node.Loop, ours ...prometheus.Collector) http.Handler {
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(ours...)
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", metrics.Handler(ours...))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if err := loop.Ready(); err != nil {

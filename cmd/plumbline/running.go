@@ -15,6 +15,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/rollout"
@@ -48,7 +49,7 @@ func (a *app) planRunning(ctx context.Context, t *target) error {
 	if err != nil {
 		return err
 	}
-	defer e.close()
+	defer e.Close()
 	records, errs := e.List()
 	for _, err := range errs {
 		complain(a.err, err)
@@ -56,7 +57,7 @@ func (a *app) planRunning(ctx context.Context, t *target) error {
 	documents := []runningDocument{}
 	differs := false
 	for _, rec := range records {
-		if rec.Sandbox.Topology == nil || rec.Sandbox.Topology.Name != decoded.Name || rec.Phase == reconcile.Releasing || !node.Alive(rec, e.host.BootID()) {
+		if rec.Sandbox.Topology == nil || rec.Sandbox.Topology.Name != decoded.Name || rec.Phase == reconcile.Releasing || !node.Alive(rec, e.Host.BootID()) {
 			continue
 		}
 		if given := rec.Sandbox.Given.ForSteps(decoded); given.Addressed() || given.Plugged() {
@@ -101,8 +102,8 @@ func (a *app) edit(ctx context.Context, e *engine, rec reconcile.Record, topo *t
 		return runningDocument{}, nil, err
 	}
 	var ported rollout.Ported
-	if e.ovn != nil && rec.Sandbox.ID.Origin().ClaimUID != "" {
-		ported = e.ovn.vswitch.OVNKubernetes
+	if e.OVN != nil && rec.Sandbox.ID.Origin().ClaimUID != "" {
+		ported = e.OVN.Switch.OVNKubernetes
 	}
 	p, err := rollout.PreviewOf(ctx, rec.Sandbox, topo, devices, a.registry, ported, e.Plan)
 	if err != nil {
@@ -123,7 +124,7 @@ func (a *app) devicesOf(e *engine, rec reconcile.Record) ([]claims.Device, error
 	origin := rec.Sandbox.ID.Origin()
 	dir := filepath.Join(a.stateDir, "claims")
 	if _, err := os.Stat(dir); err == nil && origin.ClaimUID != "" {
-		store, err := claims.Open(claims.Options{Dir: dir, Locker: e.journal, BootID: e.host.BootID(), Now: time.Now})
+		store, err := claims.Open(claims.Options{Dir: dir, Locker: e.Journal, BootID: e.Host.BootID(), Now: time.Now})
 		if err != nil {
 			return nil, err
 		}
@@ -135,7 +136,7 @@ func (a *app) devicesOf(e *engine, rec reconcile.Record) ([]claims.Device, error
 			return t.Devices, nil
 		}
 	}
-	found, err := discoverOn(context.Background(), e.host)
+	found, err := hostengine.Devices(context.Background(), e.Host, nil)
 	devices, missing := claims.DevicesOf(rec.Sandbox.Given.Devices(), found)
 	if missing != nil {
 		return nil, errors.Join(missing, err)

@@ -43,7 +43,7 @@ record is of another version; 1 an error.`,
 			if err != nil {
 				return err
 			}
-			defer e.close()
+			defer e.Close()
 			found, err := a.look(cmd, e, netns)
 			if err != nil {
 				return err
@@ -135,7 +135,7 @@ func (a *app) logical(ctx context.Context, e *engine, all []verdict) [][]ruleSta
 	for i := range all {
 		rules = append(rules, all[i].logical...)
 	}
-	readings, err := e.ovn.readings(ctx, rules)
+	readings, err := e.OVN.Readings(ctx, rules)
 	if err != nil {
 		complain(a.err, fmt.Errorf("counters of rules that OVN enforces: %w", err))
 	}
@@ -154,7 +154,7 @@ func (a *app) filters(ctx context.Context, e *engine, v *verdict) []ruleStatus {
 	if len(v.rules) == 0 || v.Netns == "" || v.Kind == fault.Gone {
 		return nil
 	}
-	readings, err := e.host.RuleReadings(ctx, v.Netns, v.netns, v.rules)
+	readings, err := e.Host.RuleReadings(ctx, v.Netns, v.netns, v.rules)
 	if err != nil {
 		complain(a.err, fmt.Errorf("counters of sandbox %s: %w", v.Sandbox, err))
 		return nil

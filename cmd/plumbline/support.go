@@ -20,6 +20,7 @@ import (
 	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/agent"
 	"github.com/plumbline/plumbline/reconcile/bundle"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
@@ -124,7 +125,7 @@ func (s *support) fill(ctx context.Context, a *app, b *bundle.Bundle) {
 		b.Problem("sandboxes", err)
 		return
 	}
-	defer e.close()
+	defer e.Close()
 	e.sandboxes(ctx, b, a.stateDir)
 }
 
@@ -133,7 +134,7 @@ func (s *support) fill(ctx context.Context, a *app, b *bundle.Bundle) {
 func ofState(path string) bool {
 	name := filepath.Base(path)
 	return strings.HasSuffix(name, ".journal") || strings.HasSuffix(name, ".claim") || strings.HasSuffix(name, ".sandboxes") ||
-		strings.Contains(name, recordfile.DamagedInfix) || name == publishedFile
+		strings.Contains(name, recordfile.DamagedInfix) || name == agent.PublishedFile
 }
 
 func kernelRelease(_ context.Context, w io.Writer) error {
@@ -226,7 +227,7 @@ func (e *engine) sandboxes(ctx context.Context, b *bundle.Bundle, stateDir strin
 // observe writes the objects in the namespace of a sandbox, and those elsewhere that its
 // record names.
 func (e *engine) observe(ctx context.Context, rec reconcile.Record, w io.Writer) error {
-	d, err := e.open(rec.Sandbox.Netns)
+	d, err := e.Domain(rec.Sandbox.Netns)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
@@ -47,7 +48,7 @@ func TestUplinks(t *testing.T) {
 	for _, name := range []string{"four0", "six0", "idle0", "down0", "gone0"} {
 		devices = append(devices, inventory.Device{ID: "if:" + name, IfName: name, Up: name != "down0"})
 	}
-	have, err := uplinksOf(t.Context(), host, devices)
+	have, err := hostengine.Uplinks(t.Context(), host, devices)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +63,7 @@ func TestUplinks(t *testing.T) {
 	unread := 0
 	for last := message; failing <= last; {
 		message, failing = 0, failing+1
-		have, err := uplinksOf(t.Context(), host, devices)
+		have, err := hostengine.Uplinks(t.Context(), host, devices)
 		if err != nil {
 			continue // the query was for the best route
 		}

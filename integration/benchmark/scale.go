@@ -93,7 +93,7 @@ func (r *row) measure(ctx context.Context, o options, a *fleet.Agent, pods []fle
 	n := max(o.n*5, 10)
 	for i := range n {
 		start := time.Now()
-		if _, err := a.Reconciler.Repair(ctx, pods[i*7%len(pods)].ID()); err != nil {
+		if _, err := a.Engine.Repair(ctx, pods[i*7%len(pods)].ID()); err != nil {
 			return err
 		}
 		r.noop = append(r.noop, time.Since(start))
@@ -103,12 +103,12 @@ func (r *row) measure(ctx context.Context, o options, a *fleet.Agent, pods []fle
 		return fmt.Errorf("%d writes of passes with nothing to do", w)
 	}
 	for range 10 {
-		r.claims = append(r.claims, timed(func() { _, err = a.Store.OfPod(pods[0].UID) }))
+		r.claims = append(r.claims, timed(func() { _, err = a.Claims.OfPod(pods[0].UID) }))
 		if err != nil {
 			return err
 		}
-		r.ids = append(r.ids, timed(func() { a.Reconciler.IDs() }))
-		r.records = append(r.records, timed(func() { a.Reconciler.List() }))
+		r.ids = append(r.ids, timed(func() { a.Engine.IDs() }))
+		r.records = append(r.records, timed(func() { a.Engine.List() }))
 	}
 	for last := range 3 {
 		d, err := startDaemon(ctx, binary, a.Dir)
@@ -277,7 +277,7 @@ func storm(ctx context.Context, dir string, pods []fleet.Pod, n int) error {
 	fmt.Printf("| %s | %s | %.2f | %s | %d | %d | %.1f | %.1f | %d |\n", millis(median(calm)), millis(median(hasty)), float64(median(hasty))/float64(median(calm)),
 		millis(quantile(hasty, 1)), n, meanwhile, after.Seconds(), took.Seconds(), a.Overflows()-lost)
 	for _, p := range pods {
-		st, err := a.Reconciler.Check(ctx, p.ID())
+		st, err := a.Engine.Check(ctx, p.ID())
 		if err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 // Package fleet fills a node with pods, without a cluster: namespaces, prepared
-// claims, and an agent that attaches them and keeps them true, wired of the parts
-// that `plumbline agent` is wired of. The runtime and the kubelet are the caller's
-// calls; an API server there is none.
+// claims, and the agent of reconcile/agent that attaches and repairs them, as during an outage of
+// the API server. The calls of the runtime and of the kubelet are the caller's.
 //
 // Every pod has the shape of the flagship topology, on dummy links, so that there
 // may be more pods than a card has functions. The benchmark holds hundreds of them,

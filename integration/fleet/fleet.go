@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -14,21 +13,19 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/reconcile/agent"
 	"github.com/plumbline/plumbline/reconcile/kernel"
-	"github.com/plumbline/plumbline/reconcile/metrics"
-	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
-	"github.com/plumbline/plumbline/reconcile/pod/gate"
-	"github.com/plumbline/plumbline/reconcile/watch"
-	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -58,26 +55,23 @@ type Options struct {
 	Log                *slog.Logger
 }
 
-// Agent is an agent without a cluster.
+// Agent is the agent of a node whose kubelet and container runtime are the test, and whose API
+// server does not answer.
 type Agent struct {
-	Options
-	Keeper     *attachment.Keeper
-	Reconciler *reconcile.Reconciler
-	Tally      *Tally
-	Store      *claims.Store
+	*agent.Agent
+	Tally *Tally
+	Dir   string // of all state
 
 	object v1alpha1.NetworkTopology
-	host   *kernel.Host
-	loop   *node.Loop
-	ear    *ear
+	tmp    string // has sockets
 	cancel context.CancelFunc
 	group  errgroup.Group
 	stop   func() error
 }
 
-// New wires an agent. It can attach pods; it checks none until Run.
-func New(o Options) (a *Agent, err error) {
-	a = &Agent{Options: o, Tally: &Tally{Metrics: metrics.New(metrics.Build{}, time.Now), mended: map[reconcile.SandboxID]bool{}}, cancel: func() {}}
+// New builds an agent. It can attach pods; it checks none until Run.
+func New(o Options) (*Agent, error) {
+	a := &Agent{Dir: o.Dir, Tally: &Tally{mended: map[reconcile.SandboxID]bool{}}, cancel: func() {}}
 	a.stop = sync.OnceValue(a.end)
 	if err := yaml.UnmarshalStrict([]byte(Topology), &a.object); err != nil {
 		return nil, err
@@ -86,69 +80,48 @@ func New(o Options) (a *Agent, err error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := journal.Open(o.Dir)
+	clients, err := noAPIServer()
 	if err != nil {
 		return nil, err
 	}
-	if a.host, err = kernel.Open(kernel.Options{}); err != nil {
+	if a.tmp, err = os.MkdirTemp("", "fleet-"); err != nil {
 		return nil, err
 	}
-	a.Reconciler = reconcile.New(reconcile.Options{
-		Registry: reg, Store: records, BootID: a.host.BootID(), Open: a.open, Recorder: a.Tally,
+	in := func(name string) string { return filepath.Join(a.tmp, name) }
+	a.Agent, err = agent.New(context.Background(), agent.Config{
+		NodeName: "fleet", StateDir: o.Dir, Clients: clients, Registry: reg,
+		NRISocket: in("nri.sock"), NRIIndex: "30", PluginDir: in("plugin"), RegistrarDir: in("registrar"), CDIDir: filepath.Join(o.Dir, "cdi"),
+		Proc: "/proc", Sys: "/sys", MetricsAddress: "127.0.0.1:0", InterfaceMetrics: 1024, RuleMetrics: 512,
+		Timeout: time.Minute, AttachTimeout: 5 * time.Minute, Resync: time.Minute,
+		Recorder: a.Tally, ReceiveBufferBytes: o.ReceiveBufferBytes, Log: o.Log, Now: time.Now,
 	})
-	if a.Store, err = claims.Open(claims.Options{
-		Dir: filepath.Join(o.Dir, "claims"), Locker: records, BootID: a.host.BootID(), Now: time.Now,
-	}); err != nil {
-		return nil, errors.Join(err, a.Stop())
-	}
-	a.Keeper = attachment.New(attachment.Options{
-		Store: a.Store, Engine: a.Reconciler, Yield: func() func() { return a.loop.Yield() }, Gate: gate.Dir(filepath.Join(o.Dir, "cdi")), Reporter: unheard{},
-		Refine: func(context.Context, *claims.Claim, [][]topology.StepResult) error { return nil }, Log: o.Log, Now: time.Now,
-	})
-	watcher, err := watch.New(watch.Options{ReceiveBufferBytes: o.ReceiveBufferBytes})
 	if err != nil {
-		return nil, errors.Join(err, a.Stop())
+		return nil, errors.Join(err, os.RemoveAll(a.tmp))
 	}
-	a.ear = &ear{Watcher: watcher, out: make(chan watch.Event)}
-	files := filepath.Join(o.Dir, "files")
-	if err := os.MkdirAll(files, 0o700); err != nil {
-		return nil, errors.Join(err, a.Stop())
-	}
-	a.loop = node.New(node.Options{
-		Dir: files, StateDir: o.Dir, Reconciler: a.Reconciler, Store: records, Damaged: records.Damaged, OtherVersions: records.OtherVersions, Contracts: reg,
-		BootID: a.host.BootID(), Sys: noDevices{}, Discover: func() ([]inventory.Device, error) { return nil, nil },
-		Watcher: a.ear, Recorder: a.Tally, Log: o.Log, Now: time.Now, Workers: 2, // as an agent has
-	})
 	return a, nil
 }
 
-func (a *Agent) open(path string) (reconcile.Domain, error) {
-	if path == "" {
-		return a.host.WithoutSandbox(), nil
+// noAPIServer returns clients of an API server at an address where nothing listens.
+func noAPIServer() (c agent.Clients, err error) {
+	config := &rest.Config{Host: "http://127.0.0.1:1"}
+	if c.Kube, err = kubernetes.NewForConfig(config); err == nil {
+		c.Nodes = c.Kube
+		c.Dynamic, err = dynamic.NewForConfig(config)
 	}
-	return a.Sandbox(path)
+	if err == nil {
+		c.Metadata, err = metadata.NewForConfig(config)
+	}
+	return c, err
 }
 
-// Sandbox opens a namespace, to observe or disturb it.
-func (a *Agent) Sandbox(path string) (reconcile.Domain, error) {
-	d, err := a.host.Sandbox(path)
-	if err != nil {
-		return nil, err
-	}
-	return d, nil
-}
-
-// Run starts the loop, and returns when every sandbox has had its first pass.
+// Run runs the agent, and returns when every sandbox has had its first pass.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, a.cancel = context.WithCancel(ctx)
-	a.group.Go(func() error { return a.ear.Run(ctx) })
-	a.group.Go(func() error { a.ear.forward(ctx); return nil })
 	a.group.Go(func() error {
 		defer a.cancel() // one that cannot begin never gets ready; Stop says why
-		return a.loop.Run(ctx)
+		return a.Agent.Run(ctx)
 	})
-	a.group.Go(func() error { a.Keeper.Run(ctx); return nil })
-	for a.loop.Ready() != nil {
+	for a.Checked() != nil {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -163,18 +136,8 @@ func (a *Agent) Stop() error { return a.stop() }
 
 func (a *Agent) end() error {
 	a.cancel()
-	err := a.group.Wait()
-	if a.ear != nil {
-		a.ear.Close()
-	}
-	if a.Store != nil {
-		err = errors.Join(err, a.Store.Close())
-	}
-	return errors.Join(err, a.host.Close())
+	return errors.Join(a.group.Wait(), a.Close(), os.RemoveAll(a.tmp))
 }
-
-// Overflows returns how often the watcher reported that the kernel has dropped notifications.
-func (a *Agent) Overflows() int64 { return a.ear.overflows.Load() }
 
 // Pod is a pod with a namespace and a claim.
 type Pod struct {
@@ -197,7 +160,7 @@ func (a *Agent) Make(number int) (Pod, error) {
 	if p.Netns, err = kernel.AddNamed(fmt.Sprintf("fleet-%d", number)); err != nil {
 		return p, err
 	}
-	return p, a.Store.Put(claims.Claim{
+	return p, a.Claims.Put(claims.Claim{
 		UID: p.Claim, Namespace: p.Namespace, Name: p.Name, Pod: claims.Pod{Name: p.Name, UID: p.UID},
 		Topologies: []claims.Topology{{Object: a.object}}, Prepared: time.Now(),
 	})
@@ -227,16 +190,20 @@ func (a *Agent) Start(ctx context.Context, from, to int) ([]Pod, error) {
 
 // Tally counts what the engine did.
 type Tally struct {
-	*metrics.Metrics
 	Passes, Changes, Dumps, Writes atomic.Int64
 
 	mu     sync.Mutex
 	mended map[reconcile.SandboxID]bool
 }
 
+// Drift implements reconcile.Recorder.
+func (*Tally) Drift(reconcile.SandboxID, string, []reconcile.Drift) {}
+
+// Forget implements reconcile.Recorder.
+func (*Tally) Forget(reconcile.SandboxID) {}
+
 // Pass implements reconcile.Recorder.
 func (t *Tally) Pass(p reconcile.Pass) {
-	t.Metrics.Pass(p)
 	t.Passes.Add(1)
 	t.Changes.Add(int64(len(p.Changes)))
 	t.Dumps.Add(int64(p.Dumps))
@@ -253,42 +220,4 @@ func (t *Tally) RepairedSandboxes() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.mended)
-}
-
-// ear is a watcher whose overflows are counted.
-type ear struct {
-	*watch.Watcher
-	out       chan watch.Event
-	overflows atomic.Int64
-}
-
-// Events implements node.Watcher.
-func (e *ear) Events() <-chan watch.Event { return e.out }
-
-func (e *ear) forward(ctx context.Context) {
-	for event := range e.Watcher.Events() {
-		if event.Reason == watch.Overflow {
-			e.overflows.Add(1)
-		}
-		select {
-		case e.out <- event:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// unheard is an API server that never answers.
-type unheard struct{}
-
-func (unheard) Attaching(attachment.Pod, claims.Claim, attachment.Progress) {}
-func (unheard) Attached(attachment.Pod, claims.Claim, []reconcile.Report)   {}
-func (unheard) Failed(attachment.Pod, claims.Claim, error)                  {}
-func (unheard) Updated(claims.Claim, string, int64, reconcile.Report)       {}
-func (unheard) Detached(claims.Claim)                                       {}
-
-// noDevices is the sysfs of a machine without any: no topology here needs one.
-type noDevices struct{}
-
-func (noDevices) Open(name string) (fs.File, error) {
-	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 }

@@ -112,7 +112,7 @@ func files(t *testing.T, dir string) string {
 func inSync(t *testing.T, a *fleet.Agent, running []fleet.Pod) {
 	t.Helper()
 	for _, p := range running {
-		if st, err := a.Reconciler.Check(ctxFor(t), p.ID()); err != nil || st.State != reconcile.InSync {
+		if st, err := a.Engine.Check(ctxFor(t), p.ID()); err != nil || st.State != reconcile.InSync {
 			t.Errorf("%s: %v, %+v", p.Name, err, st)
 		}
 	}

@@ -13,6 +13,7 @@ type Relay struct {
 	out   chan Event
 	host  func()
 	taken atomic.Bool
+	lost  atomic.Int64
 }
 
 // NewRelay returns a Relay of a Watcher's events, which calls host for each event
@@ -23,6 +24,9 @@ func NewRelay(in <-chan Event, host func()) *Relay {
 
 // Events returns the events that are passed on.
 func (r *Relay) Events() <-chan Event { return r.out }
+
+// Overflows returns how many events said that notifications were lost.
+func (r *Relay) Overflows() int64 { return r.lost.Load() }
 
 // Take passes events on until leave is called.
 func (r *Relay) Take() (leave func()) {
@@ -42,6 +46,9 @@ func (r *Relay) Run(ctx context.Context) {
 			}
 			if e.Host {
 				r.host()
+			}
+			if e.Reason == Overflow {
+				r.lost.Add(1)
 			}
 			if !r.taken.Load() {
 				continue

@@ -31,6 +31,10 @@ func TestRelay(t *testing.T) {
 		if e := <-r.Events(); !e.Host || host != 2 {
 			t.Errorf("the loop gets %+v of the host, %d were reported", e, host)
 		}
+		in <- Event{ID: "blue/ai", Reason: Overflow}
+		if <-r.Events(); r.Overflows() != 1 {
+			t.Errorf("%d events of lost notifications, want 1", r.Overflows())
+		}
 		leave()
 		in <- Event{ID: "dropped"}
 		in <- Event{ID: "dropped too"}

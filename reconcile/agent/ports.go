@@ -1,4 +1,4 @@
-package main
+package agent
 
 import (
 	"slices"
@@ -10,7 +10,7 @@ import (
 )
 
 // portsChanged forwards changes of the ports of a sandbox.
-func (s *serving) portsChanged(r ports.Report) {
+func (s *Agent) portsChanged(r ports.Report) {
 	s.plugin.HealthChanged()
 	s.failures.Report(r)
 	uid := r.Sandbox.Origin().ClaimUID

@@ -1,31 +1,35 @@
-package main
+package agent
 
 import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
-	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
-// recorder is the Recorder of the engine and of the loop: it counts, and reports the
-// drift of claims to the API server.
+// recorder is the Recorder of the engine and of the loop: it counts, reports the drift of claims to the
+// API server, and hands passes to others.
 type recorder struct {
 	*metrics.Metrics
-	ports *ports.Monitor
-	drift *claimstatus.DriftReport
+	drift  *claimstatus.DriftReport
+	others []reconcile.Recorder
 }
 
 // Pass implements reconcile.Recorder.
 func (r recorder) Pass(p reconcile.Pass) {
 	r.Metrics.Pass(p)
 	r.drift.Pass(p)
-	r.ports.Pass(p)
+	for _, o := range r.others {
+		o.Pass(p)
+	}
 }
 
 // Drift implements reconcile.Recorder.
 func (r recorder) Drift(id reconcile.SandboxID, topology string, drift []reconcile.Drift) {
 	r.Metrics.Drift(id, topology, drift)
 	r.drift.Drift(id, topology, drift)
+	for _, o := range r.others {
+		o.Drift(id, topology, drift)
+	}
 }
 
 // Contended implements node.Recorder.
@@ -38,5 +42,7 @@ func (r recorder) Contended(id reconcile.SandboxID, topology string, contended [
 func (r recorder) Forget(id reconcile.SandboxID) {
 	r.Metrics.Forget(id)
 	r.drift.Forget(id)
-	r.ports.Forget(id)
+	for _, o := range r.others {
+		o.Forget(id)
+	}
 }
