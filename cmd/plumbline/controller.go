@@ -28,6 +28,7 @@ import (
 
 	"github.com/plumbline/plumbline/topology/admission"
 	"github.com/plumbline/plumbline/topology/controller"
+	"github.com/plumbline/plumbline/topology/exposure"
 )
 
 // controllerCommand holds the flags of the controller command.
@@ -210,11 +211,12 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 		return fmt.Errorf("claims: %w", err)
 	}
 	contracts := &controller.Contracts{Reader: mgr.GetClient(), BuiltIn: a.registry}
-	topologies := &controller.Controller{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Claims: claims, Contracts: contracts, Recorder: recorder, Log: log, Now: time.Now, Interval: c.interval}
+	compiled := &exposure.Compiled{}
+	topologies := &controller.Controller{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Claims: claims, Contracts: contracts, Policies: compiled, Recorder: recorder, Log: log, Now: time.Now, Interval: c.interval}
 	if err := topologies.Setup(mgr); err != nil {
 		return err
 	}
-	policies := &controller.Policies{Client: mgr.GetClient(), Log: log, Interval: c.interval}
+	policies := &controller.Policies{Client: mgr.GetClient(), Log: log, Interval: c.interval, Compiled: compiled}
 	if err := policies.Setup(mgr); err != nil {
 		return err
 	}
@@ -238,7 +240,7 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 		return nil
 	}}
 	if c.port != 0 {
-		decisions := admission.New(mgr.GetClient(), contracts, claims.Users)
+		decisions := admission.New(mgr.GetClient(), contracts, compiled, claims.Users)
 		decisions.AllNetworkQoS = c.networkQoS == "all"
 		decisions.Register(mgr.GetWebhookServer())
 		ready["webhook"] = mgr.GetWebhookServer().StartedChecker()

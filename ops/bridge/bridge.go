@@ -54,7 +54,8 @@ var Op = ops.New(contract.Contract{
 	Description: `As a root step: creates a veth pair, one end in the sandbox, the other a port of a bridge on the
 host. A bridge that does not exist is created, and deleted with its last port; an existing one keeps
 its address, MAC and settings, and is refused if its VLAN filtering or MTU does not fit the config.
-A device that is allocated to the step has to be a bridge, and is that bridge.
+A device that is allocated to the step has to be a bridge, and is that bridge. In a cluster that is a share of
+it, which a DeviceExposurePolicy has to offer ([shared devices](../policies.md#shared-devices)).
 
 As a derived step: creates a bridge in the sandbox whose ports are the last interfaces of the
 dependencies.

@@ -19,7 +19,8 @@ var Op = ops.New(contract.Contract{
 	Type:    "macvlan",
 	Summary: "Create a macvlan link.",
 	Description: `In a cluster a root step requests a share of its master, which a DeviceExposurePolicy has to offer: without one
-pods stay Pending ([shared devices](../policies.md#shared-devices)).
+pods stay Pending, and the condition Shared of the topology is False, with a policy to apply
+([shared devices](../policies.md#shared-devices)).
 
 Creates a link with a MAC of its own on a master. The master is not moved; for a root step it is on
 the host, also if it is an allocated device. Without a mac it has one that no other sandbox has, and that

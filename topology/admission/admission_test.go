@@ -33,7 +33,7 @@ func TestMessage(t *testing.T) {
 
 // TestPasses covers requests that need nothing of the cluster: there is none here.
 func TestPasses(t *testing.T) {
-	w := New(nil, nil, nil)
+	w := New(nil, nil, nil, nil)
 	for name, r := range map[string]admissionv1.AdmissionRequest{
 		"deletion":    {Operation: admissionv1.Delete},
 		"subresource": {Operation: admissionv1.Update, SubResource: "status"},

@@ -20,6 +20,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/topology/controller"
+	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -41,7 +42,7 @@ func unready(t *testing.T) *Webhook {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(reader, &controller.Contracts{Reader: reader, BuiltIn: registry}, nil)
+	return New(reader, &controller.Contracts{Reader: reader, BuiltIn: registry}, &exposure.Compiled{}, nil)
 }
 
 func request(group, kind, object string) admission.Request {
@@ -72,9 +73,9 @@ func TestUndecided(t *testing.T) {
 		{name: "a claim that is none", webhook: unready(t), request: request(group, "ResourceClaim", `{"spec":7}`), why: "decode the object"},
 		{name: "a claim of any size", webhook: unready(t), request: request(group, "ResourceClaim", strings.Repeat(" ", maxObject+1)), why: "bytes"},
 		{name: "a claim of any number of requests", webhook: unready(t), request: request(group, "ResourceClaim", many), why: "more requests"},
-		{name: "a fault of ours", webhook: New(nil, nil, nil), request: request(group, "ResourceClaim", gpu), why: "a fault of the webhook"},
+		{name: "a fault of ours", webhook: New(nil, nil, nil, nil), request: request(group, "ResourceClaim", gpu), why: "a fault of the webhook"},
 		{name: "a topology", webhook: unready(t), request: request(v1alpha1.GroupVersion.Group, v1alpha1.Kind, someTopology), why: "schemas", refused: true},
-		{name: "a fault in a topology", webhook: New(nil, nil, nil), request: request(v1alpha1.GroupVersion.Group, v1alpha1.Kind, someTopology), why: "a fault of the webhook", refused: true},
+		{name: "a fault in a topology", webhook: New(nil, nil, nil, nil), request: request(v1alpha1.GroupVersion.Group, v1alpha1.Kind, someTopology), why: "a fault of the webhook", refused: true},
 	} {
 		a := c.webhook.Handle(t.Context(), c.request)
 		switch text := strings.Join(a.Warnings, "\n"); {

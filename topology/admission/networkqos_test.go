@@ -39,7 +39,7 @@ func TestNetworkQoS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw := `{"apiVersion":"k8s.ovn.org/v1alpha1","kind":"NetworkQoS","metadata":{"name":"q","namespace":"ai"},"spec":{"priority":1,` + tt.spec + `}}`
-			w := New(nil, nil, nil)
+			w := New(nil, nil, nil, nil)
 			w.AllNetworkQoS = tt.all
 			a := w.Handle(t.Context(), networkQoSRequest(raw))
 			if a.Allowed == tt.refused {
@@ -77,7 +77,7 @@ func TestNetworkQoSBounds(t *testing.T) {
 		}
 		rules = append(rules, `{"dscp":99,"classifier":{"to":[`+strings.Join(to, ",")+`]}}`)
 	}
-	w := New(nil, nil, nil)
+	w := New(nil, nil, nil, nil)
 	raw := `{"metadata":{"name":"q","namespace":"ai"},"spec":{"priority":1,"egress":[` + strings.Join(rules, ",") + `]}}`
 	if a := w.Handle(t.Context(), networkQoSRequest(raw)); !a.Allowed || len(a.Warnings) != 1 || len(a.Warnings[0]) > maxWarning {
 		t.Errorf("warnings: %q", a.Warnings)

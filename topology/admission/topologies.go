@@ -54,6 +54,9 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 	if err := w.role(ctx, o, &a); err != nil {
 		return a, err
 	}
+	if err := w.unshared(ctx, t, set, &a); err != nil {
+		return a, err
+	}
 	classes, err := controller.Classes(o, t, set)
 	if err != nil {
 		return a, err
@@ -99,6 +102,22 @@ func (w *Webhook) role(ctx context.Context, o *v1alpha1.NetworkTopology, a *answ
 		if others[i].Name != o.Name {
 			a.warn("NetworkTopology %q has the role %q, too: on nodes that both select, the older one counts", others[i].Name, o.Spec.Role)
 		}
+	}
+	return nil
+}
+
+// unshared warns of steps that request shares of devices which no policy shares yet.
+func (w *Webhook) unshared(ctx context.Context, t *topology.Topology, set contract.Set, a *answer) error {
+	shared := validity.Shared(t, set)
+	if len(shared) == 0 {
+		return nil
+	}
+	missing, err := controller.Unshared(ctx, w.reader, w.policies, shared)
+	if err != nil {
+		return err
+	}
+	for _, s := range missing {
+		a.warn("NetworkTopology %q, %s", t.Name, s.Message())
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/controller"
+	"github.com/plumbline/plumbline/topology/exposure"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -58,7 +59,7 @@ func TestWarningsOfEdits(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		w := New(nil, nil, func(name string, uid types.UID) int {
+		w := New(nil, nil, nil, func(name string, uid types.UID) int {
 			if name != "t" || uid != "u" {
 				t.Errorf("claims of %q (%s) are counted", name, uid)
 			}
@@ -82,7 +83,7 @@ func TestWarningOfSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := New(nil, &controller.Contracts{BuiltIn: registry}, nil)
+	w := New(nil, &controller.Contracts{BuiltIn: registry}, &exposure.Compiled{}, nil)
 	for object, want := range map[string][]string{
 		`{"metadata":{"name":"s"},"spec":{"cniType":"vlan"}}`:                                                {`step type "vlan" is built in and validated by its own contract: CNIPluginSchema "s" changes nothing`},
 		`{"metadata":{"name":"s","labels":{"networking.dra.io/built-in":"true"}},"spec":{"cniType":"vlan"}}`: nil,

@@ -22,6 +22,7 @@ import (
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/fault"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -35,6 +36,7 @@ type Webhook struct {
 
 	reader    client.Reader
 	contracts *controller.Contracts
+	policies  *exposure.Compiled
 	users     func(name string, uid types.UID) int
 
 	judging *semaphore.Weighted
@@ -51,8 +53,8 @@ const (
 // New returns a Webhook. reader is a cache with the indexes of controller.Index, so that an
 // answer takes some lookups and no scan of all objects; users returns how many claims are
 // allocated for a topology.
-func New(reader client.Reader, contracts *controller.Contracts, users func(name string, uid types.UID) int) *Webhook {
-	return &Webhook{reader: reader, contracts: contracts, users: users, judging: semaphore.NewWeighted(maxJudging), waiting: semaphore.NewWeighted(maxJudging + maxWaiting)}
+func New(reader client.Reader, contracts *controller.Contracts, policies *exposure.Compiled, users func(name string, uid types.UID) int) *Webhook {
+	return &Webhook{reader: reader, contracts: contracts, policies: policies, users: users, judging: semaphore.NewWeighted(maxJudging), waiting: semaphore.NewWeighted(maxJudging + maxWaiting)}
 }
 
 // maxObject bounds what is decoded; the API server stores less.

@@ -26,10 +26,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/exposure"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/validity"
@@ -40,6 +42,7 @@ import (
 //
 //	networking.dra.io     networktopologies         get list watch patch (finalizers)
 //	networking.dra.io     networktopologies/status  update
+//	networking.dra.io     deviceexposurepolicies    get list watch
 //	resource.k8s.io       deviceclasses             get list watch create update delete
 //	resource.k8s.io       resourceclaims            get list watch
 //	resource.k8s.io       resourceclaimtemplates    get list watch create update delete
@@ -54,6 +57,7 @@ type Controller struct {
 	Live      client.Reader // reads from the API server
 	Claims    *Claims
 	Contracts *Contracts
+	Policies  *exposure.Compiled
 	Recorder  events.EventRecorder
 	Log       *slog.Logger
 	Now       func() time.Time
@@ -72,6 +76,9 @@ func (c *Controller) Setup(mgr manager.Manager) error {
 		Named("networktopology").
 		Watches(&v1alpha1.NetworkTopology{}, &edits{Controller: c}).
 		Watches(&resourceapi.DeviceClass{}, handler.EnqueueRequestsFromMapFunc(c.forClass)).
+		Watches(&v1alpha1.DeviceExposurePolicy{}, handler.EnqueueRequestsFromMapFunc(c.forPolicy), builder.WithPredicates(predicate.Funcs{
+			UpdateFunc: func(u event.UpdateEvent) bool { return edited(u.ObjectOld, u.ObjectNew) },
+		})).
 		Watches(&schemav1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(c.forSchema)).
 		Watches(&resourceapi.ResourceClaimTemplate{}, handler.EnqueueRequestsFromMapFunc(c.forTemplate)).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(c.forNamespace), builder.WithPredicates(relabelled)).
@@ -384,6 +391,10 @@ func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, f
 		return
 	}
 	found.Steps = len(t.Steps)
+	if found.Shares, err = c.shares(ctx, t, set); err != nil {
+		found.Err = err
+		return
+	}
 	if found.Unknown = Unknown(t, c.Contracts.BuiltIn); len(found.Unknown) > 0 {
 		return
 	}
@@ -583,6 +594,7 @@ func (c *Controller) report(ctx context.Context, o *v1alpha1.NetworkTopology, fo
 	case before == nil || before.Status != metav1.ConditionTrue:
 		c.event(o, corev1.EventTypeNormal, "Programmed", "Program", after.Message)
 	}
+	c.emitUnshared(o, &s)
 	c.emitRollout(o, &s)
 	return c.write(ctx, o, s)
 }

@@ -13,7 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -38,8 +37,7 @@ type Policies struct {
 	Client   client.Client
 	Log      *slog.Logger
 	Interval time.Duration
-
-	compiled map[types.UID]*exposure.Policy // used by the only worker
+	Compiled *exposure.Compiled
 }
 
 // Setup registers the controller with a manager.
@@ -63,7 +61,7 @@ func (c *Policies) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	}
 	sums := Sum(objects.Items, reports.Items)
 	read := map[string]*exposure.Policy{}
-	for _, p := range c.read(objects.Items) {
+	for _, p := range c.Compiled.Read(objects.Items) {
 		read[p.Name] = p
 	}
 	var errs []error
@@ -84,24 +82,6 @@ func (c *Policies) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 		}
 	}
 	return reconcile.Result{}, errors.Join(errs...)
-}
-
-// read compiles the policies that have changed.
-func (c *Policies) read(objects []v1alpha1.DeviceExposurePolicy) []*exposure.Policy {
-	kept := map[types.UID]*exposure.Policy{}
-	var all []*exposure.Policy
-	for i := range objects {
-		o := &objects[i]
-		p := c.compiled[o.UID]
-		if p == nil || p.Generation != o.Generation {
-			p = exposure.New(o)
-		}
-		kept[o.UID] = p
-		all = append(all, p)
-	}
-	c.compiled = kept
-	ordered, _ := exposure.Limit(all)
-	return ordered
 }
 
 // PolicySum is the sum of all nodes' reports on one policy.

@@ -31,6 +31,8 @@ type Outcome struct {
 	NotReady func(node string) time.Duration
 	// Templates is nil if the pass ended before them.
 	Templates *Templates
+	// Shares is nil if the pass ended before them.
+	Shares *Shares
 }
 
 // The reasons of conditions that are not fault kinds.
@@ -80,6 +82,13 @@ func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopolo
 		set(templatesCondition(*found.Templates))
 	default:
 		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionClaimTemplates)
+	}
+	switch {
+	case found.Shares == nil: // as before
+	case found.Shares.Steps > 0:
+		set(found.Shares.condition())
+	default:
+		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionShared)
 	}
 	rollOut(o, found, &s)
 	return s

@@ -379,8 +379,9 @@ type NetworkTopologyStatus struct {
 
 	// Conditions of the topology: Valid (the steps make sense), Programmed (the
 	// DeviceClasses match the steps), Ready (both), InUse (claims are allocated for it),
-	// with the update policy InPlace Updated (all running pods run this generation), and
-	// with a claim template ClaimTemplates (all namespaces chosen have it).
+	// with the update policy InPlace Updated (all running pods run this generation),
+	// with a claim template ClaimTemplates (all namespaces chosen have it), and with a root
+	// step that has a share of a host's device Shared (a DeviceExposurePolicy shares one).
 	//
 	// +listType=map
 	// +listMapKey=type
@@ -489,6 +490,8 @@ const (
 	ConditionUpdated    = "Updated"    // all running pods run this generation
 
 	ConditionClaimTemplates = "ClaimTemplates" // the namespaces chosen have the ResourceClaimTemplate
+
+	ConditionShared = "Shared" // a DeviceExposurePolicy shares the device of each root step that has a share
 )
 
 // Finalizer delays the removal of a topology until its classes are deleted, and by some

@@ -145,10 +145,8 @@ func outside(s *topology.Step, pool string, layout *addresspool.Layout) (notes [
 
 // policies are notes on devices that the steps of a topology share, and that no policy of the files shares.
 func (o Objects) policies(ctx context.Context, t *topology.Topology, set contract.Set) (notes []string) {
-	for _, s := range Shared(t, set) {
-		if !slices.ContainsFunc(o.Policies, func(p *exposure.Policy) bool { return p.MayShare(ctx, s.Type, s.Master) }) {
-			notes = append(notes, s.Message())
-		}
+	for _, s := range Unshared(ctx, Shared(t, set), o.Policies) {
+		notes = append(notes, s.Message())
 	}
 	return notes
 }

@@ -1,13 +1,16 @@
 package validity
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/exposure"
 )
 
 // namedDevices are notes on steps whose config names a device: the command line takes it, and a claim has the device
@@ -78,6 +81,16 @@ func Shared(t *topology.Topology, set contract.Set) (out []Sharing) {
 		}
 		master, _ := claim.Below(s, c)
 		out = append(out, Sharing{Step: s.Name, Type: s.Type, Master: master, Network: claim.MasterNet(s, c), Optional: s.Selector == "" && len(requested) > 1})
+	}
+	return out
+}
+
+// Unshared returns those whose device no policy shares, so that no device satisfies their requests.
+func Unshared(ctx context.Context, shared []Sharing, policies []*exposure.Policy) (out []Sharing) {
+	for _, s := range shared {
+		if !slices.ContainsFunc(policies, func(p *exposure.Policy) bool { return p.MayShare(ctx, s.Type, s.Master) }) {
+			out = append(out, s)
+		}
 	}
 	return out
 }

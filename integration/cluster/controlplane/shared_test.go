@@ -3,6 +3,7 @@
 package controlplane_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -11,9 +12,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 const (
@@ -219,6 +222,89 @@ func (b *bench) shared(t *testing.T) {
 		}
 		b.mustKubectl(t, "", "delete", "deviceexposurepolicy", "pool")
 	})
+}
+
+// uplinked has a step that shares an interface of the host, and one that shares a bridge.
+const uplinked = `{apiVersion: networking.dra.io/v1alpha1, kind: NetworkTopology, metadata: {name: uplinked}, spec: {steps: [
+  {name: net, type: macvlan, config: {master: enp3s0f0}}, {name: hall, type: bridge, config: {bridge: br0}}]}}`
+
+// unshared holds that the condition of a topology says that its devices are not shared, with a policy that can be
+// pasted, and follows the policies.
+func (b *bench) unshared(t *testing.T) {
+	b.mustKubectl(t, uplinked, "create", "-f", "-")
+	says := func(what string, status metav1.ConditionStatus, words ...string) string {
+		t.Helper()
+		var message string
+		b.eventually(t, what, func() error {
+			c := meta.FindStatusCondition(b.topology(t, "uplinked").Status.Conditions, v1alpha1.ConditionShared)
+			if c == nil || c.Status != status {
+				return fmt.Errorf("condition %+v", c)
+			}
+			for _, w := range words {
+				if w, without := strings.CutPrefix(w, "no "); strings.Contains(c.Message, w) == without {
+					return fmt.Errorf("condition %+v, want %q", c, w)
+				}
+			}
+			message = c.Message
+			return nil
+		})
+		return message
+	}
+	message := says("no policy", metav1.ConditionFalse, `step "net": requests a share of "enp3s0f0" of the host`, `step "hall": requests a share of "br0"`)
+	b.event(t, "uplinked", "NoDeviceExposurePolicy", `step "net": requests a share of "enp3s0f0"`)
+	b.ready(t, "uplinked", metav1.ConditionTrue)
+	lines := strings.Split(message, "\n")
+	if len(lines) != 2 {
+		t.Fatalf("message\n%s", message)
+	}
+	pasted := func(line string) string {
+		return line[strings.Index(line, "{apiVersion") : strings.LastIndex(line, "}")+1]
+	}
+	b.mustKubectl(t, pasted(lines[0]), "create", "--validate=strict", "-f", "-")
+	says("one policy", metav1.ConditionFalse, `step "hall"`, `no step "net"`)
+	b.mustKubectl(t, pasted(lines[1]), "create", "--validate=strict", "-f", "-")
+	says("both policies", metav1.ConditionTrue)
+	b.still(t, b.topology(t, "uplinked"))
+	b.mustKubectl(t, "", "patch", "devpol", "share-for-net", "--type=merge", "-p", `{"spec":{"exposure":{"supportedCNIPlugins":[{"name":"ipvlan"}]}}}`)
+	says("edited for other steps", metav1.ConditionFalse, `step "net"`)
+	b.mustKubectl(t, "", "patch", "devpol", "share-for-net", "--type=merge", "-p", `{"spec":{"exposure":{"supportedCNIPlugins":null}}}`)
+	says("edited back", metav1.ConditionTrue)
+	b.mustKubectl(t, "", "delete", "devpol", "share-for-hall")
+	says("deleted", metav1.ConditionFalse, `step "hall"`)
+	b.mustKubectl(t, strings.Replace(uplinked, `{name: net, type: macvlan, config: {master: enp3s0f0}}, {name: hall, type: bridge, config: {bridge: br0}}`, `{name: net, type: host-device}`, 1), "apply", "-f", "-")
+	b.eventually(t, "no step has a share", func() error {
+		o := b.topology(t, "uplinked")
+		if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionShared); c != nil || o.Status.ObservedGeneration != o.Generation {
+			return fmt.Errorf("status %+v", o.Status)
+		}
+		return nil
+	})
+	b.mustKubectl(t, "", "delete", "devpol", "share-for-net")
+	b.mustKubectl(t, "", "delete", "nettopo", "uplinked", "--timeout=30s")
+}
+
+// warnedOfShares holds the warnings of admission about them.
+func (b *bench) warnedOfShares(t *testing.T) {
+	said := func() string {
+		out, err := b.Kubectl(t.Context(), strings.NewReader(uplinked), "create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
+		if err != nil {
+			return err.Error()
+		}
+		return string(out)
+	}
+	for _, want := range []string{`Warning: NetworkTopology "uplinked", step "net": requests a share of "enp3s0f0" of the host: pods stay Pending without a DeviceExposurePolicy that shares it, such as {`, `step "hall"`} {
+		if text := said(); !strings.Contains(text, want) {
+			t.Errorf("said\n%s\nwant %s", text, want)
+		}
+	}
+	b.mustKubectl(t, policy("all", "{exposure: {allowMultipleAllocations: true}}"), "create", "-f", "-")
+	b.eventually(t, "the webhook knows the policy", func() error {
+		if text := said(); strings.Contains(text, "requests a share") {
+			return errors.New(text)
+		}
+		return nil
+	})
+	b.mustKubectl(t, "", "delete", "devpol", "all")
 }
 
 // addressed lets the scheduler choose the master of each interface by the network that the host
