@@ -62,10 +62,16 @@ func (r *Reconciler) Release(ctx context.Context, id SandboxID) (rep Report, err
 func (r *Reconciler) AwaitRelease(ctx context.Context, id SandboxID) (Report, error) {
 	deadline := r.opts.Now().Add(r.opts.Patience)
 	var changes []netstate.Change
+	var notes []string
 	for wait := 5 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		rep, err := r.Release(ctx, id)
 		changes = append(changes, rep.Changes...)
-		rep.Changes, rep.Unchanged = changes, len(changes) == 0
+		for _, n := range rep.Notes {
+			if !slices.Contains(notes, n) {
+				notes = append(notes, n)
+			}
+		}
+		rep.Changes, rep.Unchanged, rep.Notes = changes, len(changes) == 0, notes
 		if fault.Of(err) != fault.NotReady || !r.opts.Now().Before(deadline) || !sleep(ctx, wait) {
 			return rep, err
 		}

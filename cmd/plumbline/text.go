@@ -151,6 +151,7 @@ func (t text) apply(sb reconcile.Sandbox, rep reconcile.Report) {
 func (t text) deleted(sb reconcile.Sandbox, rep reconcile.Report) {
 	t.header(sb)
 	t.changes(sb.Topology, rep.Changes)
+	t.notes(rep.Notes)
 	t.line("")
 	t.line("%s", t.bold(fmt.Sprintf("Deleted: sandbox %s, %s undone.", sb.ID, count(len(rep.Changes), "change"))))
 }

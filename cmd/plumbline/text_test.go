@@ -71,6 +71,25 @@ Plan: 1 to create, 1 to change, 1 to replace, 1 to delete. 1 step to be planned 
 	}
 }
 
+// What a release could not restore on the host is said.
+func TestDeletedNotes(t *testing.T) {
+	var out bytes.Buffer
+	sb := reconcile.Sandbox{ID: "blue/ai", Netns: "/run/netns/blue", Topology: &topology.Topology{Name: "ai", Steps: []topology.Step{{Name: "data", Type: "vlan"}}}}
+	text{&out, false}.deleted(sb, reconcile.Report{Changes: []netstate.Change{{Step: "data", Before: vlan(100)}}, Notes: []string{"route 10.0.0.0/8 of the host is not restored"}})
+	want := `topology "ai" in namespace "blue" (sandbox blue/ai)
+
+step "data" (vlan)
+  - link data0
+
+note: route 10.0.0.0/8 of the host is not restored
+
+Deleted: sandbox blue/ai, 1 change undone.
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("delete (-want +got):\n%s", diff)
+	}
+}
+
 func TestNoColoursForFilesAndPipes(t *testing.T) {
 	f, err := os.Create(t.TempDir() + "/out")
 	if err != nil {
