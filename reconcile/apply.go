@@ -245,9 +245,15 @@ func (p *pass) applySome(ctx context.Context, some []netstate.Change, patience t
 	if b, batches := p.domain.(Batcher); batches && len(some) > 1 {
 		apply = func() error { return b.ApplyAll(ctx, some) }
 	}
-	wait := 10 * time.Millisecond
+	wait, taken := 10*time.Millisecond, 0
 	for {
 		err := apply()
+		if a, ok := some[0].After.(netstate.Addr); ok && errors.Is(err, ErrAddressTaken) && taken < maxTaken {
+			if err = p.takeAddress(ctx, a, err); err == nil {
+				taken++
+				continue
+			}
+		}
 		if err == nil || fault.Of(err) != fault.NotReady || p.r.opts.Now().Sub(start) >= patience {
 			return err
 		}

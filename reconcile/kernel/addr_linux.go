@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -266,6 +267,8 @@ func family(a netip.Addr) uint8 {
 
 func (s *Sandbox) explainAddr(ctx context.Context, a netstate.Addr, err error) error {
 	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return fault.New(fault.Conflict, fmt.Errorf("%w: %w", reconcile.ErrAddressTaken, err))
 	case errors.Is(err, unix.EACCES):
 		return because(fault.Unsupported, err, "IPv6 is disabled on %s (sysctl disable_ipv6)", where(a.Link))
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOBUFS): // by kernel version
