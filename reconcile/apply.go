@@ -322,6 +322,14 @@ func settles(plan *ops.Plan) time.Duration {
 	return time.Duration(plan.SettlesMillis) * time.Millisecond
 }
 
+// sooner is the shorter of two times, of which 0 is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
 // announcer is a domain that tells the neighbors of links which addresses these have.
 type announcer interface {
 	Announce(links []netstate.Link, addresses []netstate.Addr) error
@@ -334,7 +342,10 @@ func (p *pass) announce(plan *ops.Plan) {
 	if !ok || len(p.executed) == 0 {
 		return
 	}
-	addresses := plan.Announced(p.snapshot)
+	p.send(domain, plan.Announced(p.snapshot))
+}
+
+func (p *pass) send(domain announcer, addresses []netstate.Addr) {
 	if len(addresses) == 0 {
 		return
 	}
@@ -347,8 +358,9 @@ func (p *pass) announce(plan *ops.Plan) {
 func (p *pass) finish(plan *ops.Plan) (Report, error) {
 	p.r.remember(p.sandbox.ID, p.onDemand)
 	p.announce(plan)
+	later := p.announceCarriers(plan)
 	rep := Report{
-		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results, Notes: append(p.notes, plan.Notes...), Settles: settles(plan),
+		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results, Notes: append(p.notes, plan.Notes...), Settles: sooner(settles(plan), later),
 		Unchanged: len(p.executed) == 0,
 	}
 	p.recovered = rep.Unchanged && p.trigger == TriggerRepair && p.before.Phase == Failed
@@ -357,7 +369,7 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 			return rep, nil
 		}
 		if early := p.r.readdress(p.sandbox.ID, p.record.Updated); early > 0 {
-			rep.Settles = early
+			rep.Settles = sooner(early, later)
 			return rep, nil
 		}
 		p.readdressed = true

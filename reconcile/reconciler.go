@@ -46,6 +46,8 @@ type Reconciler struct {
 	onDemand map[SandboxID][]netstate.Object
 	// readdressed is for sandboxes with addresses that the network gives.
 	readdressed map[SandboxID]readdressing
+	// dark is for sandboxes with links without carrier.
+	dark map[SandboxID]dark
 }
 
 // New returns a Reconciler.
@@ -59,7 +61,7 @@ func New(opts Options) *Reconciler {
 	if opts.Recorder == nil {
 		opts.Recorder = nopRecorder{}
 	}
-	return &Reconciler{opts: opts, onDemand: map[SandboxID][]netstate.Object{}, readdressed: map[SandboxID]readdressing{}}
+	return &Reconciler{opts: opts, onDemand: map[SandboxID][]netstate.Object{}, readdressed: map[SandboxID]readdressing{}, dark: map[SandboxID]dark{}}
 }
 
 // Report is the result of a pass.
