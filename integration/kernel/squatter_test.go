@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -59,5 +60,36 @@ func squat(t *testing.T, mode, with string) {
 	}
 	if now := s.run("$ip -o address show | sed s/tentative//"); now != before {
 		t.Errorf("addresses of the first pod before and after that:\n%s\n%s", before, now)
+	}
+}
+
+// TestPersistentSquatter: a pod that adds the address again and again keeps no other pod from it for long, and a
+// refused attempt ends.
+func TestPersistentSquatter(t *testing.T) {
+	l, s := newLane(t), &foreignWriter{t: t}
+	virtualCard(t, "nic0")
+	s.run("ip link set nic0 up")
+	r := l.engine(nil)
+	step := "    - {name: net, type: ipvlan, config: {master: nic0, addresses: [192.0.2.%d/24]}}\n"
+	first, next := box(newNetns(t), parse(t, "t", fmt.Sprintf(step, 1))), box(newNetns(t), parse(t, "t", fmt.Sprintf(step, 2)))
+	if _, err := r.Ensure(ctxFor(t), first); err != nil {
+		t.Fatal(err)
+	}
+	loop := exec.CommandContext(t.Context(), "sh", "-c", "while :; do echo address replace 192.0.2.2/32 dev net1; done | ip -n "+filepath.Base(first.Netns)+" -force -batch - 2>/dev/null")
+	if err := loop.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = loop.Process.Kill(); _ = loop.Wait() }()
+	var err error
+	for range 50 {
+		if _, err = r.Ensure(ctxFor(t), next); err == nil {
+			break
+		}
+		if detail := fault.Detail(err); fault.Of(err) != fault.Conflict || !strings.Contains(detail, string(first.ID)) {
+			t.Fatalf("%v (%s)", err, detail)
+		}
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
