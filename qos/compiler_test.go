@@ -16,6 +16,7 @@ import (
 
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/v1alpha1"
+	topologyv1alpha1 "github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // world is the input of a compiler in its raw form, and the oracle: it decides about a
@@ -297,11 +298,11 @@ type outcome struct {
 	rules map[types.NamespacedName][][]qos.Rule
 	sets  map[qos.SetID][]netip.Addr
 	// written are the sets of each object as its status has them.
-	written map[types.NamespacedName]*v1alpha1.Destinations
+	written map[types.NamespacedName]*topologyv1alpha1.Destinations
 }
 
 func (w *world) outcome(c *qos.Compiler) outcome {
-	out := outcome{map[types.NamespacedName][][]qos.Rule{}, map[qos.SetID][]netip.Addr{}, map[types.NamespacedName]*v1alpha1.Destinations{}}
+	out := outcome{map[types.NamespacedName][][]qos.Rule{}, map[qos.SetID][]netip.Addr{}, map[types.NamespacedName]*topologyv1alpha1.Destinations{}}
 	for key := range w.objects {
 		out.written[key] = written(c, key)
 	}
@@ -319,7 +320,7 @@ func (w *world) outcome(c *qos.Compiler) outcome {
 }
 
 // written is what is written of the sets of an object.
-func written(c *qos.Compiler, key types.NamespacedName) *v1alpha1.Destinations {
+func written(c *qos.Compiler, key types.NamespacedName) *topologyv1alpha1.Destinations {
 	sets, over := c.Sets(key)
 	return qos.WriteSets(1, sets, over)
 }

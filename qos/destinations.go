@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Set is the addresses that the pods of a destination have on a network.
@@ -76,7 +76,7 @@ func (c *Compiler) Sets(key types.NamespacedName) (sets []Set, over Over) {
 	return sets, ""
 }
 
-// WriteSets returns sets as the status of an object has them. More addresses than one object
+// WriteSets returns sets as a NetworkQoSDestinations has them. More addresses than one object
 // may have are counted, and none is listed: with some of them a rule would decide about other
 // packets than it says.
 func WriteSets(generation int64, sets []Set, over Over) *v1alpha1.Destinations {

@@ -288,55 +288,6 @@ type Status struct {
 	// +listMapKey=backend
 	// +kubebuilder:validation:MaxItems=4
 	Backends []Backend `json:"backends,omitempty"`
-
-	// Destinations are the addresses of the pods that rules have as a destination, on the
-	// topologies that the object covers.
-	//
-	// +optional
-	// +structType=atomic
-	Destinations *Destinations `json:"destinations,omitempty"`
-}
-
-// MaxDestinationAddresses bounds the addresses of pods in the status of an object. An interface
-// may have as many filters.
-const MaxDestinationAddresses = 1024
-
-// Destinations are the addresses of the pods that rules have as a destination.
-type Destinations struct {
-	// ObservedGeneration is the generation of the object that they were selected by.
-	ObservedGeneration int64 `json:"observedGeneration"`
-
-	// Sets are the addresses, for each destination and topology with some.
-	//
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=1024
-	Sets []DestinationSet `json:"sets,omitempty"`
-
-	// TooMany is 1025 if there are more than 1024 addresses, or more pods than are counted of all objects
-	// of the namespace. Then none is listed, and the object has no effect.
-	//
-	// +optional
-	TooMany int32 `json:"tooMany,omitempty"`
-}
-
-// DestinationSet is the addresses that the pods of one destination have on a topology.
-type DestinationSet struct {
-	// Rule is an index in spec.egress, and To one in its classifier.to.
-	Rule int32 `json:"rule"`
-	To   int32 `json:"to"`
-
-	// Topology is the name of a NetworkTopology.
-	//
-	// +kubebuilder:validation:MaxLength=63
-	Topology string `json:"topology"`
-
-	// Addresses without prefix lengths.
-	//
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=1024
-	// +kubebuilder:validation:items:MaxLength=45
-	Addresses []string `json:"addresses"`
 }
 
 // Backend is what came of the object where one backend enforces it.

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos"
-	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // QoSDestinations knows the addresses of the pods that rules of NetworkQoS objects have as a
@@ -29,6 +29,7 @@ type QoSDestinations struct {
 	of       map[types.NamespacedName]map[string]bool // claims of a pod
 	using    map[string]map[types.NamespacedName]bool // pods by topology
 	edited   map[types.NamespacedName]bool            // objects that are to be read
+	decided  map[types.NamespacedName]decision
 	// changed is called with objects that have other addresses, or are to be read, while mu
 	// is held.
 	changed func(types.NamespacedName)
@@ -42,6 +43,12 @@ type QoSDestinations struct {
 	wake   chan struct{} // has an element when there are some
 }
 
+// decision is whether the destinations of a generation of an object are too many.
+type decision struct {
+	generation int64
+	over       bool
+}
+
 // labelled is what is kept of a pod.
 type labelled struct {
 	uid    types.UID
@@ -53,7 +60,7 @@ func NewQoSDestinations() *QoSDestinations {
 	return &QoSDestinations{
 		compiler: qos.NewCompiler(), policies: map[types.NamespacedName]*qos.Policy{}, shares: map[string]*qos.Share{}, pods: map[types.NamespacedName]labelled{},
 		labels: map[string]map[string]string{}, deleted: map[string]bool{}, claims: map[string]*Held{}, of: map[types.NamespacedName]map[string]bool{},
-		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, changed: func(types.NamespacedName) {},
+		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, decided: map[types.NamespacedName]decision{}, changed: func(types.NamespacedName) {},
 		room: func(string) {}, held: map[string]*Held{}, wake: make(chan struct{}, 1),
 	}
 }
@@ -133,6 +140,7 @@ func (d *QoSDestinations) DeletePolicy(key types.NamespacedName) {
 }
 
 func (d *QoSDestinations) deletePolicy(key types.NamespacedName) {
+	delete(d.decided, key)
 	if d.policies[key] != nil {
 		delete(d.policies, key)
 		d.report(d.compiler.DeletePolicy(key))
@@ -342,9 +350,26 @@ func (d *QoSDestinations) report(changed qos.Changed) {
 	}
 }
 
-// Status returns what the status of an object is to have, nil if none of its destinations is pods,
-// and its UID.
-func (d *QoSDestinations) Status(key types.NamespacedName) (types.UID, *qosv1alpha1.Destinations) {
+// decide notes whether destinations are too many, and reports whether that was not known.
+func (d *QoSDestinations) decide(key types.NamespacedName, status *v1alpha1.Destinations) (changed bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := decision{status.ObservedGeneration, status.TooMany > 0}
+	before, known := d.decided[key]
+	d.decided[key] = now
+	return !known || before != now
+}
+
+// Over reports whether the destinations of an object are more than are enforced, if that is known.
+func (d *QoSDestinations) Over(p *qos.Policy) (over, known bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, known := d.decided[p.Key]
+	return now.over, known && now.generation == p.Generation
+}
+
+// Status returns the destinations of an object, nil if none of them is pods, and its UID.
+func (d *QoSDestinations) Status(key types.NamespacedName) (types.UID, *v1alpha1.Destinations) {
 	d.lock()
 	defer d.mu.Unlock()
 	p := d.policies[key]
@@ -355,8 +380,8 @@ func (d *QoSDestinations) Status(key types.NamespacedName) (types.UID, *qosv1alp
 	return p.UID, qos.WriteSets(p.Generation, sets, over)
 }
 
-// digest stands for what the status of an object has, so that it need not be kept; 0 for nothing.
-func digest(in *qosv1alpha1.Destinations) uint64 {
+// digest stands for the destinations of an object, so that they need not be kept; 0 for nothing.
+func digest(in *v1alpha1.Destinations) uint64 {
 	if in == nil {
 		return 0
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // crowd is the addresses of 5,000 pods in 10 namespaces, and 500 objects. Of the objects of a
@@ -194,8 +195,8 @@ func TestDestinationsOfMany(t *testing.T) {
 	} else {
 		t.Logf("%d bytes for each of %d pods, with the %d objects", bytes, crowdNamespaces*crowdPods, crowdNamespaces*crowdObjects)
 	}
-	all := func() map[types.NamespacedName][]qosv1alpha1.DestinationSet {
-		out := map[types.NamespacedName][]qosv1alpha1.DestinationSet{}
+	all := func() map[types.NamespacedName][]v1alpha1.DestinationSet {
+		out := map[types.NamespacedName][]v1alpha1.DestinationSet{}
 		for key := range c.policies {
 			_, status := c.Status(key)
 			out[key] = status.Sets
@@ -217,7 +218,7 @@ func TestDestinationsOfMany(t *testing.T) {
 			t.Errorf("%s, reversed: %d objects are compiled and %d written, want %d and %d", change.name, compiled, written, change.compiled, change.written)
 		}
 		for key, sets := range all() {
-			if !slices.EqualFunc(sets, was[key], func(a, b qosv1alpha1.DestinationSet) bool {
+			if !slices.EqualFunc(sets, was[key], func(a, b v1alpha1.DestinationSet) bool {
 				return a.Rule == b.Rule && a.To == b.To && a.Topology == b.Topology && slices.Equal(a.Addresses, b.Addresses)
 			}) {
 				t.Fatalf("%s, and its reverse: %s has other sets", change.name, key)
@@ -289,23 +290,23 @@ func TestDestinations(t *testing.T) {
 	c.DeletePod(pod)
 	c.DeletePolicy(key)
 	c.drain()
-	if n := len(c.deleted) + len(c.pods) + len(c.claims) + len(c.of) + len(c.using) + len(c.labels) + len(c.policies) + len(c.shares); n > 0 {
+	if n := len(c.deleted) + len(c.pods) + len(c.claims) + len(c.of) + len(c.using) + len(c.labels) + len(c.policies) + len(c.shares) + len(c.decided); n > 0 {
 		t.Errorf("%d entries are left", n)
 	}
 
 	// More addresses than one object may have: none is listed.
 	c.SetPolicy(crowdPolicy(t, 1, 3, 8, 1))
 	c.SetTopology("rail", map[string]string{"rail": "storage"})
-	for n := range qosv1alpha1.MaxDestinationAddresses + 1 {
+	for n := range v1alpha1.MaxDestinationAddresses + 1 {
 		p := types.NamespacedName{Namespace: "ns-1", Name: fmt.Sprint("many-", n)}
 		c.SetPod(p, "u", map[string]string{"role": "r3"})
 		c.SetClaim(p.String(), &Held{Pod: p, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})}}})
 	}
-	if _, status := c.Status(key); status.TooMany != qosv1alpha1.MaxDestinationAddresses+1 || len(status.Sets) > 0 {
+	if _, status := c.Status(key); status.TooMany != v1alpha1.MaxDestinationAddresses+1 || len(status.Sets) > 0 {
 		t.Errorf("too many: %d, %d sets", status.TooMany, len(status.Sets))
 	}
 	c.SetClaim("ns-1/many-0", nil)
-	if _, status := c.Status(key); status.TooMany != 0 || len(status.Sets) != 1 || len(status.Sets[0].Addresses) != qosv1alpha1.MaxDestinationAddresses {
+	if _, status := c.Status(key); status.TooMany != 0 || len(status.Sets) != 1 || len(status.Sets[0].Addresses) != v1alpha1.MaxDestinationAddresses {
 		t.Errorf("as many as may be: %d, %d sets", status.TooMany, len(status.Sets))
 	}
 
@@ -410,11 +411,8 @@ func BenchmarkDestinations(b *testing.B) {
 // second, however many addresses that has.
 func TestBytesOfWrites(t *testing.T) {
 	const most = 8 << 10 // in a second
-	last := lastWrite{time.Unix(1_700_000_000, 0), 1, false}
-	if got := last.pause(nil).Sub(last.at); got != time.Second {
-		t.Errorf("the destinations of an object are removed once in %s", got)
-	}
-	for n := 1; n <= qosv1alpha1.MaxDestinationAddresses; n *= 2 {
+	last := lastWrite{time.Unix(1_700_000_000, 0), 1}
+	for n := 1; n <= v1alpha1.MaxDestinationAddresses; n *= 2 {
 		set := qos.Set{SetID: qos.SetID{Network: qos.NetworkID{Name: "rail"}}}
 		for i := range n {
 			set.Addresses = append(set.Addresses, netip.MustParseAddr(fmt.Sprintf("2001:db8:1234:5678:9abc:def0:1234:%x", 0x1000+i)))

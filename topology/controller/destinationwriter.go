@@ -29,8 +29,8 @@ import (
 )
 
 const (
-	// destinationsManager is the field manager of status.destinations: another one than that
-	// of the conditions, so that a change of addresses needs nothing else of a namespace.
+	// destinationsManager is the field manager of NetworkQoSDestinations, and was that of the addresses that
+	// earlier versions wrote into the status of the object.
 	destinationsManager = "plumbline-destinations"
 	// destinationsPause is the least time between two writes of one object, and as much again for each
 	// destinationsEach addresses that it has: pods may come and go at any rate, and each write is sent
@@ -39,8 +39,7 @@ const (
 	destinationsEach  = 128
 )
 
-// destinationWriter writes the addresses of pods into the status of the objects that have these
-// as a destination.
+// destinationWriter writes the addresses of the pods that objects have as a destination.
 type destinationWriter struct {
 	*QoSDestinations
 	objects  dynamic.Interface
@@ -48,13 +47,13 @@ type destinationWriter struct {
 	claims   *Claims
 	log      *slog.Logger
 	now      func() time.Time
-	echoes   *echoes
 
 	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	wanted sync.Once
 	synced chan struct{} // closed when pods, namespaces, topologies and claims are known
-	// Of the worker alone: what objects have, and when they were written.
-	has     map[types.NamespacedName]uint64
+	sets   *writtenSets
+	listed chan struct{} // closed when sets are known
+	// Of the worker alone: when objects were written.
 	written map[types.NamespacedName]lastWrite
 	turns   *turns
 }
@@ -62,9 +61,13 @@ type destinationWriter struct {
 // run writes until ctx ends. The function that it returns waits for that.
 func (w *destinationWriter) run(ctx context.Context) (wait func()) {
 	w.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second, time.Minute))
-	w.synced, w.has, w.written, w.turns = make(chan struct{}), map[types.NamespacedName]uint64{}, map[types.NamespacedName]lastWrite{}, newTurns()
+	w.synced, w.written, w.turns = make(chan struct{}), map[types.NamespacedName]lastWrite{}, newTurns()
 	w.OnChange(w.queue.Add)
+	w.sets = newWrittenSets(w.objects)
+	store := w.sets.store(w.Edited)
+	w.listed = store.synced
 	var running sync.WaitGroup
+	running.Go(func() { store.run(ctx, w.metadata) })
 	running.Go(func() {
 		<-ctx.Done()
 		w.queue.ShutDown()
@@ -105,6 +108,11 @@ func (w *destinationWriter) run(ctx context.Context) (wait func()) {
 // reconcile reads an object if it was edited, and writes its destinations if they differ. It
 // returns after how long to call it again, if it is too early to write.
 func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedName) (again time.Duration, err error) {
+	select {
+	case <-w.listed:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
 	if w.take(key) {
 		if err := w.read(ctx, key); err != nil {
 			w.untake(key)
@@ -130,46 +138,29 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 		}
 		uid, status = w.Status(key)
 	}
-	now := digest(status)
-	if w.has[key] == now {
-		return 0, nil
-	}
-	if early := w.written[key].pause(status).Sub(w.now()); early > 0 {
-		return early, nil
-	}
-	content := map[string]any{}
-	if status != nil {
-		if content, err = runtime.DefaultUnstructuredConverter.ToUnstructured(&qosv1alpha1.Status{Destinations: status}); err != nil {
-			return 0, err
+	there := w.sets.all(key)
+	for other := range there {
+		if status == nil || other != uid { // nobody needs it, or it is of an earlier object of the name
+			if err := w.sets.delete(ctx, other); err != nil {
+				return 0, err
+			}
 		}
 	}
-	metadata := map[string]any{"name": key.Name, "namespace": key.Namespace}
-	if uid != "" {
-		metadata["uid"] = string(uid) // a later object of the name has other rules
+	if status == nil {
+		return 0, nil
 	}
-	w.echoes.begin(key)
-	version := ""
-	applied, err := w.objects.Resource(qosv1alpha1.Resource()).Namespace(key.Namespace).ApplyStatus(ctx, key.Name, &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": qosv1alpha1.GroupVersion.String(), "kind": qosv1alpha1.Kind, "metadata": metadata, "status": content,
-	}}, metav1.ApplyOptions{FieldManager: destinationsManager, Force: true})
-	if err == nil {
-		version = applied.GetResourceVersion()
+	if now := digest(status); there[uid] != now {
+		if early := w.written[key].pause(status).Sub(w.now()); early > 0 {
+			return early, nil
+		}
+		if err := w.sets.write(ctx, key, uid, status, now); err != nil {
+			return 0, err
+		}
+		w.written[key] = lastWrite{w.now(), status.ObservedGeneration}
 	}
-	w.echoes.end(version)
-	switch {
-	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
-		// It is gone, or is a later one of the name. The watch that would tell may have had a gap.
-		w.untake(key)
-		return destinationsPause, nil
-	case err != nil:
-		return 0, fmt.Errorf("write status.destinations of %q: %w", key, err)
-	}
-	over := status != nil && status.TooMany > 0
-	if over != w.written[key].over {
+	if w.decide(key, status) {
 		w.room(key.Namespace) // a condition says so
 	}
-	w.written[key] = lastWrite{w.now(), generationOf(status), over}
-	w.note(key, now)
 	return 0, nil
 }
 
@@ -177,35 +168,18 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 type lastWrite struct {
 	at         time.Time
 	generation int64
-	over       bool // there were too many
 }
 
 // pause returns until when an object is not written again. A new generation waits no longer than that of few
 // addresses: pods that start wait for it.
-func (l lastWrite) pause(next *qosv1alpha1.Destinations) time.Time {
+func (l lastWrite) pause(next *v1alpha1.Destinations) time.Time {
 	n := 0
-	if next != nil && next.ObservedGeneration == l.generation {
+	if next.ObservedGeneration == l.generation {
 		for _, s := range next.Sets {
 			n += len(s.Addresses)
 		}
 	}
 	return l.at.Add(destinationsPause + time.Duration(n/destinationsEach)*destinationsPause)
-}
-
-func generationOf(in *qosv1alpha1.Destinations) int64 {
-	if in == nil {
-		return 0
-	}
-	return in.ObservedGeneration
-}
-
-// note keeps what an object has.
-func (w *destinationWriter) note(key types.NamespacedName, has uint64) {
-	if has == 0 {
-		delete(w.has, key)
-		return
-	}
-	w.has[key] = has
 }
 
 // read reads one object. Its name is a field selector, so that no right is needed but to list.
@@ -218,14 +192,28 @@ func (w *destinationWriter) read(ctx context.Context, key types.NamespacedName) 
 	}
 	if err != nil || len(list.Items) == 0 {
 		w.DeletePolicy(key)
-		w.echoes.forget(key)
-		delete(w.has, key)
 		delete(w.written, key)
 		return nil
 	}
-	policy, o := qos.Read(&list.Items[0])
+	policy, _ := qos.Read(&list.Items[0])
 	w.SetPolicy(policy)
-	w.note(key, digest(o.Status.Destinations))
+	return w.erase(ctx, &list.Items[0])
+}
+
+// erase removes the addresses that earlier versions have written into the status of an object, where whoever reads
+// the object reads them. A CRD without that field has done so already.
+func (w *destinationWriter) erase(ctx context.Context, o *unstructured.Unstructured) error {
+	if _, has, _ := unstructured.NestedFieldNoCopy(o.Object, "status", "destinations"); !has {
+		return nil
+	}
+	key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+	_, err := w.objects.Resource(qosv1alpha1.Resource()).Namespace(key.Namespace).ApplyStatus(ctx, key.Name, &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": qosv1alpha1.GroupVersion.String(), "kind": qosv1alpha1.Kind,
+		"metadata": map[string]any{"name": key.Name, "namespace": key.Namespace}, "status": map[string]any{},
+	}}, metav1.ApplyOptions{FieldManager: destinationsManager, Force: true})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("remove the addresses from the status of %q: %w", key, err)
+	}
 	return nil
 }
 
@@ -273,8 +261,13 @@ type kept struct {
 // DeepCopyObject is for the interface runtime.Object. Objects are not changed.
 func (k *kept) DeepCopyObject() runtime.Object { return new(*k) }
 
-func keptOf(o *metav1.PartialObjectMetadata) *kept {
-	return &kept{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Labels: o.Labels}}
+// keptOf returns what is kept of an object.
+func (s *keptStore) keptOf(o *metav1.PartialObjectMetadata) *kept {
+	out := &kept{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Labels: o.Labels}}
+	if s.annotated {
+		out.Annotations = o.Annotations
+	}
+	return out
 }
 
 // keptList is a list of them.
@@ -291,10 +284,12 @@ func (k *keptList) DeepCopyObject() runtime.Object { return new(*k) }
 type keptStore struct {
 	resource schema.GroupVersionResource
 	selector string // of fields
-	set      func(types.NamespacedName, *kept)
-	remove   func(types.NamespacedName)
-	synced   chan struct{} // closed when all have been read once
-	once     sync.Once
+	// annotated has annotations kept, too.
+	annotated bool
+	set       func(types.NamespacedName, *kept)
+	remove    func(types.NamespacedName)
+	synced    chan struct{} // closed when all have been read once
+	once      sync.Once
 }
 
 // run follows the objects until ctx ends. It lists them in pages.
@@ -310,7 +305,7 @@ func (s *keptStore) run(ctx context.Context, client metadata.Interface) {
 				}
 				out.ResourceVersion, out.Continue = page.ResourceVersion, page.Continue
 				for i := range page.Items {
-					out.Items = append(out.Items, keptOf(&page.Items[i]))
+					out.Items = append(out.Items, s.keptOf(&page.Items[i]))
 				}
 				if out.Continue == "" {
 					return out, nil
@@ -320,7 +315,7 @@ func (s *keptStore) run(ctx context.Context, client metadata.Interface) {
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.FieldSelector = s.selector
 			w, err := api.Watch(ctx, options)
-			return watchstore.Watched(w, err, 0, keptOf)
+			return watchstore.Watched(w, err, 0, s.keptOf)
 		},
 	}
 	cache.NewReflectorWithOptions(unstreamed{all}, nil, s.store(), cache.ReflectorOptions{

@@ -38,6 +38,7 @@ import (
 //	k8s.ovn.org       networkqoses        list watch
 //	k8s.ovn.org       networkqoses/status patch
 //	networking.dra.io networkqosreports   list watch
+//	networking.dra.io networkqosdestinations list watch create patch delete
 //	networking.dra.io networktopologies   list watch
 //	                  pods, namespaces    list watch
 //
@@ -66,7 +67,6 @@ type NetworkQoS struct {
 	queue        workqueue.TypedRateLimitingInterface[string] // of namespaces
 	reports      *QoSReports
 	destinations *QoSDestinations
-	echoes       *echoes // of writes of destinations, on which no condition depends
 }
 
 // qosPage bounds an answer of the API server; an object may have over a megabyte.
@@ -103,8 +103,7 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 	})
 	go c.reports.follow(ctx, c.Objects)
 	c.destinations = NewQoSDestinations()
-	c.echoes = newEchoes(c.edited)
-	writer := &destinationWriter{QoSDestinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log, now: c.Now, echoes: c.echoes}
+	writer := &destinationWriter{QoSDestinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log, now: c.Now}
 	writer.room = func(namespace string) { c.queue.AddAfter(namespace, c.Interval) }
 	defer writer.run(ctx)()
 	if err := c.followTopologies(ctx); err != nil {
@@ -244,8 +243,8 @@ func (c *NetworkQoS) store() *watchstore.Store[types.NamespacedName, *metav1.Par
 		Name: func(o *metav1.PartialObjectMetadata) types.NamespacedName {
 			return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 		},
-		Put: func(key types.NamespacedName, o *metav1.PartialObjectMetadata) error {
-			c.echoes.event(key, o.ResourceVersion)
+		Put: func(key types.NamespacedName, _ *metav1.PartialObjectMetadata) error {
+			c.edited(key)
 			return nil
 		},
 		Remove: c.edited,
@@ -290,8 +289,15 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 	}
 	enforced := share.Policies()
 	over := func(p *qos.Policy) bool {
-		d := statuses[p].Destinations
-		return d != nil && d.ObservedGeneration == p.Generation && d.TooMany > 0
+		if !p.ToPods() {
+			return false
+		}
+		if over, known := c.destinations.Over(p); known {
+			return over
+		}
+		// Before it is known, it is as an earlier controller has said.
+		accepted := meta.FindStatusCondition(statuses[p].Conditions, qosv1alpha1.ConditionAccepted)
+		return accepted != nil && accepted.Reason == reasonTooManyTo && accepted.ObservedGeneration == p.Generation
 	}
 	for _, o := range QoSConditions(enforced, over, topologies, c.reports.Sum(namespace, enforced)) {
 		if err := c.write(ctx, statuses[o.Policy], &o); err != nil {
@@ -412,7 +418,7 @@ func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologi
 	for _, p := range enforced {
 		primary, alone := onPrimary(p, topologies)
 		if over(p) {
-			out = append(out, withoutEffect(p, reasonTooManyTo, fmt.Sprintf("the pods that it has as destinations have more than %d addresses, or are more than %d with those of the other objects of the namespace: select fewer pods in classifier.to, or give prefixes as ipBlock", qosv1alpha1.MaxDestinationAddresses, qos.MaxNamespaceMembers)))
+			out = append(out, withoutEffect(p, reasonTooManyTo, fmt.Sprintf("the pods that it has as destinations have more than %d addresses, or are more than %d with those of the other objects of the namespace: select fewer pods in classifier.to, or give prefixes as ipBlock", v1alpha1.MaxDestinationAddresses, qos.MaxNamespaceMembers)))
 			continue
 		}
 		if alone {

@@ -1,6 +1,6 @@
 // Package v1alpha1 holds the Kubernetes API types of group networking.dra.io, all
 // cluster-scoped: NetworkTopology, DeviceExposurePolicy, DeviceExposureReport,
-// NetworkQoSReport, AddressPool and AddressLease.
+// NetworkQoSReport, NetworkQoSDestinations, AddressPool and AddressLease.
 //
 // It owns the wire form and what the API server can check by itself; meaning
 // is in package topology, which converts these types and validates them. The

@@ -20,7 +20,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion, &NetworkTopology{}, &NetworkTopologyList{},
 		&DeviceExposurePolicy{}, &DeviceExposurePolicyList{}, &DeviceExposureReport{}, &DeviceExposureReportList{},
 		&AddressPool{}, &AddressPoolList{}, &AddressLease{}, &AddressLeaseList{},
-		&NetworkQoSReport{}, &NetworkQoSReportList{})
+		&NetworkQoSReport{}, &NetworkQoSReportList{}, &NetworkQoSDestinations{}, &NetworkQoSDestinationsList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -163,7 +163,7 @@ func (b *bench) install(t *testing.T) {
 	if err := b.Create(t.Context(), secret); client.IgnoreAlreadyExists(err) != nil {
 		t.Fatal(err)
 	}
-	b.mustKubectl(t, "", "wait", "--for=condition=Established", "--timeout=30s", "crd/networktopologies.networking.dra.io", "crd/deviceexposurepolicies.networking.dra.io", "crd/deviceexposurereports.networking.dra.io", "crd/networkqosreports.networking.dra.io", "crd/cnipluginschemas.cni.networking.k8s.io")
+	b.mustKubectl(t, "", "wait", "--for=condition=Established", "--timeout=30s", "crd/networktopologies.networking.dra.io", "crd/deviceexposurepolicies.networking.dra.io", "crd/deviceexposurereports.networking.dra.io", "crd/networkqosreports.networking.dra.io", "crd/networkqosdestinations.networking.dra.io", "crd/cnipluginschemas.cni.networking.k8s.io")
 }
 
 func field(doc, key string) string {

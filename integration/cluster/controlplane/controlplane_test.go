@@ -101,7 +101,7 @@ func (b *bench) still(t *testing.T, objects ...client.Object) {
 }
 
 func (b *bench) structural(t *testing.T) {
-	for _, name := range []string{"networktopologies.networking.dra.io", "deviceexposurepolicies.networking.dra.io", "deviceexposurereports.networking.dra.io", "networkqosreports.networking.dra.io", "cnipluginschemas.cni.networking.k8s.io"} {
+	for _, name := range []string{"networktopologies.networking.dra.io", "deviceexposurepolicies.networking.dra.io", "deviceexposurereports.networking.dra.io", "networkqosreports.networking.dra.io", "networkqosdestinations.networking.dra.io", "cnipluginschemas.cni.networking.k8s.io"} {
 		conditions := b.mustKubectl(t, "", "get", "crd", name, "-o", `jsonpath={range .status.conditions[*]}{.type}={.status} {end}`)
 		for _, want := range []string{"NamesAccepted=True", "Established=True"} {
 			if !strings.Contains(conditions, want) {

@@ -149,7 +149,7 @@ func TestNetworkQoS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	crd, webhooks := "", []string{}
+	crd, webhooks, written := "", []string{}, []string{}
 	for doc := range strings.SplitSeq(manifest, "\n---\n") {
 		switch {
 		case strings.Contains(doc, "name: networkqoses.k8s.ovn.org"):
@@ -158,6 +158,8 @@ func TestNetworkQoS(t *testing.T) {
 			b.mustKubectl(t, doc, "apply", "-f", "-")
 		case field(doc, "kind: ") == "ValidatingWebhookConfiguration":
 			webhooks = append(webhooks, b.served(doc))
+		case strings.HasPrefix(field(doc, "kind: "), "ValidatingAdmissionPolicy") && strings.Contains(doc, "-destinations\n"):
+			written = append(written, doc)
 		}
 	}
 	config, err := b.ServiceAccount(t.Context(), cluster.ProductNamespace, "plumbline-agent", cluster.TokenFor{})
@@ -208,6 +210,7 @@ func TestNetworkQoS(t *testing.T) {
 		return err
 	})
 	b.validated(t)
+	b.mustKubectl(t, strings.Join(written, "\n---\n"), "apply", "-f", "-")
 	b.run(t, "--network-qos=all")
 	b.mustKubectl(t, qos("ai", "mark", "priority: 5, egress: [{dscp: 8}], podSelector: {matchLabels: {role: store}}, "+onStorage), "apply", "-f", "-")
 	f.want(t, "of-a", "ai/mark[0]")
@@ -387,9 +390,18 @@ spec: {steps: [{name: d0, type: dummy}]}
 	peer("other", "db-2", "192.0.2.60/24")
 	b.mustKubectl(t, "", "label", "namespace", "other", "team=data")
 	want("the label of a namespace", "192.0.2.60/32")
-	if said := b.mustKubectl(t, "", "-n", "ai", "get", "networkqos", "pods", "-o", "jsonpath={.metadata.generation} {.status.destinations}"); said != `4 {"observedGeneration":4,"sets":[{"addresses":["192.0.2.60"],"rule":0,"to":0,"topology":"rail"}]}` {
-		t.Errorf("the status has %s", said)
+	uid := b.mustKubectl(t, "", "-n", "ai", "get", "networkqos", "pods", "-o", "jsonpath={.metadata.uid}")
+	if said := b.mustKubectl(t, "", "get", "networkqosdestinations", uid, "-o", "jsonpath={.destinations}"); said != `{"observedGeneration":4,"sets":[{"addresses":["192.0.2.60"],"rule":0,"to":0,"topology":"rail"}]}` {
+		t.Errorf("it has %s", said)
 	}
+	b.readByTenants(t, "192.0.2.60")
+	b.writtenByController(t, uid)
+	b.mustKubectl(t, "", "delete", "networkqosdestinations", uid)
+	b.eventually(t, "what was deleted is written again", func() error {
+		_, err := b.Kubectl(t.Context(), nil, "get", "networkqosdestinations", uid)
+		return err
+	})
+	want("and has the same", "192.0.2.60/32")
 	b.mustKubectl(t, "", "-n", "ai", "label", "--overwrite", "pod", "db-1", "app=db") // no change
 	b.mustKubectl(t, "", "label", "networktopology", "rail", "rail-")
 	want("the object does not cover the topology for the controller")
@@ -397,27 +409,109 @@ spec: {steps: [{name: d0, type: dummy}]}
 	want("and does again", "192.0.2.60/32")
 
 	// The controller is stopped, and another one starts: it writes what has changed meanwhile.
+	b.mustKubectl(t, qos("ai", "short", "priority: 1, egress: [{dscp: 8, classifier: {to: [{podSelector: {}}]}}], podSelector: {matchLabels: {role: none}}, "+onStorage), "apply", "-f", "-")
+	short := b.mustKubectl(t, "", "-n", "ai", "get", "networkqos", "short", "-o", "jsonpath={.metadata.uid}")
+	b.eventually(t, "a second object", func() error {
+		_, err := b.Kubectl(t.Context(), nil, "get", "networkqosdestinations", short)
+		return err
+	})
 	b.stop(t)
 	holds("other", "db-2", "192.0.2.61/24")
+	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "short")
 	want("nobody writes", "192.0.2.60/32")
 	b.run(t, "--network-qos=all")
 	want("another controller", "192.0.2.61/32")
+	b.noDestinations(t, "an object that was deleted meanwhile", short)
 	if err := b.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "db-2"}}, client.GracePeriodSeconds(0)); err != nil {
 		t.Fatal(err)
 	}
 	want("the pod is deleted")
 	to(`{"ipBlock":{"cidr":"198.51.100.0/24"}}`)
 	want("addresses instead of pods", "198.51.100.0/24")
-	b.eventually(t, "the status has no destinations", func() error {
-		said, err := b.Kubectl(t.Context(), nil, "-n", "ai", "get", "networkqos", "pods", "-o", "jsonpath={.status.destinations}")
-		if err == nil && said != "" {
-			return fmt.Errorf("it has %s", said)
-		}
+	b.noDestinations(t, "an object without destinations that are pods", uid)
+	to(`{"podSelector":{}}`)
+	b.eventually(t, "it has some again", func() error {
+		_, err := b.Kubectl(t.Context(), nil, "get", "networkqosdestinations", uid)
 		return err
 	})
 	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "pods")
+	b.noDestinations(t, "a deleted object", uid)
 	b.mustKubectl(t, "", "-n", "ai", "delete", "pod", "db-1", "--force", "--grace-period=0")
 	f.want(t, "of-a", "ai/mark[0]", "ai/second[0]")
+}
+
+// noDestinations waits until nothing is written of an object.
+func (b *bench) noDestinations(t *testing.T, what, uid string) {
+	t.Helper()
+	b.eventually(t, what, func() error {
+		said, err := b.Kubectl(t.Context(), nil, "get", "networkqosdestinations", "--ignore-not-found", "-o", "name", uid)
+		if err == nil && said != "" {
+			return fmt.Errorf("there is %s", said)
+		}
+		return err
+	})
+}
+
+// readByTenants holds that a user with all roles that a tenant may have in its namespace, and even every right there, reads an
+// address of another namespace's pod in no object of the API groups that are ours.
+func (b *bench) readByTenants(t *testing.T, address string) {
+	t.Helper()
+	b.mustKubectl(t, `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: tenant, namespace: ai}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: everything, namespace: ai}
+rules: [{apiGroups: ["*"], resources: ["*"], verbs: ["*"]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: everything, namespace: ai}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: everything}
+subjects: [{kind: ServiceAccount, name: tenant, namespace: ai}]
+`, "apply", "-f", "-")
+	for _, role := range []string{"view", "edit", "admin"} {
+		b.mustKubectl(t, "", "-n", "ai", "create", "rolebinding", "tenant-"+role, "--clusterrole="+role, "--serviceaccount=ai:tenant")
+	}
+	const as = "--as=system:serviceaccount:ai:tenant"
+	read := 0
+	for _, group := range []string{"k8s.ovn.org", "networking.dra.io", "cni.networking.k8s.io", "resource.k8s.io"} {
+		for kind := range strings.FieldsSeq(b.mustKubectl(t, "", "api-resources", "--verbs=list", "-o", "name", "--api-group="+group)) {
+			out, err := b.Kubectl(t.Context(), nil, "-n", "ai", "get", kind, "-o", "json", "--show-managed-fields", as)
+			switch {
+			case err != nil && !strings.Contains(err.Error(), "Forbidden") && !strings.Contains(err.Error(), "forbidden"):
+				t.Errorf("%s: %v", kind, err)
+			case err == nil:
+				read++
+			}
+			if strings.Contains(out, address) {
+				t.Errorf("a tenant reads %s in %s:\n%s", address, kind, out)
+			}
+		}
+	}
+	if read < 2 {
+		t.Errorf("the tenant reads %d kinds", read)
+	}
+	if out, err := b.Kubectl(t.Context(), nil, "get", "networkqosdestinations", as); err == nil {
+		t.Errorf("a tenant reads\n%s", out)
+	}
+}
+
+// writtenByController holds that nobody else writes what agents enforce, not even a cluster administrator.
+func (b *bench) writtenByController(t *testing.T, uid string) {
+	t.Helper()
+	b.eventually(t, "the policy is in force", func() error {
+		out, err := b.Kubectl(t.Context(), nil, "patch", "networkqosdestinations", uid, "--type=merge", "--dry-run=server", "-p", `{"destinations":{"sets":[]}}`)
+		if err == nil {
+			return fmt.Errorf("patched: %s", out)
+		}
+		if !strings.Contains(err.Error(), "the controller writes these objects, and nobody else") {
+			return err
+		}
+		return nil
+	})
 }
 
 // quietWrites holds that the addresses that the controller writes do not have it read the objects again: an

@@ -61,11 +61,12 @@ func TestConditionsAreTrue(t *testing.T) {
 				if err := yaml.Unmarshal(fmt.Appendf(nil, "{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: o-%04d}, spec: {priority: 1, %s}}", i, spec), &content); err != nil {
 					t.Fatal(err)
 				}
-				if tt.over {
-					content["status"] = map[string]any{"destinations": map[string]any{"observedGeneration": int64(0), "tooMany": int64(1025)}}
-				}
 				last = &unstructured.Unstructured{Object: content}
-				n.put(objectOf(last))
+				o := objectOf(last)
+				n.put(o)
+				if tt.over {
+					n.write(o.UID, &destinations{of: o.Generation, tooMany: true})
+				}
 				if p, _ := qos.Read(last); p.Err == nil && p.SelectsTopologies() {
 					share.Put(p)
 				}

@@ -24,9 +24,14 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// ofPods is an object whose first rule has pods as a destination, with the addresses that the
-// controller has written for a generation; written 0 is none.
-func ofPods(t *testing.T, name, role string, generation, written int64, tooMany int32, addresses ...string) *object {
+// pair is an object whose first rule has pods as a destination, and what the controller has written of it, nil for nothing.
+type pair struct {
+	*object
+	written *destinations
+}
+
+// ofPods is such a pair, with the generation for which the controller has written; 0 is nothing.
+func ofPods(t *testing.T, name, role string, generation, written int64, tooMany int32, addresses ...string) pair {
 	t.Helper()
 	o := &qosv1alpha1.NetworkQoS{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("of-" + name), Generation: generation}}
 	o.Spec = qosv1alpha1.Spec{
@@ -36,17 +41,29 @@ func ofPods(t *testing.T, name, role string, generation, written int64, tooMany 
 		}},
 		Egress: []qosv1alpha1.Rule{{DSCP: new(int32(8)), Classifier: &qosv1alpha1.Classifier{To: []qosv1alpha1.Destination{{PodSelector: &metav1.LabelSelector{}}}}}},
 	}
-	if written > 0 {
-		o.Status.Destinations = &qosv1alpha1.Destinations{ObservedGeneration: written, TooMany: tooMany}
-		if len(addresses) > 0 {
-			o.Status.Destinations.Sets = []qosv1alpha1.DestinationSet{{Topology: "rail", Addresses: addresses}}
+	unread := func(o any) *unstructured.Unstructured {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		if err != nil {
+			t.Fatal(err)
 		}
+		return &unstructured.Unstructured{Object: content}
 	}
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	if err != nil {
-		t.Fatal(err)
+	out := pair{object: objectOf(unread(o))}
+	if written > 0 {
+		d := &v1alpha1.NetworkQoSDestinations{Destinations: v1alpha1.Destinations{ObservedGeneration: written, TooMany: tooMany}}
+		d.Name, d.Annotations = string(o.UID), map[string]string{v1alpha1.AnnotationQoSName: name}
+		if len(addresses) > 0 {
+			d.Destinations.Sets = []v1alpha1.DestinationSet{{Topology: "rail", Addresses: addresses}}
+		}
+		out.written = destinationsOf("ns", unread(d))
 	}
-	return objectOf(&unstructured.Unstructured{Object: content})
+	return out
+}
+
+// give has a namespace know a pair.
+func (n *namespace) give(p pair) {
+	n.put(p.object)
+	n.write(p.UID, p.written)
 }
 
 // crowded is a Follower of a node with pods of ten roles in a namespace that is followed, each with
@@ -93,8 +110,8 @@ func (f *Follower) queued() int {
 // addresses of the pods that are its destinations: those that it covers, and no others.
 func TestClaimsOfChange(t *testing.T) {
 	f, n := crowded(t, 200)
-	put := func(o *object) int {
-		n.put(o)
+	put := func(p pair) int {
+		n.give(p)
 		return f.queued()
 	}
 	for i := range 10 {
@@ -105,7 +122,7 @@ func TestClaimsOfChange(t *testing.T) {
 	}
 	for _, c := range []struct {
 		what string
-		o    *object
+		o    pair
 		want int
 	}{
 		{"addresses are written", ofPods(t, "q-3", "r3", 1, 1, 0, "192.0.2.1"), 10},
@@ -133,7 +150,7 @@ func TestDestinationsOfPods(t *testing.T) {
 	c := f.claims["of-p-0"]
 	for _, step := range []struct {
 		what string
-		o    *object
+		o    pair
 		want []string // destinations
 		kind fault.Kind
 		says string
@@ -147,7 +164,7 @@ func TestDestinationsOfPods(t *testing.T) {
 		{"what is no address is left out", ofPods(t, "q", "r0", 2, 2, 0, "nowhere", "192.0.2.9"), []string{"192.0.2.9/32"}, "", ""},
 		{"an object of other pods", ofPods(t, "q", "r1", 3, 0, 0), nil, "", ""},
 	} {
-		n.put(step.o)
+		n.give(step.o)
 		out, err := f.Of(c, &c.Topologies[0])
 		var have []string
 		for _, o := range out.Filters {
@@ -167,7 +184,7 @@ func TestDestinationsOfPods(t *testing.T) {
 			t.Errorf("%s: settled: %t", step.what, settled)
 		}
 	}
-	if addresses := qos.ReadSets(types.NamespacedName{}, &qosv1alpha1.Destinations{Sets: []qosv1alpha1.DestinationSet{{Addresses: slices.Repeat([]string{"192.0.2.1"}, 5000)}}}); len(addresses) != 1 || len(addresses[qos.SetID{Network: qos.NetworkID{Kind: qos.NetworkTopology}}]) != qosv1alpha1.MaxDestinationAddresses {
+	if addresses := qos.ReadSets(types.NamespacedName{}, &v1alpha1.Destinations{Sets: []v1alpha1.DestinationSet{{Addresses: slices.Repeat([]string{"192.0.2.1"}, 5000)}}}); len(addresses) != 1 || len(addresses[qos.SetID{Network: qos.NetworkID{Kind: qos.NetworkTopology}}]) != v1alpha1.MaxDestinationAddresses {
 		t.Errorf("of more addresses than a CRD of ours accepts, %d sets are read", len(addresses))
 	}
 }

@@ -39,7 +39,7 @@ type Reporter interface {
 
 // Options are the settings of a Follower.
 type Options struct {
-	// Client needs: list and watch on networkqoses, create and patch on networkqosreports. If it is nil, nothing is enforced, and
+	// Client needs: list and watch on networkqoses and networkqosdestinations, create and patch on networkqosreports. If it is nil, nothing is enforced, and
 	// the filters that pods have from an earlier agent are removed.
 	Client dynamic.Interface
 	// NodeUID returns the UID of the Node object, "" while it is not known.
@@ -263,10 +263,10 @@ func (f *Follower) known(namespace string, pod claims.Pod) error {
 // known. The caller holds mu.
 func (f *Follower) selected(namespace string, pod claims.Pod) error {
 	labels := f.pods[types.NamespacedName{Namespace: namespace, Name: pod.Name}].labels
-	known := f.namespaces[namespace].known
-	for _, name := range slices.Sorted(maps.Keys(known)) {
-		if o := known[name]; o.policy.Err == nil && o.policy.SelectsTopologies() && o.policy.SelectsLabels(labels) {
-			if err := o.known(); err != nil {
+	n := f.namespaces[namespace]
+	for _, name := range slices.Sorted(maps.Keys(n.known)) {
+		if o := n.known[name]; o.policy.Err == nil && o.policy.SelectsTopologies() && o.policy.SelectsLabels(labels) {
+			if err := n.settled(o); err != nil {
 				return err
 			}
 		}
@@ -282,15 +282,16 @@ func (f *Follower) members(rules []qos.Rule) (map[qos.SetID][]netip.Addr, error)
 		if len(r.Sets) == 0 {
 			continue
 		}
-		o := f.namespaces[r.Policy.Namespace].known[r.Policy.Name]
-		if err := o.known(); err != nil {
+		n := f.namespaces[r.Policy.Namespace]
+		o := n.known[r.Policy.Name]
+		if err := n.settled(o); err != nil {
 			return nil, err
 		}
 		if out == nil {
 			out = map[qos.SetID][]netip.Addr{}
 		}
 		for _, id := range r.Sets {
-			out[id] = o.sets[id]
+			out[id] = n.written[o.UID].sets[id]
 		}
 	}
 	return out, nil

@@ -3,13 +3,11 @@ package filters
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"log/slog"
 	"maps"
-	"net/netip"
-	"reflect"
 	"slices"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,7 +20,6 @@ import (
 
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
-	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/watchstore"
 )
 
@@ -50,10 +47,19 @@ type namespace struct {
 	share *qos.Share
 	// listed is the share of the last list, from which known is filled.
 	listed *qos.Share
+	// written are what the controller has written of objects, by their UID. It is followed when toPods is closed, as
+	// few namespaces have objects that need it: the API server compares its label with each event for each watch.
+	written          map[types.UID]*destinations
+	toPods           chan struct{}
+	wantDestinations func() // closes toPods
 }
 
 func newNamespace(f *Follower, name string) *namespace {
-	return &namespace{f: f, name: name, err: errUnread, known: map[string]*object{}, share: &qos.Share{}}
+	toPods := make(chan struct{})
+	return &namespace{
+		f: f, name: name, err: errUnread, known: map[string]*object{}, share: &qos.Share{},
+		written: map[types.UID]*destinations{}, toPods: toPods, wantDestinations: sync.OnceFunc(func() { close(toPods) }),
+	}
 }
 
 // object is what is kept of a NetworkQoS.
@@ -61,28 +67,6 @@ type object struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	policy *qos.Policy
-	// destinations are those that the controller has written, nil if it has not, but for the
-	// addresses, which are sets.
-	destinations *qosv1alpha1.Destinations
-	sets         map[qos.SetID][]netip.Addr
-}
-
-// over reports whether the pods of the object's destinations are more than are enforced. Then the object has no effect:
-// others decide how many of their pods it selects, and are not to stop the pods that it covers.
-func (o *object) over() bool {
-	return o.destinations != nil && o.destinations.ObservedGeneration == o.Generation && o.destinations.TooMany > 0
-}
-
-// known returns an error while the addresses of the object's destinations are not known. Those of
-// an earlier generation may be of other rules.
-func (o *object) known() error {
-	switch d := o.destinations; {
-	case !o.policy.ToPods():
-		return nil
-	case d == nil || d.ObservedGeneration != o.Generation:
-		return fault.New(fault.NotReady, fmt.Errorf("the addresses of the pods that NetworkQoS %q has as a destination are not known yet: the controller writes them to status.destinations", o.policy.Name()))
-	}
-	return nil
 }
 
 // DeepCopyObject is for the interface runtime.Object. Objects are not changed.
@@ -103,13 +87,8 @@ func objectOf(u *unstructured.Unstructured) *object {
 	out := &object{ObjectMeta: metav1.ObjectMeta{
 		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), Generation: u.GetGeneration(), ResourceVersion: u.GetResourceVersion(),
 	}}
-	var o *qosv1alpha1.NetworkQoS
-	out.policy, o = qos.Read(u)
-	out.policy = out.policy.Slim()
-	if d := o.Status.Destinations; d != nil {
-		out.sets = qos.ReadSets(out.policy.Key, d)
-		out.destinations = &qosv1alpha1.Destinations{ObservedGeneration: d.ObservedGeneration, TooMany: d.TooMany}
-	}
+	policy, _ := qos.Read(u)
+	out.policy = policy.Slim()
 	return out
 }
 
@@ -182,6 +161,9 @@ func (s source) WatchWithContext(ctx context.Context, options metav1.ListOptions
 
 // run follows the objects until ctx ends.
 func (n *namespace) run(ctx context.Context) {
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	beside.Go(func() { n.followDestinations(ctx) })
 	for ctx.Err() == nil {
 		within, again := context.WithCancel(ctx)
 		n.f.mu.Lock()
@@ -249,10 +231,9 @@ func (n *namespace) put(o *object) {
 		return
 	}
 	old := n.known[o.Name]
-	if old != nil && old.UID == o.UID && old.Generation == o.Generation &&
-		reflect.DeepEqual(old.destinations, o.destinations) && reflect.DeepEqual(old.sets, o.sets) {
+	if old != nil && old.UID == o.UID && old.Generation == o.Generation {
 		n.known[o.Name] = o
-		return // something else of its status has changed
+		return // its status has changed
 	}
 	left := n.share.Put(o.policy)
 	for _, p := range left {
@@ -262,7 +243,15 @@ func (n *namespace) put(o *object) {
 		return
 	}
 	n.known[o.Name] = o
-	if o.over() {
+	if o.policy.ToPods() {
+		n.wantDestinations()
+	}
+	n.compile(o)
+}
+
+// compile gives the compiler an object that is known, if it has an effect. The caller holds Follower.mu.
+func (n *namespace) compile(o *object) {
+	if n.over(o) {
 		n.f.enqueue(n.f.compiler.DeletePolicy(o.policy.Key))
 	} else {
 		n.f.enqueue(n.f.compiler.SetPolicy(o.policy))

@@ -1,0 +1,178 @@
+package filters
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"reflect"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/watchstore"
+)
+
+// destinations are what the controller has written of one NetworkQoS, whose UID is their name.
+type destinations struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+	of      int64 // the generation of the NetworkQoS
+	tooMany bool
+	sets    map[qos.SetID][]netip.Addr
+}
+
+// DeepCopyObject is for the interface runtime.Object. Objects are not changed.
+func (d *destinations) DeepCopyObject() runtime.Object { return new(*d) }
+
+// same reports whether two say the same.
+func (d *destinations) same(o *destinations) bool {
+	return d.of == o.of && d.tooMany == o.tooMany && reflect.DeepEqual(d.sets, o.sets)
+}
+
+// destinationsList is a list of them.
+type destinationsList struct {
+	metav1.TypeMeta
+	metav1.ListMeta
+	Items []*destinations
+}
+
+// DeepCopyObject is for the interface runtime.Object.
+func (l *destinationsList) DeepCopyObject() runtime.Object { return new(*l) }
+
+// destinationsOf reads a NetworkQoSDestinations of a namespace. One that cannot be read is of no generation.
+func destinationsOf(namespace string, u *unstructured.Unstructured) *destinations {
+	out := &destinations{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}}
+	var o v1alpha1.NetworkQoSDestinations
+	if runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &o) != nil {
+		return out
+	}
+	out.of, out.tooMany = o.Destinations.ObservedGeneration, o.Destinations.TooMany > 0
+	out.sets = qos.ReadSets(types.NamespacedName{Namespace: namespace, Name: o.Annotations[v1alpha1.AnnotationQoSName]}, &o.Destinations)
+	return out
+}
+
+// written lists and watches what the controller has written of the objects of a namespace.
+type written struct{ *namespace }
+
+// IsWatchListSemanticsUnSupported makes a reflector list first: a stream cannot be bounded.
+func (written) IsWatchListSemanticsUnSupported() bool { return true }
+
+// List implements cache.Lister.
+func (w written) List(o metav1.ListOptions) (runtime.Object, error) {
+	return w.ListWithContext(context.Background(), o)
+}
+
+// Watch implements cache.Watcher.
+func (w written) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return w.WatchWithContext(context.Background(), o)
+}
+
+func (w written) selector() string {
+	return labels.SelectorFromSet(labels.Set{v1alpha1.LabelQoSNamespace: w.name}).String()
+}
+
+// ListWithContext implements cache.ListerWithContext. It lists in pages, and an API server without the kind has none.
+func (w written) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+	w.f.reading.Lock() // one page at a time, of all namespaces
+	defer w.f.reading.Unlock()
+	out := &destinationsList{}
+	for options := (metav1.ListOptions{Limit: pageSize, LabelSelector: w.selector()}); ; options.Continue = out.Continue {
+		page, err := w.f.Client.Resource(v1alpha1.QoSDestinationsResource()).List(ctx, options)
+		if apierrors.IsNotFound(err) {
+			return &destinationsList{}, nil
+		}
+		if err != nil {
+			return nil, err // not wrapped: the reflector checks its type
+		}
+		out.SetResourceVersion(page.GetResourceVersion())
+		out.Continue = page.GetContinue()
+		for i := range page.Items {
+			out.Items = append(out.Items, destinationsOf(w.name, &page.Items[i]))
+		}
+		if out.Continue == "" {
+			return out, nil
+		}
+	}
+}
+
+// WatchWithContext implements cache.WatcherWithContext.
+func (w written) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	options.LabelSelector = w.selector()
+	all, err := w.f.Client.Resource(v1alpha1.QoSDestinationsResource()).Watch(ctx, options)
+	return watchstore.Watched(all, err, w.f.Again, func(u *unstructured.Unstructured) *destinations { return destinationsOf(w.name, u) })
+}
+
+// followDestinations follows what the controller has written, from the first object that has pods as a destination, until
+// ctx ends.
+func (n *namespace) followDestinations(ctx context.Context) {
+	select {
+	case <-n.toPods:
+	case <-ctx.Done():
+		return
+	}
+	store := &watchstore.Store[types.UID, *destinations]{
+		What: v1alpha1.QoSDestinationsKind, Name: func(d *destinations) types.UID { return types.UID(d.Name) },
+		Put: func(uid types.UID, d *destinations) error {
+			n.write(uid, d)
+			return nil
+		},
+		Remove: func(uid types.UID) { n.write(uid, nil) },
+		Known:  func() iter.Seq[types.UID] { return maps.Keys(n.written) },
+		Around: func(_ bool, change func()) {
+			n.f.mu.Lock()
+			defer n.f.mu.Unlock()
+			change()
+		},
+	}
+	cache.NewReflectorWithOptions(written{n}, nil, store, cache.ReflectorOptions{
+		Name: v1alpha1.QoSDestinationsKind + " of " + n.name, TypeDescription: v1alpha1.QoSDestinationsKind,
+	}).RunWithContext(ctx)
+}
+
+// write takes into account what is written of an object, nil for nothing any more. The caller holds Follower.mu.
+func (n *namespace) write(uid types.UID, d *destinations) {
+	if n.f.namespaces[n.name] != n {
+		return // it is no longer followed
+	}
+	old := n.written[uid]
+	if d == nil {
+		delete(n.written, uid)
+	} else {
+		n.written[uid] = d
+	}
+	if old != nil && d != nil && old.same(d) {
+		return
+	}
+	for _, o := range n.known {
+		if o.UID == uid {
+			n.compile(o)
+		}
+	}
+}
+
+// over reports whether the pods of an object's destinations are more than are enforced. Then the object has no effect:
+// others decide how many of their pods it selects, and are not to stop the pods that it covers. The caller holds Follower.mu.
+func (n *namespace) over(o *object) bool {
+	d := n.written[o.UID]
+	return d != nil && d.of == o.Generation && d.tooMany && o.policy.ToPods()
+}
+
+// settled returns an error while the addresses of an object's destinations are not known. Those of
+// an earlier generation may be of other rules. The caller holds Follower.mu.
+func (n *namespace) settled(o *object) error {
+	if d := n.written[o.UID]; o.policy.ToPods() && (d == nil || d.of != o.Generation) {
+		return fault.New(fault.NotReady, fmt.Errorf("the addresses of the pods that NetworkQoS %q has as a destination are not known yet: the controller writes them to %s %q", o.policy.Name(), v1alpha1.QoSDestinationsKind, o.UID))
+	}
+	return nil
+}
