@@ -116,8 +116,12 @@ func (o *observer) belongings(ctx context.Context, d *netstate.Device, index int
 			found++
 		}
 	}
+	protocols := []uint8{unix.RTPROT_BOOT, unix.RTPROT_STATIC}
+	if d.Up != nil && !*d.Up {
+		protocols = nil // no routes: the kernel drops them with the link (fib_sync_down_dev, rt6_disable_ip)
+	}
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		for _, protocol := range []uint8{unix.RTPROT_BOOT, unix.RTPROT_STATIC} {
+		for _, protocol := range protocols {
 			routes, err := o.outside.routes(ctx, routeQuery{family: family, protocol: protocol, index: index}, 0, planned)
 			if err != nil {
 				return err
