@@ -46,7 +46,9 @@ func (c *conn) announce(links map[string]netstate.Link, addresses []netstate.Add
 	if err := c.enter(open); err != nil {
 		return fmt.Errorf("packet socket: %w", err)
 	}
-	defer unix.Close(fd)
+	// The kernel waits for a grace period of RCU before such a socket is closed (packet_release), which
+	// took a tenth of an attachment.
+	defer func() { go unix.Close(fd) }()
 	var errs []error
 	for _, a := range addresses {
 		for _, p := range announcements(links[a.Link], a) {
