@@ -14,21 +14,23 @@ func (p *pass) findOthers() {
 	if p.sandbox.Netns == "" || p.domain == nil || p.domain.NetnsID() == (NetnsID{}) {
 		return
 	}
-	for _, rec := range p.r.inNamespace(p.sandbox.Netns) {
-		if rec.Sandbox.ID != p.sandbox.ID && rec.BootID == p.r.opts.BootID && rec.NetnsID == p.domain.NetnsID() && rec.Phase != Releasing {
+	for _, rec := range p.r.beside(p.sandbox) {
+		if rec.BootID == p.r.opts.BootID && rec.NetnsID == p.domain.NetnsID() && rec.Phase != Releasing {
 			p.others = append(p.others, rec)
 		}
 	}
 }
 
-// inNamespace returns the records of a path. A Store that can find them without reading all
-// records does so.
-func (r *Reconciler) inNamespace(netns string) []Record {
-	if s, ok := r.opts.Store.(interface{ InNamespace(netns string) []Record }); ok {
-		return s.InNamespace(netns)
+// beside returns the records of the other sandboxes of a path. A Store that can find them without
+// reading all records does so.
+func (r *Reconciler) beside(sb Sandbox) []Record {
+	if s, ok := r.opts.Store.(interface {
+		Beside(id SandboxID, netns string) []Record
+	}); ok {
+		return s.Beside(sb.ID, sb.Netns)
 	}
 	records, _ := r.opts.Store.List() // damaged records are reported by List's other callers
-	return slices.DeleteFunc(records, func(rec Record) bool { return rec.Sandbox.Netns != netns })
+	return slices.DeleteFunc(records, func(rec Record) bool { return rec.Sandbox.Netns != sb.Netns || rec.Sandbox.ID == sb.ID })
 }
 
 func othersOf(records []Record) []ops.Other {

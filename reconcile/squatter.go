@@ -122,13 +122,7 @@ func (r *Reconciler) findHolder(ctx context.Context, h holder, rec Record) (Doma
 
 // withOthers returns the records of this pass's namespace, its own first.
 func (p *pass) withOthers() []Record {
-	all := []Record{p.record}
-	for _, rec := range p.r.inNamespace(p.sandbox.Netns) {
-		if rec.Sandbox.ID != p.sandbox.ID {
-			all = append(all, rec)
-		}
-	}
-	return all
+	return append([]Record{p.record}, p.r.beside(p.sandbox)...)
 }
 
 // takeFrom deletes an address in an open namespace, unless one of its records has it.

@@ -24,25 +24,30 @@ type holding struct {
 // Holders returns the records whose history mentions one of the devices. It is called for
 // every new sandbox. Afterwards OtherVersions returns what other versions hold.
 func (j *Journal) Holders(devices []string) []reconcile.Record {
-	return j.those(func(h holding) bool {
+	return j.those("", func(h holding) bool {
 		return slices.ContainsFunc(h.devices, func(d string) bool { return slices.Contains(devices, d) })
 	})
 }
 
-// InNamespace returns the records of the sandboxes of a path.
-func (j *Journal) InNamespace(netns string) []reconcile.Record {
-	return j.those(func(h holding) bool { return h.netns == netns })
+// Beside returns the records of the other sandboxes of a path.
+func (j *Journal) Beside(id reconcile.SandboxID, netns string) []reconcile.Record {
+	own, err := fileName(id)
+	if err != nil {
+		return nil
+	}
+	return j.those(own, func(h holding) bool { return h.netns == netns })
 }
 
 // Releasing returns the records of sandboxes whose release has begun.
 func (j *Journal) Releasing() []reconcile.Record {
-	return j.those(func(h holding) bool { return h.releasing })
+	return j.those("", func(h holding) bool { return h.releasing })
 }
 
 // those returns some of the records. It checks every file, so that what another process
 // has written counts, but reads only those that have changed since it read them last:
-// there are hundreds. A file that cannot be read is skipped; List reports it.
-func (j *Journal) those(accept func(holding) bool) []reconcile.Record {
+// there are hundreds. A file that cannot be read is skipped; List reports it. The sandbox
+// whose file is named but, if any, is left out and not read.
+func (j *Journal) those(but string, accept func(holding) bool) []reconcile.Record {
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {
 		return nil
@@ -59,6 +64,12 @@ func (j *Journal) those(accept func(holding) bool) []reconcile.Record {
 			continue
 		}
 		h, ok := known[name]
+		if name == but {
+			if ok {
+				now[name] = h
+			}
+			continue
+		}
 		if !ok || h.inode != st.Ino || h.size != st.Size || h.mtime != st.Mtim {
 			s, err := j.load(name)
 			if err != nil || !s.found {
