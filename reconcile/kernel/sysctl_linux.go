@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -98,6 +97,19 @@ func readFile(path string) ([]byte, error) {
 	}
 }
 
+// writeFile is os.WriteFile without the handling of files that may block, for a file that exists.
+func writeFile(path, value string) error {
+	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	err = again(func() error { _, err := unix.Write(fd, []byte(value)); return err })
+	if err = errors.Join(err, unix.Close(fd)); err != nil {
+		return &fs.PathError{Op: "write", Path: path, Err: err}
+	}
+	return nil
+}
+
 func (s *Sandbox) applySysctl(ctx context.Context, c netstate.Change) error {
 	_, after := typed[netstate.Sysctl](c)
 	if c.After == nil || after.Value == nil {
@@ -121,12 +133,7 @@ func (s *Sandbox) writeSysctl(of *conn, o netstate.Sysctl) error {
 	s.count.writes.Add(1)
 	err = s.count.send(true, func() error {
 		return of.enter(func() error {
-			f, err := os.OpenFile(file, os.O_WRONLY, 0)
-			if err != nil {
-				return err
-			}
-			_, err = f.WriteString(*o.Value)
-			return errors.Join(err, f.Close())
+			return writeFile(file, *o.Value)
 		})
 	})
 	return explainSysctl(o, err)
@@ -155,7 +162,7 @@ func (s *Sandbox) detectDuplicates(ctx context.Context, w ifLink) error {
 				return err
 			}
 			s.count.writes.Add(1)
-			return os.WriteFile(own, usual, 0)
+			return writeFile(own, string(usual))
 		})
 	})
 }
