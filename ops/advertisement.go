@@ -2,6 +2,8 @@ package ops
 
 import (
 	"errors"
+	"maps"
+	"slices"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 )
@@ -10,6 +12,19 @@ import (
 // routes, nor another next hop. Source: Documentation/networking/ip-sysctl.rst. IPv4 has no such setting
 // of a link: a host accepts redirects if the link or "all" does (IN_DEV_RX_REDIRECTS).
 var ignored = []string{"accept_ra", "accept_redirects"}
+
+// ofIPv6 is a sysctl that a namespace with IPv6 has.
+var ofIPv6 = ofLink("default", ignored[0])
+
+// Asked lists what the first plan of a sandbox asks for, with any topology: one observation less.
+func Asked(given Givens) []netstate.Object {
+	var out []netstate.Object
+	devices := given.Devices()
+	for _, step := range slices.Sorted(maps.Keys(devices)) {
+		out = append(out, netstate.Device{ID: devices[step]}, netstate.VF{ID: devices[step]})
+	}
+	return append(out, ofIPv6)
+}
 
 func ofLink(link, name string) netstate.Sysctl {
 	return netstate.Sysctl{Path: "net/ipv6/conf/" + link + "/" + name}
@@ -44,7 +59,7 @@ func (p *Planner) ignore(link string) error {
 		}
 		exists := o
 		if p.view.Fresh(link) {
-			exists = ofLink("default", ignored[0])
+			exists = ofIPv6
 		}
 		if _, there, err := Lookup(p, exists); err != nil || !there {
 			return err // none where the kernel, or the link, has no IPv6

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -50,19 +49,14 @@ type pass struct {
 }
 
 // onDemandObjects returns what a pass will probably observe on demand: what the last
-// one did, otherwise the devices.
+// one did, otherwise what the first plan asks for.
 func (r *Reconciler) onDemandObjects(sb Sandbox) []netstate.Object {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if queried, ok := r.onDemand[sb.ID]; ok {
 		return slices.Clone(queried)
 	}
-	var out []netstate.Object
-	devices := sb.Given.Devices()
-	for _, step := range slices.Sorted(maps.Keys(devices)) {
-		out = append(out, netstate.Device{ID: devices[step]}, netstate.VF{ID: devices[step]})
-	}
-	return out
+	return ops.Asked(sb.Given)
 }
 
 func (r *Reconciler) remember(id SandboxID, queried []netstate.Object) {
