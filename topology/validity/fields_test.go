@@ -1,0 +1,323 @@
+package validity_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/sysfstest"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/qos"
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/controller"
+	"github.com/plumbline/plumbline/topology/exposure"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
+)
+
+// field is a field of a CRD with two specs that differ in it alone. What is made of them has to differ.
+type field struct{ without, with string }
+
+// byTest are fields whose effect takes more than what is computed here, with the file and the name of the test that holds it.
+var byTest = map[string]string{
+	"NetworkTopology.driftPolicy":                     "reconcile/node/loop_test.go TestObservedDriftIsReportedOnly",
+	"NetworkTopology.steps[].driftPolicy":             "reconcile/node/contention_test.go TestRepairOnWhatIsOnlyObserved",
+	"NetworkTopology.steps[].config":                  "ops/all/effect_test.go TestEveryValueCounts",
+	"NetworkTopology.allowPodUplink":                  "ops/all/uplink_test.go TestUplink",
+	"NetworkTopology.updatePolicy":                    "topology/controller/rollout_test.go TestImmutable",
+	"NetworkTopology.rollout.maxUnavailable":          "topology/controller/rollout_test.go TestRollout",
+	"NetworkTopology.onFailure.degraded":              "reconcile/pod/failures/tracker_test.go TestTracker",
+	"NetworkTopology.onFailure.lost":                  "reconcile/pod/failures/tracker_test.go TestTracker",
+	"NetworkTopology.onFailure.after":                 "reconcile/pod/failures/tracker_test.go TestTracker",
+	"NetworkTopology.claimTemplate.namespaces[]":      "integration/cluster/controlplane/scheduled_test.go TestScheduled",
+	"NetworkTopology.claimTemplate.namespaceSelector": "integration/cluster/controlplane/scheduled_test.go TestScheduled",
+	"NetworkTopology.nodeSelector":                    "integration/cluster/takeover_test.go TestTakingOver",
+	"NetworkQoS.netAttachRefs[]":                      "qos/topologies_test.go TestSelectsTopologies",
+}
+
+// foreign are selectors of networks of ovn-kubernetes, whose meaning the tests of package qos hold, and of which no
+// NetworkTopology is one.
+var foreign = regexp.MustCompile(`^NetworkQoS\.networkSelectors\[\]\.(cluster|primary|secondary|networkAttachment)|networkTopologySelector\.namespaceSelector$`)
+
+const (
+	vfs     = `{name: a, type: sriov}, {name: b, type: sriov}`
+	pool    = `subnets: [{prefix: 10.0.0.0/24}]`
+	shares  = `allowMultipleAllocations: true`
+	counted = shares + `, capacity: {bandwidth: {value: "8", requestPolicy: {default: "2"}}}`
+	onRail  = `priority: 1, networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: {matchLabels: {rail: storage}}}}]`
+	rule    = onRail + `, egress: [{dscp: 1}]`
+)
+
+// to is a NetworkQoS with a destination and ports.
+func to(classifier string) string {
+	return onRail + `, egress: [{dscp: 1, classifier: {` + classifier + `}}]`
+}
+
+// fields are all others.
+var fields = map[string]field{
+	"NetworkTopology.steps[].name":                                  {`steps: [{name: a, type: sriov}]`, `steps: [{name: b, type: sriov}]`},
+	"NetworkTopology.steps[].type":                                  {`steps: [{name: a, type: sriov}]`, `steps: [{name: a, type: host-device}]`},
+	"NetworkTopology.steps[].dependOn[]":                            {`steps: [{name: a, type: sriov}, {name: v, type: vlan, config: {id: 5}}]`, `steps: [{name: a, type: sriov}, {name: v, type: vlan, dependOn: [a], config: {id: 5}}]`},
+	"NetworkTopology.steps[].selector.cel":                          {`steps: [{name: a, type: sriov}]`, `steps: [{name: a, type: sriov, selector: {cel: 'true'}}]`},
+	"NetworkTopology.steps[].extendedResourceName":                  {`steps: [{name: a, type: sriov}]`, `steps: [{name: a, type: sriov, extendedResourceName: example.com/a}]`},
+	"NetworkTopology.steps[].allowDuplicate":                        {`claimTemplate: {}, steps: [{name: a, type: sriov, config: {addresses: [192.0.2.5/24]}}]`, `claimTemplate: {}, steps: [{name: a, type: sriov, allowDuplicate: true, config: {addresses: [192.0.2.5/24]}}]`},
+	"NetworkTopology.role":                                          {`steps: [{name: a, type: sriov}]`, `role: primary, steps: [{name: a, type: sriov}]`},
+	"NetworkTopology.claimTemplate.name":                            {`claimTemplate: {}, steps: [` + vfs + `]`, `claimTemplate: {name: other}, steps: [` + vfs + `]`},
+	"NetworkTopology.claimTemplate.bondPorts":                       {`claimTemplate: {}, steps: [` + vfs + `, {name: bond, type: bond, dependOn: [a, b], config: {mode: 802.3ad}}]`, `claimTemplate: {bondPorts: Any}, steps: [` + vfs + `, {name: bond, type: bond, dependOn: [a, b], config: {mode: 802.3ad}}]`},
+	"NetworkTopology.claimTemplate.constraints[].steps[]":           {`claimTemplate: {constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]}, steps: [` + vfs + `]`, `claimTemplate: {constraints: [{steps: [a, b], matchAttribute: resource.kubernetes.io/pcieRoot}]}, steps: [` + vfs + `]`},
+	"NetworkTopology.claimTemplate.constraints[].matchAttribute":    {`claimTemplate: {}, steps: [` + vfs + `]`, `claimTemplate: {constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]}, steps: [` + vfs + `]`},
+	"NetworkTopology.claimTemplate.constraints[].distinctAttribute": {`claimTemplate: {}, steps: [` + vfs + `]`, `claimTemplate: {constraints: [{distinctAttribute: dra.networking/numaNode}]}, steps: [` + vfs + `]`},
+
+	"AddressPool.subnets[].prefix":     {pool, `subnets: [{prefix: 10.1.0.0/24}]`},
+	"AddressPool.subnets[].first":      {pool, `subnets: [{prefix: 10.0.0.0/24, first: 10.0.0.9}]`},
+	"AddressPool.subnets[].last":       {pool, `subnets: [{prefix: 10.0.0.0/24, last: 10.0.0.9}]`},
+	"AddressPool.subnets[].gateway":    {pool, `subnets: [{prefix: 10.0.0.0/24, gateway: 10.0.0.1}]`},
+	"AddressPool.exclude[]":            {pool, pool + `, exclude: [10.0.0.9]`},
+	"AddressPool.blockSize":            {pool, pool + `, blockSize: 16`},
+	"AddressPool.hostBlock":            {pool, pool + `, hostBlock: 2`},
+	"AddressPool.interfaceBlock":       {pool + `, hostBlock: 2`, pool + `, hostBlock: 2, interfaceBlock: 1`},
+	"AddressPool.routes[].destination": {pool + `, routes: [{destination: 10.8.0.0/16, gateway: 10.0.0.1}]`, pool + `, routes: [{destination: 10.9.0.0/16, gateway: 10.0.0.1}]`},
+	"AddressPool.routes[].gateway":     {pool + `, routes: [{destination: 10.8.0.0/16, gateway: 10.0.0.1}]`, pool + `, routes: [{destination: 10.8.0.0/16, gateway: 10.0.0.2}]`},
+	"AddressPool.quarantineSeconds":    {pool, pool + `, quarantineSeconds: 5`},
+	"AddressPool.reclaimAfter":         {pool, pool + `, reclaimAfter: 5m`},
+
+	"DeviceExposurePolicy.priority":                                              {`priority: 2, action: withhold`, `priority: 4, action: withhold`},
+	"DeviceExposurePolicy.nodeSelector[]":                                        {`priority: 4, action: withhold`, `priority: 4, nodeSelector: {pool: none}, action: withhold`},
+	"DeviceExposurePolicy.selector.cel":                                          {`priority: 4, action: withhold`, `priority: 4, selector: {cel: 'false'}, action: withhold`},
+	"DeviceExposurePolicy.action":                                                {`priority: 4`, `priority: 4, action: withhold`},
+	"DeviceExposurePolicy.exposure.allowMultipleAllocations":                     {`priority: 4, exposure: {}`, `priority: 4, exposure: {` + shares + `}`},
+	"DeviceExposurePolicy.exposure.deviceNameSuffix":                             {`priority: 4, exposure: {` + shares + `}`, `priority: 4, exposure: {` + shares + `, deviceNameSuffix: -x}`},
+	"DeviceExposurePolicy.exposure.capacity[].value":                             {`priority: 4, exposure: {` + counted + `}`, `priority: 4, exposure: {` + strings.Replace(counted, `"8"`, `"9"`, 1) + `}`},
+	"DeviceExposurePolicy.exposure.capacity[].requestPolicy.default":             {`priority: 4, exposure: {` + counted + `}`, `priority: 4, exposure: {` + strings.Replace(counted, `"2"`, `"3"`, 1) + `}`},
+	"DeviceExposurePolicy.exposure.capacity[].requestPolicy.validRange.min":      {ranged(`min: "1"`), ranged(`min: "2"`)},
+	"DeviceExposurePolicy.exposure.capacity[].requestPolicy.validRange.max":      {ranged(`min: "2"`), ranged(`min: "2", max: "4"`)},
+	"DeviceExposurePolicy.exposure.capacity[].requestPolicy.validRange.step":     {ranged(`min: "2"`), ranged(`min: "2", step: "2"`)},
+	"DeviceExposurePolicy.exposure.capacity[].requestPolicy.validValues[]":       {`priority: 4, exposure: {` + counted + `}`, `priority: 4, exposure: {` + strings.Replace(counted, `default: "2"`, `default: "2", validValues: ["2", "4"]`, 1) + `}`},
+	"DeviceExposurePolicy.exposure.supportedCNIPlugins[].name":                   {`priority: 4, exposure: {` + shares + `}`, `priority: 4, exposure: {` + shares + `, supportedCNIPlugins: [{name: macvlan}]}`},
+	"DeviceExposurePolicy.exposure.supportedCNIPlugins[].exclusive":              {`priority: 4, exposure: {` + shares + `, supportedCNIPlugins: [{name: macvlan}]}`, `priority: 4, exposure: {` + shares + `, supportedCNIPlugins: [{name: macvlan, exclusive: true}]}`},
+	"DeviceExposurePolicy.exposure.supportedCNIPlugins[].consumePerAllocation[]": {`priority: 4, exposure: {` + counted + `, supportedCNIPlugins: [{name: macvlan}]}`, `priority: 4, exposure: {` + counted + `, supportedCNIPlugins: [{name: macvlan, consumePerAllocation: {bandwidth: "3"}}]}`},
+	"DeviceExposurePolicy.exposure.additionalAttributes[]":                       {`priority: 4, exposure: {}`, `priority: 4, exposure: {additionalAttributes: {example.com/a: b}}`},
+	"DeviceExposurePolicy.exposure.besideDrivers[]":                              {`priority: 4, exposure: {}`, `priority: 4, exposure: {besideDrivers: [example.com]}`},
+	"DeviceExposurePolicy.exposure.besideFunctions":                              {`priority: 4, exposure: {}`, `priority: 4, exposure: {besideFunctions: true}`},
+	"DeviceExposurePolicy.physicalNetworks[].name":                               {`priority: 4, physicalNetworks: [{name: a}]`, `priority: 4, physicalNetworks: [{name: b}]`},
+	"DeviceExposurePolicy.physicalNetworks[].vlan":                               {`priority: 4, physicalNetworks: [{name: a}]`, `priority: 4, physicalNetworks: [{name: a, vlan: 7}]`},
+	"DeviceExposurePolicy.physicalNetworks[].addressPool":                        {`priority: 4, physicalNetworks: [{name: a}]`, `priority: 4, physicalNetworks: [{name: a, addressPool: p}]`},
+	"DeviceExposurePolicy.neighbour.expect.switch":                               {`priority: 4, neighbour: {expect: {switch: leaf-1}}`, `priority: 4, neighbour: {expect: {switch: leaf-2}}`},
+	"DeviceExposurePolicy.neighbour.expect.switchPort":                           {`priority: 4, neighbour: {expect: {switch: leaf-1}}`, `priority: 4, neighbour: {expect: {switch: leaf-1, switchPort: swp9}}`},
+	"DeviceExposurePolicy.neighbour.rail.from":                                   {`priority: 4, neighbour: {rail: {from: switch, match: '[a-z-]+([0-9]+)'}}`, `priority: 4, neighbour: {rail: {from: switchPort, match: '[a-z-]+([0-9]+)'}}`},
+	"DeviceExposurePolicy.neighbour.rail.match":                                  {`priority: 4, neighbour: {rail: {from: switch, match: '[a-z-]+([0-9]+)'}}`, `priority: 4, neighbour: {rail: {from: switch, match: '([a-z]+)-[0-9]'}}`},
+
+	"NetworkQoS.networkSelectors[].networkSelectionType":                    {rule, `priority: 1, networkSelectors: [{networkSelectionType: DefaultNetwork}], egress: [{dscp: 1}]`},
+	"NetworkQoS.networkSelectors[].networkTopologySelector.networkSelector": {rule, strings.Replace(rule, "rail: storage", "rail: other", 1)},
+	"NetworkQoS.podSelector":                                {rule, rule + `, podSelector: {matchLabels: {app: none}}`},
+	"NetworkQoS.priority":                                   {rule, strings.Replace(rule, "priority: 1", "priority: 2", 1)},
+	"NetworkQoS.egress[].dscp":                              {rule, strings.Replace(rule, "dscp: 1", "dscp: 2", 1)},
+	"NetworkQoS.egress[].classifier.to[].podSelector":       {to(`to: [{podSelector: {}}]`), to(`to: [{podSelector: {matchLabels: {app: db}}}]`)},
+	"NetworkQoS.egress[].classifier.to[].namespaceSelector": {to(`to: [{podSelector: {}}]`), to(`to: [{podSelector: {}, namespaceSelector: {}}]`)},
+	"NetworkQoS.egress[].classifier.to[].ipBlock.cidr":      {to(`to: [{ipBlock: {cidr: 10.0.0.0/8}}]`), to(`to: [{ipBlock: {cidr: 10.0.0.0/9}}]`)},
+	"NetworkQoS.egress[].classifier.to[].ipBlock.except[]":  {to(`to: [{ipBlock: {cidr: 10.0.0.0/8}}]`), to(`to: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.1.0.0/16]}}]`)},
+	"NetworkQoS.egress[].classifier.ports[].protocol":       {to(`ports: [{protocol: TCP, port: 5}]`), to(`ports: [{protocol: UDP, port: 5}]`)},
+	"NetworkQoS.egress[].classifier.ports[].port":           {to(`ports: [{protocol: TCP, port: 5}]`), to(`ports: [{protocol: TCP, port: 6}]`)},
+	"NetworkQoS.egress[].classifier.port.protocol":          {to(`port: {protocol: TCP, port: 5}`), to(`port: {protocol: UDP, port: 5}`)},
+	"NetworkQoS.egress[].classifier.port.port":              {to(`port: {protocol: TCP, port: 5}`), to(`port: {protocol: TCP, port: 6}`)},
+	"NetworkQoS.egress[].bandwidth.rate":                    {rule, onRail + `, egress: [{dscp: 1, bandwidth: {rate: 5}}]`},
+	"NetworkQoS.egress[].bandwidth.burst":                   {onRail + `, egress: [{dscp: 1, bandwidth: {rate: 5}}]`, onRail + `, egress: [{dscp: 1, bandwidth: {rate: 5, burst: 7}}]`},
+}
+
+// ranged is a policy with a range of amounts.
+func ranged(of string) string {
+	return `priority: 4, exposure: {` + strings.Replace(counted, `default: "2"`, `default: "2", validRange: {`+of+`}`, 1) + `}`
+}
+
+// effects are what is made of the specs of each kind, as text.
+var effects = map[string]struct {
+	spec any
+	of   func(t *testing.T, spec string) string
+}{
+	"NetworkTopology":      {v1alpha1.NetworkTopologySpec{}, madeOfTopology},
+	"AddressPool":          {v1alpha1.AddressPoolSpec{}, madeOfPool},
+	"DeviceExposurePolicy": {v1alpha1.DeviceExposurePolicySpec{}, madeOfPolicy},
+	"NetworkQoS":           {qosv1alpha1.Spec{}, madeOfQoS},
+}
+
+// TestEveryFieldCounts holds that each field of the CRDs that users write has an effect: what is made of the object, or what is
+// said of it, differs by the field alone. A field without a row fails. The CNIPluginSchemas of step types are
+// held by the round trips of package pluginschema; AddressLeases and reports are written by nobody but plumbline.
+func TestEveryFieldCounts(t *testing.T) {
+	seen := map[string]bool{}
+	for kind, e := range effects {
+		for _, path := range leaves(reflect.TypeOf(e.spec), kind) {
+			seen[path] = true
+			if foreign.MatchString(path) {
+				continue
+			}
+			if where, is := byTest[path]; is {
+				file, name, _ := strings.Cut(where, " ")
+				if source, err := os.ReadFile("../../" + file); err != nil || !strings.Contains(string(source), "func "+name+"(") {
+					t.Errorf("%s: there is no %s: %v", path, where, err)
+				}
+				continue
+			}
+			f, is := fields[path]
+			if !is {
+				t.Errorf("%s: has no row, so nothing shows that it has an effect", path)
+				continue
+			}
+			without := e.of(t, f.without)
+			if without != e.of(t, f.without) {
+				t.Fatalf("%s: what is made of one spec differs each time", path)
+			}
+			if without == e.of(t, f.with) {
+				t.Errorf("%s: accepted, and changes nothing: %s", path, f.with)
+			}
+		}
+	}
+	for path := range fields {
+		if !seen[path] {
+			t.Errorf("%s: there is no such field", path)
+		}
+	}
+	for path := range byTest {
+		if !seen[path] {
+			t.Errorf("%s: there is no such field", path)
+		}
+	}
+}
+
+// leaves are the fields of a type, without those that hold others of ours.
+func leaves(t reflect.Type, at string) (out []string) {
+	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 || t.Kind() == reflect.Map {
+		if t.Kind() != reflect.Pointer {
+			at += "[]"
+		}
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || !strings.Contains(t.PkgPath(), "plumbline") {
+		return []string{at}
+	}
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		out = append(out, leaves(t.Field(i).Type, at+"."+name)...)
+	}
+	return out
+}
+
+func read(t *testing.T, spec string, into any) {
+	t.Helper()
+	if err := yaml.UnmarshalStrict([]byte("{metadata: {namespace: ns, name: it, uid: u}, spec: {"+spec+"}}"), into); err != nil {
+		t.Fatalf("%s: %v", spec, err)
+	}
+}
+
+func asText(t *testing.T, all ...any) string {
+	t.Helper()
+	raw, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+func madeOfTopology(t *testing.T, spec string) string {
+	t.Helper()
+	o := &v1alpha1.NetworkTopology{}
+	read(t, spec, o)
+	set, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	topo, notes, err := validity.Object(t.Context(), o, set)
+	if err != nil {
+		return err.Error()
+	}
+	classes, err := controller.Classes(o, topo, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return asText(t, notes, classes, claim.Template(topo, set, "ns"))
+}
+
+func madeOfPool(t *testing.T, spec string) string {
+	t.Helper()
+	o := &v1alpha1.AddressPool{}
+	read(t, spec, o)
+	l, err := addresspool.Of(o)
+	if err != nil {
+		return err.Error()
+	}
+	given := []netip.Prefix{netip.MustParsePrefix("10.0.0.77/24")}
+	var blocks []string
+	for _, block := range []string{"10.0.0.16/28", "10.0.0.5/32", "10.0.0.0/26", "10.1.0.5/32"} {
+		blocks = append(blocks, fmt.Sprint(l.Holds(netip.MustParsePrefix(block))))
+	}
+	return asText(t, l.Size(true), l.Flat(), l.Interfaces(), l.Prefixes(true), blocks, fmt.Sprint(l.Routes(given)), l.Gateways(given), addresspool.Quarantine(o), addresspool.Reclaim(o))
+}
+
+func madeOfPolicy(t *testing.T, spec string) string {
+	t.Helper()
+	o, other := &v1alpha1.DeviceExposurePolicy{}, &v1alpha1.DeviceExposurePolicy{}
+	read(t, spec, o)
+	read(t, `priority: 3, exposure: {additionalAttributes: {example.com/c: d}}`, other)
+	other.Name, other.UID = "other", "v"
+	p := exposure.New(o)
+	if p.Err != nil || p.NotYet != nil {
+		return fmt.Sprint(p.Err, p.NotYet)
+	}
+	devices, err := inventory.Discover(sysfstest.Open(t, "../../inventory/testdata/tree/igb.txtar"), inventory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range devices {
+		devices[i].Neighbour = &inventory.Neighbour{Switch: "leaf-1", Port: "swp2"}
+	}
+	decided, err := exposure.NewSet([]*exposure.Policy{p, exposure.New(other)}, map[string]string{"pool": "a"}).Decide(t.Context(), devices)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []any
+	for _, d := range inventory.Forms(decided) {
+		out = append(out, d.Name, d.Exposure, d.PhysicalNetworks, inventory.Attributes(d), inventory.Capacity(d))
+	}
+	return asText(t, out...)
+}
+
+func madeOfQoS(t *testing.T, spec string) string {
+	t.Helper()
+	o := &qosv1alpha1.NetworkQoS{}
+	read(t, spec, o)
+	p := qos.New(o)
+	if p.Err != nil {
+		return p.Err.Error()
+	}
+	c := qos.NewCompiler()
+	c.SetPolicy(p)
+	on := qos.Attachment{Network: qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "rail"}, Labels: map[string]string{"rail": "storage"}}}
+	for i, pod := range []struct{ namespace, app string }{{"ns", "web"}, {"ns", "db"}, {"other", "db"}} {
+		c.SetNamespace(pod.namespace, nil)
+		on.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})}
+		c.SetPod(&qos.Pod{Key: types.NamespacedName{Namespace: pod.namespace, Name: pod.app}, Labels: map[string]string{"app": pod.app}, Attachments: []qos.Attachment{on}})
+	}
+	sets, over := c.Sets(p.Key)
+	var rules []string
+	for _, of := range c.Rules(types.NamespacedName{Namespace: "ns", Name: "web"}) {
+		for _, rule := range of {
+			if rule.Addresses != nil {
+				rules = append(rules, fmt.Sprint(rule.Addresses.Ranges()))
+			}
+			rule.Addresses = nil // a pointer
+			rules = append(rules, fmt.Sprintf("%+v", rule))
+		}
+	}
+	return asText(t, rules, sets, over)
+}
