@@ -531,9 +531,9 @@ func (p *Planner) checkAddress(field string, addr netstate.Addr) error {
 	ip := pre.Addr()
 	switch l, _ := p.view.Link(addr.Link); {
 	case ip.IsUnspecified():
-		return Invalid(field, "%q is no address that an interface can have: it stands for none", addr.Address)
+		return Invalid(field, "%q is the unspecified address and cannot be assigned to an interface", addr.Address)
 	case ip.Is6() && ip.IsMulticast():
-		return Invalid(field, "%q is a multicast address, which the kernel lets programs join and no interface have", addr.Address)
+		return Invalid(field, "%q is a multicast address and cannot be assigned to an interface", addr.Address)
 	case ip.Is6() && ip.IsLoopback() && l.LinkKind != "vrf":
 		return Invalid(field, "%q belongs to the loopback device alone", addr.Address)
 	case !ip.Is6():

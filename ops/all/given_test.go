@@ -73,7 +73,7 @@ func TestGivenRefused(t *testing.T) {
 		{
 			"what no interface can have", "\n  - {name: d, type: dummy}\n",
 			ops.Givens{"d": addresses("ff02::1/64")},
-			`step "d": given addresses: "ff02::1/64" is a multicast address, which the kernel lets programs join and no interface have`,
+			`step "d": given addresses: "ff02::1/64" is a multicast address and cannot be assigned to an interface`,
 		},
 		{
 			"IPv4 in IPv6", "\n  - {name: d, type: dummy}\n",

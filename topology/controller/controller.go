@@ -518,7 +518,7 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 		updated = append(updated, w.Name)
 		// The topology is unchanged: somebody edited the class.
 		if o.Status.ObservedGeneration == o.Generation {
-			c.event(o, corev1.EventTypeWarning, "Repaired", "Update", fmt.Sprintf("DeviceClass %q was not as the topology says, and is again: change the topology instead", w.Name))
+			c.event(o, corev1.EventTypeWarning, "Repaired", "Update", fmt.Sprintf("DeviceClass %q was edited by hand and has been restored. To change it, edit the topology", w.Name))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(there)) {

@@ -427,7 +427,7 @@ func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologi
 		}
 		c := metav1.Condition{
 			Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, ObservedGeneration: p.Generation, Reason: reasonAccepted,
-			Message: fmt.Sprintf("%s, enforced by filters of tc in the pods, on networks of OVN by its rows", count(len(p.Rules), "rule")),
+			Message: fmt.Sprintf("%s; enforced by tc filters in pods, and by OVN QoS rows on OVN networks", count(len(p.Rules), "rule")),
 		}
 		if primary != "" {
 			c.Message += fmt.Sprintf("; not on topology %q, the own network of pods (role: primary)", primary)

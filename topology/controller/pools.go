@@ -302,7 +302,7 @@ func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout,
 		set(v1alpha1.ConditionValid, false, string(fault.Invalid), fmt.Sprint(err))
 		return s
 	}
-	set(v1alpha1.ConditionValid, true, reasonSucceeded, "nothing is wrong with the pool by itself")
+	set(v1alpha1.ConditionValid, true, reasonSucceeded, "the pool is valid")
 	var blocks []netip.Prefix
 	for _, l := range leases {
 		if b, err := netip.ParsePrefix(l.Spec.Block); err == nil {
@@ -323,7 +323,7 @@ func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout,
 	if overlaps := overlaps(layout, layouts, networks); len(overlaps) > 0 {
 		set(v1alpha1.ConditionOverlap, true, string(fault.Conflict), strings.Join(overlaps, "; "))
 	} else {
-		set(v1alpha1.ConditionOverlap, false, reasonSucceeded, "no other pool has these addresses, nor have Services, pods and nodes of the cluster")
+		set(v1alpha1.ConditionOverlap, false, reasonSucceeded, "no overlap with other pools, Services, pods or nodes")
 	}
 	text := "nodes have leased " + fuller.Text
 	set(v1alpha1.ConditionExhausted, fuller.Exhausted, "Leased", text)

@@ -282,7 +282,7 @@ func QoSReady(p *qos.Policy, s *QoSSum) []metav1.Condition {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, reasonInPlace, place
 	}
 	ready.Message = excerpt.Lines(ready.Message, maxMessage)
-	marking := metav1.Condition{Type: qosv1alpha1.ConditionMarkingUnsupported, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation, Reason: reasonFiltered, Message: "no pod that the object covers is reported to have a device that bypasses the kernel"}
+	marking := metav1.Condition{Type: qosv1alpha1.ConditionMarkingUnsupported, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation, Reason: reasonFiltered, Message: "no covered pod has a device that bypasses the kernel"}
 	if s.Bypassed > 0 {
 		marking.Status, marking.Reason = metav1.ConditionTrue, reasonBypassed
 		marking.Message = fmt.Sprintf("%d of %s have a device that bypasses the kernel (RDMA, or a driver in the container): what it sends is not marked, and limited only where a physical function does it (backend PF)", s.Bypassed, count(s.Pods, "pod"))

@@ -230,16 +230,16 @@ func TestNetworkQoS(t *testing.T) {
 	f.want(t, "of-a", "ai/mark[0]", "ai/second[0]")
 	b.mustKubectl(t, qos("ai", "also", "priority: 4, egress: [{dscp: 7, classifier: {to: [{ipBlock: {cidr: 192.0.2.0/24}}]}}], podSelector: {matchLabels: {role: none}}, "+onStorage), "apply", "-f", "-")
 	b.conditions(t, "ai", map[string]string{
-		"also":    `True Accepted 1 rule, enforced by filters of tc in the pods, on networks of OVN by its rows; True SamePrecedence where both objects cover a pod, rules of the same precedence match the same packets, and the name decides: egress[0] and that of "second": "also" decides. Give them different priorities`,
-		"second":  `True Accepted 1 rule, enforced by filters of tc in the pods, on networks of OVN by its rows; True SamePrecedence where both objects cover a pod, rules of the same precedence match the same packets, and the name decides: egress[0] and that of "also": "also" decides. Give them different priorities`,
-		"mark":    `True Accepted 1 rule, enforced by filters of tc in the pods, on networks of OVN by its rows; False NoTie no other object has a rule of the same precedence for the same packets`,
+		"also":    `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; True SamePrecedence where both objects cover a pod, rules of the same precedence match the same packets, and the name decides: egress[0] and that of "second": "also" decides. Give them different priorities`,
+		"second":  `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; True SamePrecedence where both objects cover a pod, rules of the same precedence match the same packets, and the name decides: egress[0] and that of "also": "also" decides. Give them different priorities`,
+		"mark":    `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; False NoTie no other object has a rule of the same precedence for the same packets`,
 		"bad":     `False Invalid spec.egress[0].classifier.to[0].ipBlock.cidr: "nowhere" is not a prefix, such as 192.0.2.0/24 or 2001:db8::/32; False NoTie the object has no effect`,
-		"pods":    `True Accepted 1 rule, enforced by filters of tc in the pods, on networks of OVN by its rows; False NoTie no other object has a rule of the same precedence for the same packets`,
+		"pods":    `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; False NoTie no other object has a rule of the same precedence for the same packets`,
 		"primary": `False NoTopology it selects no NetworkTopology, and nothing else is enforced: add networkSelectors with networkSelectionType NetworkTopologies; False NoTie the object has no effect`,
 	})
 	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "also")
 	b.conditions(t, "ai", map[string]string{
-		"second": `True Accepted 1 rule, enforced by filters of tc in the pods, on networks of OVN by its rows; False NoTie no other object has a rule of the same precedence for the same packets`,
+		"second": `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; False NoTie no other object has a rule of the same precedence for the same packets`,
 	})
 
 	b.destinations(t, f, a)

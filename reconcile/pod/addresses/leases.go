@@ -68,7 +68,7 @@ func (a *Allocator) Run(ctx context.Context) {
 		case err == nil || errors.Is(err, errUnheard): // it has just begun
 			said = ""
 		case err.Error() != said:
-			a.Log.Warn("leases of addresses", "error", err)
+			a.Log.Warn("address lease pass failed", "error", err)
 			said = err.Error()
 		}
 		next := pace
@@ -388,7 +388,7 @@ func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layo
 }
 
 // errContended is that blocks which were free have been leased by other nodes meanwhile.
-var errContended = errors.New("other nodes lease its blocks at the same time: this one tries again in a few seconds")
+var errContended = errors.New("other nodes are leasing blocks of this pool right now: retrying in a few seconds")
 
 // apart returns numbers below n that are free, the first from start on, then others. Whoever takes another one has lost
 // the one before to another node. So that the nodes which have lost it together do not lose the next one together, too,

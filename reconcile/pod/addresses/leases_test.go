@@ -39,7 +39,7 @@ func TestContended(t *testing.T) {
 	}
 	for range 3 {
 		s.created = 0
-		if err := a.Pass(t.Context()); err == nil || s.created > 16 || !strings.Contains(err.Error(), "at the same time") {
+		if err := a.Pass(t.Context()); err == nil || s.created > 16 || !strings.Contains(err.Error(), "other nodes are leasing blocks") {
 			t.Fatalf("after %d tries: %v", s.created, err)
 		}
 	}
@@ -64,7 +64,7 @@ func TestFullBlock(t *testing.T) {
 	s.pools[0].Status.Size, s.pools[0].Status.Leased = 224, 14 // the others have enough
 	a := s.agent(t, "n", fileOf(t), &now)
 	a.pass()
-	if _, err := a.take("c0", "web-0", "full"); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "a lease of more is being looked for") {
+	if _, err := a.take("c0", "web-0", "full"); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "requesting another lease") {
 		t.Errorf("without a block: %v", err)
 	}
 	for i := range 14 {

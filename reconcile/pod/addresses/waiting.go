@@ -346,7 +346,7 @@ func (a *Allocator) tooFew(h *addresspool.Holdings, p *pool, w Want, short *addr
 	}
 	o.short = append(o.short, short)
 	if p.low {
-		return fmt.Errorf("%w, and few of its %d addresses are left on all nodes: see kubectl get addresspool %s; a lease of more is being looked for", short, p.layout.Size(p.layout.Families()[0]), w.Pool)
+		return fmt.Errorf("%w, and few of its %d addresses are left on all nodes: see kubectl get addresspool %s; requesting another lease", short, p.layout.Size(p.layout.Families()[0]), w.Pool)
 	}
-	return fmt.Errorf("%w; a lease of more is being looked for", short)
+	return fmt.Errorf("%w; requesting another lease", short)
 }

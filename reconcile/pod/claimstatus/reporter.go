@@ -242,7 +242,7 @@ func (r *Reporter) HeldBack(s Subject, topologyName string, from, to int64, why 
 // Filtered reports that what a running pod sends is marked and limited as its NetworkQoS
 // objects say now.
 func (r *Reporter) Filtered(s Subject) {
-	r.events.normal(s, "NetworkQoSApplied", "what the pod sends is marked and limited as its NetworkQoS objects say now")
+	r.events.normal(s, "NetworkQoSApplied", "NetworkQoS rules applied to the pod's egress traffic")
 }
 
 // FilterFailed reports that it is not, and what was before goes on.

@@ -230,7 +230,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			k.failing, k.warned = err.Error(), false
 		case !k.warned:
 			k.warned = true
-			k.Log.Warn("routes of the host to pods of other nodes", "error", excerpt.Of(k.failing, maxLogged))
+			k.Log.Warn("failed to update host routes to pods of other nodes", "error", excerpt.Of(k.failing, maxLogged))
 		}
 		pause := time.NewTimer(min(max(least, share*k.Now().Sub(began)), most))
 		select {
