@@ -78,14 +78,17 @@ func TestStepPages(t *testing.T) {
 	reg := registry(t)
 	var list strings.Builder
 	list.WriteString(generated + "# Step types\n\n| type | what it does |\n| --- | --- |\n")
-	pages := map[string]bool{"README.md": true}
+	addressing := contract.Elsewhere{Title: "Keys of addresses and routes", Link: "addressing.md", Params: ops.AddressParams()}
+	generates(t, filepath.Join("steps", addressing.Link), generated+addressing.Markdown("Most step types have these keys, with the same meaning."))
+	pages := map[string]bool{"README.md": true, addressing.Link: true}
 	for _, typ := range reg.Types() {
 		c, _ := reg.Contract(typ)
 		page := typ + ".md"
 		pages[page] = true
 		fmt.Fprintf(&list, "| [%s](%s) | %s |\n", typ, page, c.Summary)
-		generates(t, filepath.Join("steps", page), generated+contract.Markdown(c))
+		generates(t, filepath.Join("steps", page), generated+contract.Markdown(c, addressing))
 	}
+	fmt.Fprintf(&list, "\n[%s](%s): what most of them have in common.\n", addressing.Title, addressing.Link)
 	generates(t, filepath.Join("steps", "README.md"), list.String())
 
 	files, err := filepath.Glob("steps/*")

@@ -3,22 +3,35 @@ package contract
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 )
 
-// Markdown renders the documentation page of a step type.
-func Markdown(c Contract) string {
+// Elsewhere is a page that describes keys which many step types have.
+type Elsewhere struct {
+	Title, Link string
+	Params      []Param
+}
+
+// Markdown renders the documentation page of a step type. Keys that are described elsewhere are
+// named with a link; one that this type has in another form is described here.
+func Markdown(c Contract, elsewhere Elsewhere) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s\n", c.Type, strings.TrimSpace(c.Summary))
 	if d := strings.TrimSpace(c.Description); d != "" {
 		fmt.Fprintf(&b, "\n%s\n", d)
 	}
 	b.WriteString("\n## Keys\n\n")
-	if len(c.Params) == 0 {
+	own, shared := elsewhere.split(c.Params)
+	switch {
+	case len(c.Params) == 0:
 		b.WriteString("None.\n")
-	} else {
-		b.WriteString("| key | type | default | accepts | meaning |\n| --- | --- | --- | --- | --- |\n")
-		rows(&b, "", c.Params)
+	case len(own) > 0:
+		b.WriteString(table(own))
+	}
+	if len(shared) > 0 {
+		fmt.Fprintf(&b, "\nFor %s see [%s](%s).\n", strings.Join(shared, ", "), elsewhere.Title, elsewhere.Link)
 	}
 	fmt.Fprintf(&b, "\n## Input\n\n%s\n", c.Input.sentence())
 	fmt.Fprintf(&b, "\n## Output\n\n| list | from dependencies | added by the step |\n| --- | --- | --- |\n")
@@ -40,6 +53,30 @@ func Markdown(c Contract) string {
 	if e := strings.Trim(c.Example, "\n"); e != "" {
 		fmt.Fprintf(&b, "\n## Example\n\n```yaml\n%s\n```\n", e)
 	}
+	return b.String()
+}
+
+// Markdown renders the page.
+func (e Elsewhere) Markdown(about string) string {
+	return fmt.Sprintf("# %s\n\n%s\n\n%s", e.Title, strings.TrimSpace(about), table(e.Params))
+}
+
+// split returns the parameters that are not described elsewhere, and the names of the others.
+func (e Elsewhere) split(params []Param) (own []Param, shared []string) {
+	for _, p := range params {
+		if slices.ContainsFunc(e.Params, func(o Param) bool { return reflect.DeepEqual(o, p) }) {
+			shared = append(shared, "`"+p.Name+"`")
+		} else {
+			own = append(own, p)
+		}
+	}
+	return own, shared
+}
+
+func table(params []Param) string {
+	var b strings.Builder
+	b.WriteString("| key | type | default | accepts | meaning |\n| --- | --- | --- | --- | --- |\n")
+	rows(&b, "", params)
 	return b.String()
 }
 

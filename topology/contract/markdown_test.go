@@ -29,7 +29,7 @@ func TestMarkdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	const file = "testdata/sample.md"
-	got := contract.Markdown(c)
+	got := contract.Markdown(c, contract.Elsewhere{Title: "Common keys", Link: "common.md", Params: c.Params[len(c.Params)-1:]})
 	if *update {
 		if err := os.MkdirAll("testdata", 0o755); err != nil {
 			t.Fatal(err)
