@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -47,5 +48,68 @@ func TestBelongings(t *testing.T) {
 	t.Cleanup(func() { s.run(`ip link delete host7`) })
 	if _, err := r.Ensure(ctxFor(t), sb); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "is used by the host: carries host7") {
 		t.Errorf("a device with a VLAN of the host: %v", err)
+	}
+}
+
+// writeCounter adds up the writes of the domains that were closed.
+type writeCounter struct {
+	reconcile.Domain
+	writes *uint64
+}
+
+func (c writeCounter) Close() error {
+	if d, ok := c.Domain.(interface {
+		Counters() (dumps, gets, writes uint64)
+	}); ok {
+		_, _, n := d.Counters()
+		*c.writes += n
+	}
+	return c.Domain.Close()
+}
+
+// TestSysctlsOfDevice: sysctls that the host is configured to have for a device are as they were when a pod has given
+// the device back. Moving to another namespace resets them. Those that are the host's default cost no write.
+func TestSysctlsOfDevice(t *testing.T) {
+	l, path := newLane(t), newNetns(t)
+	id := virtualCard(t, "nic0")
+	s := &foreignWriter{t, filepath.Base(path), ""}
+	names := "ipv4/conf/nic0/rp_filter ipv4/conf/nic0/arp_ignore ipv4/conf/nic0/forwarding ipv6/conf/nic0/accept_ra ipv6/conf/nic0/addr_gen_mode ipv6/conf/nic0/disable_ipv6"
+	values := func() string {
+		return s.run("cd /proc/sys/net; for f in " + names + "; do echo $f $(cat $f); done")
+	}
+	sb := box(path, parse(t, "t", "    - {name: d, type: host-device, config: {name: net1}}\n"))
+	sb.Given = ops.GivenDevices(map[string]string{"d": id})
+	var writes uint64
+	r := l.engine(func(d reconcile.Domain) reconcile.Domain {
+		if _, external := d.(alone); external {
+			return d
+		}
+		return writeCounter{d, &writes}
+	})
+	cycle := func() (attach, release uint64) {
+		t.Helper()
+		before := values()
+		writes = 0
+		if _, err := r.Ensure(ctxFor(t), sb); err != nil {
+			t.Fatal(err)
+		}
+		attach, writes = writes, 0
+		s.run("ip netns exec $NS sh -c 'echo 1 >/proc/sys/net/ipv4/conf/net1/proxy_arp; echo 0 >/proc/sys/net/ipv4/conf/net1/arp_ignore'")
+		if rep, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil || rep.Unclean != "" {
+			t.Fatal(err, rep.Unclean)
+		}
+		if after := values(); after != before {
+			t.Errorf("the host had\n%sand has\n%s", before, after)
+		}
+		return attach, writes
+	}
+	attach, release := cycle()
+	s.run("cd /proc/sys/net/ipv4/conf/nic0; echo 2 >rp_filter; echo 1 >arp_ignore; echo 1 >forwarding; cd /proc/sys/net/ipv6/conf/nic0; echo 0 >accept_ra; echo 1 >addr_gen_mode; echo 1 >disable_ipv6")
+	attach2, release2 := cycle()
+	if attach2 != attach {
+		t.Errorf("attaching writes %d times, %d where sysctls differ", attach, attach2)
+	}
+	if release2 <= release {
+		t.Errorf("a release writes %d times, %d where sysctls differ", release, release2)
 	}
 }

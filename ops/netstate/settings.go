@@ -7,7 +7,7 @@ import (
 
 // Settings is what the owner of a namespace can change on a device that is in it
 // and what goes along when the device moves: one "name=value" each, sorted. The
-// name begins with its class: "link.txqlen", "feature.rx-gro", "xdp.native".
+// name begins with its class: "link.txqlen", "feature.rx-gro", "xdp.native", "ipv4.rp_filter".
 type Settings []string
 
 // upperClass is the class of links on a device that are in an unknown namespace. What
@@ -23,6 +23,16 @@ var attachedClasses = []string{"xdp", "tcx", "rule", strings.TrimSuffix(upperCla
 func Attached(name string) bool {
 	class, _, _ := strings.Cut(name, ".")
 	return slices.Contains(attachedClasses, class)
+}
+
+// sysctlClasses are those of the sysctls of a device, which begin with its family. A device to which the
+// family does not apply, as IPv6 to one of a small MTU, has none, and none to restore.
+var sysctlClasses = []string{"ipv4", "ipv6"}
+
+// IsSysctl reports whether a setting is a sysctl of the device, in the namespace that it is in.
+func IsSysctl(name string) bool {
+	class, _, _ := strings.Cut(name, ".")
+	return slices.Contains(sysctlClasses, class)
 }
 
 // All returns the values by name.
@@ -42,7 +52,8 @@ func (s Settings) Differing(have Settings) []string {
 	want, got := s.All(), have.All()
 	var out []string
 	for name, value := range want {
-		if v, ok := got[name]; (!ok || v != value) && !strings.HasPrefix(name, upperClass) {
+		v, ok := got[name]
+		if (!ok && !IsSysctl(name) || ok && v != value) && !strings.HasPrefix(name, upperClass) {
 			out = append(out, name)
 		}
 	}

@@ -9,6 +9,13 @@ import (
 
 func TestSettingsDiffering(t *testing.T) {
 	want := Settings{"feature.rx-gro=on", "link.txqlen=1000", "xdp.native=12"}
+	ipv6 := Settings{"ipv6.accept_ra=0"}
+	if got := ipv6.Differing(Settings{"ipv6.accept_ra=1"}); !slices.Equal(got, []string{"ipv6.accept_ra"}) {
+		t.Errorf("a sysctl: %q", got)
+	}
+	if got := ipv6.Differing(Settings{}); len(got) > 0 {
+		t.Errorf("a sysctl of a device without IPv6: %q", got)
+	}
 	for name, tc := range map[string]struct {
 		have Settings
 		want []string

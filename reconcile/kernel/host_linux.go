@@ -170,9 +170,9 @@ func (h *Host) WithoutSandbox() *Sandbox { return h.view(nil) }
 func (h *Host) view(s *socket) *Sandbox {
 	out := &Sandbox{host: h, indexes: map[string]int{}, uppers: map[int]map[string]string{}, restored: map[int]map[string]string{}, left: map[string]bool{}, cache: newCache()}
 	out.count.disturb = h.disturb
-	out.outside = &conn{h.socket, &out.count, true, h.bounds}
+	out.outside = &conn{h.socket, &out.count, true, h.bounds, h.proc}
 	if s != nil {
-		out.inside = &conn{s, &out.count, false, h.bounds}
+		out.inside = &conn{socket: s, count: &out.count, bounds: h.bounds}
 	}
 	return out
 }

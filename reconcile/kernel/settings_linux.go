@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,6 +77,8 @@ func linkSettings(b []byte) map[string]string {
 			out["link.broadcast"] = mac(v)
 		case unix.IFLA_XDP:
 			maps.Copy(out, xdpSettings(v))
+		case unix.IFLA_AF_SPEC:
+			maps.Copy(out, sysctlsOf(v))
 		}
 	}
 	return out
@@ -109,7 +112,12 @@ func (c *conn) settingsOf(ctx context.Context, w ifLink) (netstate.Settings, err
 		w = fresh
 	}
 	beyond, err := c.settingsBeyondLink(ctx, w)
-	return settingsList(linkSettings(w.raw), beyond), err
+	if err != nil {
+		return nil, err
+	}
+	own := linkSettings(w.raw)
+	err = c.enter(func() error { c.withoutDefaults(own); return nil })
+	return settingsList(own, beyond), err
 }
 
 func settingsList(from ...map[string]string) netstate.Settings {
@@ -238,6 +246,9 @@ func (c *conn) setSetting(ctx context.Context, w ifLink, name string, want, have
 	}
 	c.count.writes.Add(1)
 	return c.count.send(true, func() error {
+		if netstate.IsSysctl(name) {
+			return c.enter(func() error { return os.WriteFile(c.devconfFile(name, w.link.Name), []byte(value), 0) })
+		}
 		if name == fecSetting {
 			return c.enter(func() error { return writeFEC(w.link.Index, value) })
 		}

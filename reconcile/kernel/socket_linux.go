@@ -169,6 +169,7 @@ type conn struct {
 	// host: names here are the host's.
 	host   bool
 	bounds Bounds // of what is read from a sandbox
+	proc   string // where procfs is mounted; only of the host
 }
 
 // name adds the namespace to a name.

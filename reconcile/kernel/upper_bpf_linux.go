@@ -93,7 +93,7 @@ func (h *Host) upperProbe(kinds []string) (upperProbe, error) {
 // there: to remove them would wait for the kernel.
 func (p upperProbe) prove(away scratch, kind string) error {
 	lower := 1000 + len(p.proven) // an index of our choice
-	c := &conn{away.socket, &counters{}, false, Bounds{}}
+	c := &conn{socket: away.socket, count: &counters{}}
 	create := func(index int, kind, name string, data *nl.RtAttr, more ...nl.NetlinkRequestData) error {
 		info := attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, nil)
 		info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(kind))
