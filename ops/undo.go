@@ -20,7 +20,7 @@ import (
 // Undo of a whole record is a release, undo of one pass is a rollback, and undo of objects
 // that no step wants any more is pruning.
 func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
-	u := &undoer{made: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{}, willDelete: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}, homes: map[string]string{}, settings: map[string]map[string]string{}}
+	u := &undoer{made: map[netstate.Key]bool{}, ends: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{}, willDelete: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}, homes: map[string]string{}, settings: map[string]map[string]string{}}
 	u.overlay = newOverlay(have, u.lose)
 	u.locate(history)
 	u.collectDeleted(history)
@@ -83,6 +83,7 @@ func absent(d netstate.Device) bool {
 type undoer struct {
 	overlay
 	made       map[netstate.Key]bool // what the history says we made
+	ends       map[netstate.Key]bool // of pairs, whose other end we made
 	ups        []raise               // links to set up once all links are there again
 	later      []netstate.Change     // addresses and routes to recreate
 	missing    map[netstate.Key]netstate.Object
@@ -136,6 +137,9 @@ func (u *undoer) collectDeleted(history []netstate.Change) {
 	for _, c := range history {
 		u.made[c.Key()] = c.Before == nil
 		made, ok := c.After.(netstate.Link)
+		if ok && c.Before == nil && made.Veth != nil && made.Veth.Peer != nil {
+			u.ends[netstate.LinkKey(*made.Veth.Peer)] = true
+		}
 		if ok {
 			u.touched[made.Name] = true
 		}
@@ -236,6 +240,7 @@ func (u *undoer) undo(c netstate.Change) {
 		if ok {
 			u.do(netstate.Change{Step: c.Step, Before: have})
 		}
+	case !ok && u.ends[c.Key()]: // it has ended with the other one
 	case !ok:
 		u.recreate(c)
 	case whole(c.Before) && needsReplace(netstate.Diff(c.Before, have)):

@@ -288,10 +288,12 @@ func Coalesce(history []Change, more ...Change) []Change {
 // Lasting leaves out what links become by themselves with a change of another link,
 // such as the MTU of a parent. It matters to the rollback of the pass that makes the
 // change; a release that took it for the state before us would restore what we had made
-// ourselves.
+// ourselves. So does the end of a pair that ends with the other one, which is the end that has
+// to be created again.
 func Lasting(changes []Change) []Change {
 	return slices.DeleteFunc(Parts(changes), func(c Change) bool {
-		return c.Implied && c.Action() == Update && c.Key().Kind == KindLink
+		l, _ := c.Before.(Link)
+		return c.Implied && c.Key().Kind == KindLink && (c.Action() == Update || c.After == nil && l.Veth != nil)
 	})
 }
 
