@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -12,6 +14,8 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
@@ -203,28 +207,63 @@ func mustBeSettled(t *testing.T, where string, of map[string][]raised) {
 }
 
 // TestOrder: a reader of the kernel's notifications, in the sandbox and on the host, never sees a link
-// up with another MAC, MTU or sysctl than it keeps, at attach and when a repair makes links again.
+// up with another MAC, MTU or sysctl than it keeps: at attach, when a repair makes links again, and when an
+// edit adds a step. Each link that was made is deleted in turn, with what is on it.
 func TestOrder(t *testing.T) {
-	each(t, 1, func(t *testing.T, c kernelCase) {
+	each(t, 2, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
-		inside, host := listenToLinks(t, path), listenToLinks(t, "/proc/self/ns/net")
-		sb := c.sandbox(path)
-		rep, err := l.engine(nil).Ensure(ctxFor(t), sb)
-		if err != nil {
+		r, sb := l.engine(nil), c.sandbox(path)
+		watched := func(what string, do func() (reconcile.Report, error)) (up int) {
+			t.Helper()
+			inside, host := listenToLinks(t, path), listenToLinks(t, "/proc/self/ns/net")
+			if rep, err := do(); err != nil {
+				t.Fatalf("%s: %v, %v", what, err, rep.Changes)
+			}
+			seen := inside.settings(t)
+			mustBeSettled(t, what, seen)
+			mustBeSettled(t, what+", host", host.settings(t))
+			for _, said := range seen {
+				up += len(said)
+			}
+			return up
+		}
+		if n := watched("attach", func() (reconcile.Report, error) { return r.Ensure(ctxFor(t), sb) }); n == 0 {
+			t.Error("no link came up")
+		}
+		for _, link := range l.madeLinks(r, sb.ID) {
+			if c.name == "vrf-foreign" && link == "blue" {
+				continue // the pod's own port would lose the IPv6 address that its route needs, which a release could not restore
+			}
+			watched("repair after "+link+" was deleted", func() (reconcile.Report, error) {
+				(&foreignWriter{t: t, ns: filepath.Base(path)}).run("$ip link delete " + link)
+				return r.Repair(ctxFor(t), sb.ID)
+			})
+		}
+		if n := len(sb.Topology.Steps); n > 1 {
+			whole, less := sb, *sb.Topology
+			less.Steps = less.Steps[:n-1]
+			sb.Topology, sb.Given = &less, maps.Clone(sb.Given)
+			delete(sb.Given, whole.Topology.Steps[n-1].Name)
+			watched("edit, a step less", func() (reconcile.Report, error) { return r.Ensure(ctxFor(t), sb) })
+			watched("edit, a step more", func() (reconcile.Report, error) { return r.Ensure(ctxFor(t), whole) })
+		}
+		if _, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil {
 			t.Fatal(err)
-		}
-		seen := inside.settings(t)
-		mustBeSettled(t, "attach", seen)
-		mustBeSettled(t, "attach, host", host.settings(t))
-		if _, err := l.engine(nil).AwaitRelease(ctxFor(t), sb.ID); err != nil {
-			t.Fatal(err)
-		}
-		up := 0
-		for _, said := range seen {
-			up += len(said)
-		}
-		if up == 0 {
-			t.Errorf("no link came up: %v", rep.Changes)
 		}
 	})
+}
+
+// madeLinks lists the links in its namespace that a sandbox has made.
+func (l *lane) madeLinks(r *reconcile.Reconciler, id reconcile.SandboxID) (names []string) {
+	l.t.Helper()
+	rec, _, err := r.Record(id)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for _, c := range rec.History {
+		if made, ok := c.After.(netstate.Link); ok && c.Before == nil && !netstate.OnHost(made.Name) {
+			names = append(names, made.Name)
+		}
+	}
+	return names
 }
