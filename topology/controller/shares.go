@@ -58,8 +58,10 @@ func Unshared(ctx context.Context, cache client.Reader, compiled *exposure.Compi
 
 // condition says what the policies say. Which nodes have such a device, and offer it, the status of a policy says.
 func (s *Shares) condition() metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.ConditionShared, Status: metav1.ConditionTrue, Reason: reasonSucceeded,
-		Message: fmt.Sprintf("a DeviceExposurePolicy shares devices with %s; the status of the policy says on how many nodes", count(s.Steps, "root step"))}
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionShared, Status: metav1.ConditionTrue, Reason: reasonSucceeded,
+		Message: fmt.Sprintf("a DeviceExposurePolicy shares devices with %s; the status of the policy says on how many nodes", count(s.Steps, "root step")),
+	}
 	if len(s.Missing) > 0 {
 		lines := make([]string, len(s.Missing))
 		for i, m := range s.Missing {

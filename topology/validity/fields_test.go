@@ -120,6 +120,7 @@ var fields = map[string]field{
 
 	"NetworkQoS.networkSelectors[].networkSelectionType":                    {rule, `priority: 1, networkSelectors: [{networkSelectionType: DefaultNetwork}], egress: [{dscp: 1}]`},
 	"NetworkQoS.networkSelectors[].networkTopologySelector.networkSelector": {rule, strings.Replace(rule, "rail: storage", "rail: other", 1)},
+
 	"NetworkQoS.podSelector":                                {rule, rule + `, podSelector: {matchLabels: {app: none}}`},
 	"NetworkQoS.priority":                                   {rule, strings.Replace(rule, "priority: 1", "priority: 2", 1)},
 	"NetworkQoS.egress[].dscp":                              {rule, strings.Replace(rule, "dscp: 1", "dscp: 2", 1)},
@@ -206,9 +207,9 @@ func leaves(t reflect.Type, at string) (out []string) {
 	if t.Kind() != reflect.Struct || !strings.Contains(t.PkgPath(), "plumbline") {
 		return []string{at}
 	}
-	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		out = append(out, leaves(t.Field(i).Type, at+"."+name)...)
+	for f := range t.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		out = append(out, leaves(f.Type, at+"."+name)...)
 	}
 	return out
 }
