@@ -212,6 +212,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 
 			{name: "masquerading of the address deleted", disturb: `nft delete element inet plumbline sources4 '{ 192.0.2.5 }'`, drift: "p +masquerade"},
 			{name: "an exception deleted", disturb: `nft delete element inet plumbline excepts4 '{ 192.0.2.5 . 192.0.2.0/24 }'`, drift: "p ~masquerade.except"},
+			{name: "table of masquerading asleep", disturb: `nft add table inet plumbline '{ flags dormant; }'`, drift: "p +masquerade"},
 			{name: "rules of masquerading deleted", disturb: `nft flush chain inet plumbline postrouting`, drift: "p +masquerade"},
 
 			{name: "port of the host deleted", disturb: `nft delete element inet plumbline-ports any4 '{ tcp . 8080 }'`, drift: "p +port-mapping"},

@@ -45,8 +45,11 @@ func (t ownTable) read(c *nftables.Conn) (tableState, error) {
 	if err != nil {
 		return out, err
 	}
+	flags := uint32(0)
 	for _, have := range tables {
-		out.there = out.there || have.Name == t.Name
+		if have.Name == t.Name {
+			out.there, flags = true, have.Flags
+		}
 	}
 	if !out.there {
 		return out, nil
@@ -73,7 +76,7 @@ func (t ownTable) read(c *nftables.Conn) (tableState, error) {
 	if err != nil {
 		return out, err
 	}
-	out.intact = len(out.sets) == len(t.sets)
+	out.intact = len(out.sets) == len(t.sets) && flags == 0 // a dormant table has no effect
 	found := 0
 	for _, have := range chains {
 		if have.Table.Name != t.Name {
