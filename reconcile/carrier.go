@@ -41,14 +41,15 @@ func (p *pass) announceCarriers(plan *ops.Plan) time.Duration {
 			lit = append(lit, a)
 		}
 	}
-	var early time.Duration
-	if len(p.executed) > 0 || len(lit) == 0 {
-		lit = nil // a pass that has changed something has announced all of them
-	} else if early = max(0, announceEvery-now.Sub(was.announced)); early > 0 {
+	early := max(0, announceEvery-now.Sub(was.announced))
+	switch {
+	case len(p.executed) > 0 || len(lit) == 0: // a pass that has changed something has announced all of them
+		early = 0
+	case early > 0:
 		for _, a := range lit {
 			next.links = append(next.links, a.Link)
 		}
-	} else {
+	default:
 		next.announced = now
 		p.send(domain, lit)
 	}

@@ -63,7 +63,7 @@ func squat(t *testing.T, mode, with string) {
 	}
 }
 
-// TestPersistentSquatter: a pod that adds the address again and again keeps no other pod from it for long, and a
+// TestPersistentSquatter: a pod that adds the address repeatedly keeps no other pod from it for long, and a
 // refused attempt ends.
 func TestPersistentSquatter(t *testing.T) {
 	l, s := newLane(t), &foreignWriter{t: t}

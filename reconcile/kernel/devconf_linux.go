@@ -27,7 +27,7 @@ var devconf = map[string]int{
 	"ipv6.ndisc_notify": 29, "ipv6.keep_addr_on_down": 42, "ipv6.addr_gen_mode": 47,
 }
 
-// linux/if_link.h
+// The attributes of a family, of linux/if_link.h.
 const (
 	iflaInetConf     = 1
 	iflaInet6Conf    = 2
