@@ -271,7 +271,7 @@ func (b *agentBench) testServices(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	b.shell(t, "modprobe br_netfilter; [[ $(sysctl -n net.bridge.bridge-nf-call-iptables) = 1 ]]")
+	b.shell(t, "[[ $(sysctl -n net.bridge.bridge-nf-call-iptables) = 1 ]]") // loaded by the agent
 	if err := b.node.Start(t.Context(), cluster.KubeProxy); err != nil {
 		t.Fatal(err)
 	}

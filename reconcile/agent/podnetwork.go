@@ -29,7 +29,7 @@ func (s *Agent) wirePodNetwork() {
 	p := &podServing{}
 	p.follower = primary.NewFollower(primary.FollowerOptions{
 		Client: s.Clients.Dynamic, NodeName: s.NodeName, Node: s.policies.Node, Contracts: s.Registry,
-		File: filepath.Join(s.StateDir, "primary"), Proc: "/proc", ClusterCIDRs: o.ClusterCIDRs, Changed: func() { p.installer.Changed(); s.routes.Changed() }, Log: s.Log,
+		File: filepath.Join(s.StateDir, "primary"), Proc: "/proc", TranslateBridged: s.base.Host.TranslateBridged, ClusterCIDRs: o.ClusterCIDRs, Changed: func() { p.installer.Changed(); s.routes.Changed() }, Log: s.Log,
 	})
 	p.server = primary.New(primary.Options{
 		Engine: s.Engine, Addresses: s.addresses, Contracts: s.Registry, Vet: s.Registry.Vet, Network: p.follower.Network,

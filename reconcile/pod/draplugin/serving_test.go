@@ -263,7 +263,7 @@ func TestEndsWithoutAPIServer(t *testing.T) {
 	k.api.mu.Lock()
 	defer k.api.mu.Unlock()
 	if asked := k.api.queried[before:]; len(asked) > 0 {
-		t.Errorf("to end a claim, the API server is asked for %v", asked)
+		t.Errorf("to end a claim, the API server is queried for %v", asked)
 	}
 }
 

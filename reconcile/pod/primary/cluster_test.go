@@ -1,7 +1,6 @@
 package primary
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -99,39 +98,30 @@ func TestUsesPodCIDRs(t *testing.T) {
 	}
 }
 
-// TestWarnOfBridge holds when the log says that pods of a bridge do not reach each other through a
-// Service.
-func TestWarnOfBridge(t *testing.T) {
-	const setting = "sysctl=net.bridge.bridge-nf-call-ip"
-	for _, c := range []struct {
-		what, typ string
-		sysctls   map[string]string
-		want      bool
-	}{
-		{"a bridge without br_netfilter", "bridge", nil, true},
-		{"a bridge with one sysctl 0", "bridge", map[string]string{"bridge-nf-call-iptables": "1\n", "bridge-nf-call-ip6tables": "0\n"}, true},
-		{"a bridge with both", "bridge", map[string]string{"bridge-nf-call-iptables": "1\n", "bridge-nf-call-ip6tables": "1\n"}, false},
-		{"no bridge", "ptp", nil, false},
-	} {
-		proc := t.TempDir()
-		folder := filepath.Join(proc, "sys/net/bridge")
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		for name, value := range c.sysctls {
-			if err := os.WriteFile(filepath.Join(folder, name), []byte(value), 0o644); err != nil {
-				t.Fatal(err)
+// TestTranslateBridged: pods of a bridge are given a network once what the bridge forwards is translated, and again when
+// that is no longer so and cannot be restored. Those of no bridge need nothing of it.
+func TestTranslateBridged(t *testing.T) {
+	set, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for typ, needs := range map[string]bool{"bridge": true, "ptp": false} {
+		var answer error
+		asked := 0
+		f := NewFollower(FollowerOptions{
+			NodeName: "n", Contracts: set, File: filepath.Join(t.TempDir(), "none"), Proc: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+			TranslateBridged: func() error { asked++; return answer },
+		})
+		f.network = &Network{Topology: &topology.Topology{Name: "pods", Steps: []topology.Step{{Name: "eth", Type: typ, Config: map[string]any{"ipam": map[string]any{"type": "pool", "pool": "a"}}}}}}
+		for _, answer = range []error{nil, errors.New("no br_netfilter"), nil} {
+			f.translate()
+			_, err := f.Network()
+			if fails := needs && answer != nil; (err != nil) != fails || fails && !strings.Contains(err.Error(), "no br_netfilter") {
+				t.Errorf("%s, answered %v: %v", typ, answer, err)
 			}
 		}
-		set, err := all.Registry()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var log bytes.Buffer
-		f := NewFollower(FollowerOptions{Contracts: set, Proc: proc, Log: slog.New(slog.NewTextHandler(&log, nil))})
-		f.warnOfBridge(&Network{Topology: &topology.Topology{Name: "pods", Steps: []topology.Step{{Name: "eth", Type: c.typ}}}})
-		if warned := strings.Contains(log.String(), setting); warned != c.want {
-			t.Errorf("%s: the log says %q", c.what, log.String())
+		if (asked > 0) != needs {
+			t.Errorf("%s: asked %d times", typ, asked)
 		}
 	}
 }

@@ -47,6 +47,9 @@ type FollowerOptions struct {
 	File string
 	// Proc is where procfs is mounted.
 	Proc string
+	// TranslateBridged makes what a bridge forwards between its ports pass the host's translation of addresses. It is
+	// called often. Nil does nothing.
+	TranslateBridged func() error
 	// ClusterCIDRs are in Network.
 	ClusterCIDRs []netip.Prefix
 	// Changed is called after each decision that differs from the one before. It must not block.
@@ -65,6 +68,7 @@ type Follower struct {
 	decision decision
 	network  *Network
 	why      error // network is nil
+	bridged  error // of TranslateBridged
 }
 
 // decision is what is kept on disk.
@@ -86,6 +90,7 @@ func NewFollower(o FollowerOptions) *Follower {
 		o.Log.Error("the network of pods is read from the API server", "file", o.File, "error", err)
 	default:
 		f.take(context.Background(), d)
+		f.translate()
 	}
 	return f
 }
@@ -117,6 +122,9 @@ func (f *Follower) Network() (Network, error) {
 	defer f.mu.Unlock()
 	if f.network == nil {
 		return Network{}, f.why
+	}
+	if f.bridged != nil {
+		return *f.network, f.bridged
 	}
 	if !f.network.Topology.UsesPodCIDRs(f.Contracts) {
 		return *f.network, nil // its steps check the families of the addresses they have
@@ -171,6 +179,7 @@ func (f *Follower) Run(ctx context.Context) {
 		if informer.HasSynced() {
 			f.decide(ctx, informer.GetStore().List())
 		}
+		f.translate()
 		select {
 		case <-ctx.Done():
 			return
@@ -231,6 +240,7 @@ func (f *Follower) decide(ctx context.Context, objects []any) {
 		return // tried again
 	}
 	f.take(ctx, d)
+	f.translate()
 	f.Changed()
 }
 
@@ -257,24 +267,28 @@ func (f *Follower) take(ctx context.Context, d decision) {
 		f.Log.Warn("several topologies are to be the network of pods: the oldest is", "topology", d.Object.Name, "others", d.Others)
 	default:
 		f.Log.Info("the network of new pods", "topology", d.Object.Name, "generation", d.Object.Generation, "podCIDRs", d.PodCIDRs)
-		f.warnOfBridge(n)
 	}
 }
 
-// warnOfBridge logs that pods of a bridge do not reach each other through a Service of kube-proxy:
-// an answer between ports of the bridge passes the host's translation of addresses only if
-// the bridge hands packets to it. Other programs may serve Services otherwise, so that it is no error.
-func (f *Follower) warnOfBridge(n *Network) {
-	if !n.Topology.OnBridge(f.Contracts) {
-		return
-	}
-	for _, name := range []string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
-		if value, err := os.ReadFile(filepath.Join(f.Proc, "sys", name)); err != nil || strings.TrimSpace(string(value)) == "0" {
-			f.Log.Warn("with kube-proxy, a pod does not reach a Service whose endpoint is a pod of this node: load br_netfilter and set the sysctl to 1, or use type ptp",
-				"topology", n.Topology.Name, "sysctl", strings.ReplaceAll(name, "/", "."))
-			return
+// translate lets pods of a bridge reach each other through a Service of kube-proxy: an answer between ports of the bridge
+// passes the host's translation of addresses only if the bridge hands packets to it. It is repeated, since others set
+// the sysctls, too. Pods that would lack that are not started.
+func (f *Follower) translate() {
+	f.mu.Lock()
+	n, before := f.network, f.bridged
+	f.mu.Unlock()
+	var err error
+	if n != nil && f.TranslateBridged != nil && n.Topology.OnBridge(f.Contracts) {
+		if err = f.TranslateBridged(); err != nil {
+			err = fmt.Errorf("pods of the node %q would not reach a Service whose endpoint is on the same bridge, which type ptp does not need: %w", f.NodeName, err)
 		}
 	}
+	if err != nil && (before == nil || before.Error() != err.Error()) {
+		f.Log.Error("new pods are not given a network", "topology", n.Topology.Name, "error", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.bridged = err
 }
 
 func (f *Follower) read(ctx context.Context, d decision) (*Network, error) {
