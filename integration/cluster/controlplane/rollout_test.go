@@ -196,11 +196,15 @@ func (b *bench) deadNode(t *testing.T) {
 		b.mustKubectl(t, "", "patch", "node", node, "--subresource=status", "--type=merge", "-p",
 			fmt.Sprintf(`{"status": {"conditions": [{"type": "Ready", "status": %q, "reason": "Test", "lastTransitionTime": %q}]}}`, status, since))
 	}
-	waitsFor := func(o *topologyv1alpha1.NetworkTopology, node string) {
+	waitsFor := func(generation int64, nodes, updated, unready string) {
 		t.Helper()
-		if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionUpdated); !strings.Contains(c.Message, "not before this node is ready: "+node) {
-			t.Errorf("condition %+v", c)
-		}
+		b.eventually(t, "the rollout waits for "+unready, func() error {
+			o := b.rolled(t, generation, nodes, updated, "RollingOut")
+			if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionUpdated); !strings.Contains(c.Message, "not before this node is ready: "+unready) {
+				return fmt.Errorf("condition %+v", c)
+			}
+			return nil
+		})
 	}
 	for _, node := range []string{"n1", "n2"} {
 		b.mustKubectl(t, "apiVersion: v1\nkind: Node\nmetadata: {name: "+node+"}\n", "create", "-f", "-")
@@ -210,12 +214,12 @@ func (b *bench) deadNode(t *testing.T) {
 	edit := b.edit(t, 110, "1")
 	b.rolled(t, edit, "n1", "0/3", "RollingOut")
 	ready("n1", "Unknown") // as the node lifecycle controller writes of a kubelet that is not heard
-	waitsFor(b.rolled(t, edit, "n2", "0/3", "RollingOut"), "n1")
+	waitsFor(edit, "n2", "0/3", "n1")
 	run(edit, "c")
-	waitsFor(b.rolled(t, edit, "", "1/3", "RollingOut"), "n1")
+	waitsFor(edit, "", "1/3", "n1")
 
 	urgent := b.edit(t, 111, "1")
-	waitsFor(b.rolled(t, urgent, "n2", "0/3", "RollingOut"), "n1")
+	waitsFor(urgent, "n2", "0/3", "n1")
 	run(urgent, "c")
 	b.rolled(t, urgent, "", "1/3", "RollingOut")
 	ready("n1", "True")
