@@ -129,14 +129,15 @@ func (d *body) reserve(ctx context.Context, bytes int) error {
 	}
 }
 
-// tryReserve reserves memory, or returns what to wait for: all the others are complete.
+// tryReserve reserves memory, or returns what to wait for: all the others are complete. A body that is itself the one
+// that has been incomplete for longest takes from the next one: else it would wait for bodies that send nothing more.
 func (d *body) tryReserve(bytes int) (freed <-chan struct{}, err error) {
 	b := d.of
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for d.at != nil && b.free < bytes {
-		oldest := b.oldest()
-		if oldest == nil || oldest == d {
+		oldest := b.oldestBut(d)
+		if oldest == nil {
 			return b.freed, nil
 		}
 		oldest.evict()
@@ -149,10 +150,10 @@ func (d *body) tryReserve(bytes int) (freed <-chan struct{}, err error) {
 	return nil, nil
 }
 
-// oldest is the body that has been incomplete for longest, of those that have memory.
-func (b *budget) oldest() *body {
+// oldestBut is the body that has been incomplete for longest, of the others that have memory.
+func (b *budget) oldestBut(but *body) *body {
 	for e := b.incomplete.Front(); e != nil; e = e.Next() {
-		if d := e.Value.(*body); d.reserved > 0 {
+		if d := e.Value.(*body); d != but && d.reserved > 0 {
 			return d
 		}
 	}
