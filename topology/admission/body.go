@@ -13,20 +13,24 @@ import (
 // errBusy is the error of a body for which there is no room.
 var errBusy = errors.New("too many requests at a time")
 
-// budget is the memory that the bodies of requests may take. When there is none left, the one that has been
-// incomplete for longest loses its share: that of an API server is complete within milliseconds.
+// budget is the memory that the bodies of requests may take. When there is none left, the client host that has most of
+// it loses that of the body that has been incomplete for longest: one of an API server is complete within milliseconds.
 type budget struct {
 	mu         sync.Mutex
 	free       int
-	freed      chan struct{} // closed, and replaced, when memory is
-	incomplete list.List     // of *body, the oldest first
+	freed      chan struct{}  // closed, and replaced, when memory is
+	incomplete list.List      // of *body, the oldest first
+	held       map[string]int // by the host of the client, bytes of all its bodies
 }
 
-func newBudget(bytes int) *budget { return &budget{free: bytes, freed: make(chan struct{})} }
+func newBudget(bytes int) *budget {
+	return &budget{free: bytes, freed: make(chan struct{}), held: map[string]int{}}
+}
 
 // body is one of a request. It can be read once it is complete.
 type body struct {
 	of        *budget
+	host      string // of the client
 	interrupt func() // makes the read in progress fail
 	parts     [][]byte
 
@@ -36,8 +40,8 @@ type body struct {
 	evicted  chan struct{} // closed when others have got its memory
 }
 
-func (b *budget) begin(interrupt func()) *body {
-	d := &body{of: b, interrupt: interrupt, evicted: make(chan struct{})}
+func (b *budget) begin(host string, interrupt func()) *body {
+	d := &body{of: b, host: host, interrupt: interrupt, evicted: make(chan struct{})}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	d.at = b.incomplete.PushBack(d)
@@ -66,6 +70,9 @@ func (d *body) giveBack() {
 		return
 	}
 	d.of.free += d.reserved
+	if d.of.held[d.host] -= d.reserved; d.of.held[d.host] == 0 {
+		delete(d.of.held, d.host)
+	}
 	d.reserved = 0
 	close(d.of.freed)
 	d.of.freed = make(chan struct{})
@@ -129,35 +136,42 @@ func (d *body) reserve(ctx context.Context, bytes int) error {
 	}
 }
 
-// tryReserve reserves memory, or returns what to wait for: all the others are complete. A body that is itself the one
-// that has been incomplete for longest takes from the next one: else it would wait for bodies that send nothing more.
+// tryReserve reserves memory, or returns what to wait for: no other body may lose its own.
 func (d *body) tryReserve(bytes int) (freed <-chan struct{}, err error) {
 	b := d.of
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for d.at != nil && b.free < bytes {
-		oldest := b.oldestBut(d)
-		if oldest == nil {
+		other := b.evictable(d, bytes)
+		if other == nil {
 			return b.freed, nil
 		}
-		oldest.evict()
+		other.evict()
 	}
 	if d.at == nil {
 		return nil, errBusy
 	}
 	b.free -= bytes
+	b.held[d.host] += bytes
 	d.reserved += bytes
 	return nil, nil
 }
 
-// oldestBut is the body that has been incomplete for longest, of the others that have memory.
-func (b *budget) oldestBut(but *body) *body {
+// evictable is the body that loses its memory to another one, which needs some bytes: the oldest of those that are
+// incomplete, of the host that has most. A host that would have most itself takes from its own bodies only.
+func (b *budget) evictable(to *body, bytes int) *body {
+	var found *body
+	most := 0
 	for e := b.incomplete.Front(); e != nil; e = e.Next() {
-		if d := e.Value.(*body); d != but && d.reserved > 0 {
-			return d
+		d := e.Value.(*body)
+		if d == to || d.reserved == 0 || d.host != to.host && b.held[d.host] < b.held[to.host]+bytes {
+			continue
+		}
+		if held := b.held[d.host]; held > most {
+			found, most = d, held
 		}
 	}
-	return nil
+	return found
 }
 
 // evict gives the memory of an incomplete body to others. The caller holds of.mu.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"time"
 )
@@ -64,7 +65,11 @@ func bounded(next http.Handler) http.Handler {
 		control := http.NewResponseController(rw)
 		end, _ := ctx.Deadline()
 		_ = control.SetWriteDeadline(end.Add(time.Second)) // only a writer in a test does not support it
-		body := bodies.begin(func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		if err != nil {
+			host = r.RemoteAddr
+		}
+		body := bodies.begin(host, func() { _ = control.SetReadDeadline(time.Unix(1, 0)) })
 		defer body.end()
 		if err := body.read(ctx, r.Body, int(size)); err != nil {
 			code := http.StatusBadRequest
