@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -93,4 +97,45 @@ func TestReleaseEndsWithoutDatabase(t *testing.T) {
 			}
 		}
 	}
+}
+
+// strict is a sandbox that refuses routes by a gateway.
+type strict struct{ *sandbox }
+
+func (s *strict) Apply(ctx context.Context, c netstate.Change) error {
+	if r, ok := c.After.(netstate.Route); ok && r.Gateway != "" {
+		return fault.New(fault.NotReady, errors.New("gateway is not reachable"))
+	}
+	return s.sandbox.Apply(ctx, c)
+}
+
+// TestReleaseWithoutForeignRoute: a route of the pod that the kernel does not accept any more, and that was moved into a VRF,
+// does not keep the sandbox from its release, which tells of it.
+func TestReleaseWithoutForeignRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, err := journal.Open(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &strict{&sandbox{Snapshot: netstate.NewSnapshot(netstate.Link{Name: "eth0", Index: 2, Up: new(true)}), t: t}}
+		r := reconcile.New(reconcile.Options{
+			Store: store, BootID: "boot", Now: time.Now, Patience: time.Minute,
+			Open: func(string) (reconcile.Domain, error) { return s, nil },
+		})
+		lost := netstate.Route{Link: "eth0", Dst: "::/0", Gateway: "2001:db8::1", Table: netstate.TableMain}
+		if err := store.Put(reconcile.Record{
+			Sandbox: reconcile.Sandbox{ID: "s1/c1/t", Netns: "/netns/s1", Topology: &topology.Topology{Name: "t"}},
+			BootID:  "boot", NetnsID: s.NetnsID(), Phase: reconcile.Applied,
+			History: []netstate.Change{{Step: "vrf", Before: lost, Foreign: true}},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		rep, err := r.Release(t.Context(), "s1/c1/t")
+		if err != nil || len(rep.Notes) != 1 {
+			t.Errorf("release: %v, notes %q", err, rep.Notes)
+		}
+		if _, known, err := r.Record("s1/c1/t"); known || err != nil {
+			t.Errorf("the record is kept: %t, %v", known, err)
+		}
+	})
 }

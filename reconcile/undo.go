@@ -62,18 +62,22 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 		// The first round waits for nothing: what is not ready may belong to a namespace
 		// that is being destroyed.
 		history = p.recordForeign(history, changes)
-		failed = p.applyUndo(ctx, changes, rounds > 1)
-		if slices.ContainsFunc(changes, ofHost) {
-			history = slices.DeleteFunc(history, ofHost)
+		given := p.givenUp(rounds)
+		failed = p.applyUndo(ctx, changes, rounds > 1, given)
+		if slices.ContainsFunc(changes, given) {
+			history = slices.DeleteFunc(history, given)
 		}
 	}
 }
 
-// ofHost reports whether a change is of an address or a route that the host had over a device.
-// It is restored once, as far as the kernel accepts it: what the host cannot have any more must
-// not keep a sandbox from its release.
-func ofHost(c netstate.Change) bool {
-	return c.Foreign && netstate.OnHost(netstate.LinkOf(c.Object())) && c.Object().Traits().Phase > netstate.PhaseLinks
+// givenUp tells of which changes no failure counts in a round of an undo: addresses and routes of others. What the host had
+// over a device is restored once, what else a sandbox that is released had is tried twice, as far as the kernel accepts it:
+// what they cannot have any more must not keep a sandbox from its release.
+func (p *pass) givenUp(round int) func(netstate.Change) bool {
+	return func(c netstate.Change) bool {
+		return c.Foreign && c.Object().Traits().Phase > netstate.PhaseLinks &&
+			(netstate.OnHost(netstate.LinkOf(c.Object())) || p.trigger == TriggerRelease && round > 1)
+	}
 }
 
 // absentError says that a device is absent.
@@ -103,7 +107,7 @@ func (p *pass) patience() time.Duration {
 }
 
 // applyUndo applies the changes of an undo, all of them even if some fail.
-func (p *pass) applyUndo(ctx context.Context, changes []netstate.Change, patient bool) (failed error) {
+func (p *pass) applyUndo(ctx context.Context, changes []netstate.Change, patient bool, given func(netstate.Change) bool) (failed error) {
 	for left := made(changes); len(left) > 0; {
 		patience := time.Duration(0)
 		if patient {
@@ -116,8 +120,12 @@ func (p *pass) applyUndo(ctx context.Context, changes []netstate.Change, patient
 			err = p.applySome(ctx, some, patience)
 		}
 		left = left[len(some):]
-		if err != nil && ofHost(some[0]) {
-			p.notes = append(p.notes, fmt.Sprintf("%s of the host is not restored: %v", some[0].Key(), err))
+		if err != nil && given(some[0]) {
+			whose := "of the pod"
+			if netstate.OnHost(netstate.LinkOf(some[0].Object())) {
+				whose = "of the host"
+			}
+			p.notes = append(p.notes, fmt.Sprintf("%s %s is not restored: %v", some[0].Key(), whose, err))
 			continue
 		}
 		if err != nil {

@@ -231,9 +231,6 @@ func TestOrder(t *testing.T) {
 			t.Error("no link came up")
 		}
 		for _, link := range l.madeLinks(r, sb.ID) {
-			if c.name == "vrf-foreign" && link == "blue" {
-				continue // the pod's own port would lose the IPv6 address that its route needs, which a release could not restore
-			}
 			watched("repair after "+link+" was deleted", func() (reconcile.Report, error) {
 				(&foreignWriter{t: t, ns: filepath.Base(path)}).run("$ip link delete " + link)
 				return r.Repair(ctxFor(t), sb.ID)
