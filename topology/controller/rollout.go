@@ -262,10 +262,10 @@ func nodesToUpdate(o *v1alpha1.NetworkTopology, passed func(node string) bool, r
 	take := func(nodes []string, may func(node string) bool) {
 		for _, n := range nodes {
 			switch {
-			case len(out) >= most || !may(n) || slices.Contains(out, n) || slices.Contains(notReady, n):
+			case !may(n) || slices.Contains(out, n) || slices.Contains(notReady, n):
 			case passed(n):
 				notReady = append(notReady, n)
-			default:
+			case len(out) < most:
 				out = append(out, n)
 			}
 		}

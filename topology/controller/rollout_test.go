@@ -99,6 +99,7 @@ func TestRollout(t *testing.T) {
 		{name: "a claim without a report", runs: "n1/a@0 n2/b@5", updated: "1/1", generations: "5:1", reason: "Complete"},
 		{name: "a pod with two claims", runs: "n1/a@5=p n1/b@4=p n2/c@5", nodes: "n1", updated: "1/2", generations: "5:1 4:1", reason: "RollingOut"},
 		{name: "a node that is not ready", runs: "n1/a@4 n2/b@4 n3/c@4", down: "n1", nodes: "n2", updated: "0/3", generations: "4:3", reason: "RollingOut", message: "updating on 1 node: n2; not before this node is ready: n1"},
+		{name: "also behind the limit", runs: "n1/a@4 n2/b@4 n3/c@4", down: "n1", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n2"}}, nodes: "n2", updated: "0/3", generations: "4:3", reason: "RollingOut", message: "updating on 1 node: n2; not before this node is ready: n1"},
 		{name: "one that became so after it began", runs: "n1/a@4 n1/b@5 n2/c@4", down: "n1", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, nodes: "n1", updated: "1/3", generations: "5:1 4:2", reason: "RollingOut"},
 		{name: "and stays so", runs: "n1/a@4 n1/b@5 n2/c@4", down: "n1!", before: &v1alpha1.RolloutStatus{Generation: 5, Nodes: []string{"n1"}}, nodes: "n2", updated: "1/3", generations: "5:1 4:2", reason: "RollingOut"},
 		{name: "an edit after it became so", runs: "n1/a@3 n1/b@4 n2/c@3", down: "n1", before: &v1alpha1.RolloutStatus{Generation: 4, Nodes: []string{"n1"}}, nodes: "n2", updated: "0/3", generations: "4:1 3:2", reason: "RollingOut"},
