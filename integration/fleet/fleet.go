@@ -88,6 +88,9 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	in := func(name string) string { return filepath.Join(a.tmp, name) }
+	if err := os.Mkdir(in("registrar"), 0o700); err != nil { // a kubelet has made its own
+		return nil, errors.Join(err, os.RemoveAll(a.tmp))
+	}
 	a.Agent, err = agent.New(context.Background(), agent.Config{
 		NodeName: "fleet", StateDir: o.Dir, Clients: clients, Registry: reg,
 		NRISocket: in("nri.sock"), NRIIndex: "30", PluginDir: in("plugin"), RegistrarDir: in("registrar"), CDIDir: filepath.Join(o.Dir, "cdi"),
