@@ -110,7 +110,7 @@ func (s *strict) Apply(ctx context.Context, c netstate.Change) error {
 }
 
 // TestReleaseWithoutForeignRoute: a route of the pod that the kernel does not accept any more, and that was moved into a VRF,
-// does not keep the sandbox from its release, which tells of it.
+// does not keep the sandbox from its release, which reports it.
 func TestReleaseWithoutForeignRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, err := journal.Open(t.TempDir())

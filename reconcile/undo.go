@@ -70,7 +70,7 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 	}
 }
 
-// givenUp tells of which changes no failure counts in a round of an undo: addresses and routes of others. What the host had
+// givenUp reports for which changes no failure counts in a round of an undo: addresses and routes of others. What the host had
 // over a device is restored once, what else a sandbox that is released had is tried twice, as far as the kernel accepts it:
 // what they cannot have any more must not keep a sandbox from its release.
 func (p *pass) givenUp(round int) func(netstate.Change) bool {
