@@ -246,12 +246,11 @@ bench-throughput: ## benchmark between two nodes: pods beside hosts, and routes 
 # --- Keeping it in order ----------------------------------------------------------
 
 .PHONY: lint
-lint: lint-selftest ## golangci-lint, shellcheck and the words of CONTRIBUTING
+lint: lint-selftest ## golangci-lint and shellcheck
 	@. .ci/lib
 	begin 'golangci-lint'
 	$(BIN)/golangci-lint run ./...
 	end
-	$(GO) run ./.ci/words
 	if need shellcheck shellcheck; then
 		begin 'shellcheck'
 		git grep -lE '^#!/bin/(ba)?sh' | xargs shellcheck .ci/lib
@@ -261,7 +260,6 @@ lint: lint-selftest ## golangci-lint, shellcheck and the words of CONTRIBUTING
 .PHONY: lint-selftest
 lint-selftest: $(BIN)/golangci-lint ## check that each lint rule of ours finds what it forbids
 	@.ci/lint/run $<
-	$(GO) run ./.ci/words -selftest
 
 .PHONY: fmt
 fmt: $(BIN)/golangci-lint ## format all Go files

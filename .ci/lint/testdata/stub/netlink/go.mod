@@ -1,3 +1,0 @@
-module github.com/vishvananda/netlink
-
-go 1.26.0

@@ -1,3 +1,0 @@
-module github.com/vishvananda/netns
-
-go 1.26.0

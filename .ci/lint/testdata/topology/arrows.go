@@ -1,8 +1,0 @@
-package topology
-
-import (
-	"github.com/plumbline/plumbline/topology/contract"
-	"github.com/plumbline/plumbline/topology/fault" // want depguard
-)
-
-var _, _ = fault.Known, contract.Known

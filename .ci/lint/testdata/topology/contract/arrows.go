@@ -1,7 +1,0 @@
-package contract
-
-import (
-	"github.com/plumbline/plumbline/topology/ref"
-)
-
-var _ = ref.Known

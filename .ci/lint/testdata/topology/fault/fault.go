@@ -1,5 +1,0 @@
-// Package fault stands for the real one.
-package fault
-
-// Known is here to be imported.
-const Known = "fault"

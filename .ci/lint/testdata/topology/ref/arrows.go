@@ -1,9 +1,0 @@
-package ref
-
-import (
-	"net/http" // want depguard
-
-	"github.com/plumbline/plumbline/topology/suggest"
-)
-
-var _, _ = http.Get, suggest.Known
