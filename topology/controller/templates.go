@@ -150,19 +150,23 @@ func (c *Controller) chosenNamespaces(ctx context.Context, spec *v1alpha1.ClaimT
 		}
 	}
 	if spec.NamespaceSelector != nil {
-		selector, err := metav1.LabelSelectorAsSelector(spec.NamespaceSelector)
-		if err != nil {
-			return nil, fmt.Errorf("spec.claimTemplate.namespaceSelector: %w", err)
-		}
 		var all corev1.NamespaceList
-		if err := c.Client.List(ctx, &all, client.MatchingLabelsSelector{Selector: selector}, client.UnsafeDisableDeepCopy); err != nil {
+		if err := c.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list namespaces: %w", err)
 		}
 		for i := range all.Items {
-			add(&all.Items[i])
+			if Chooses(spec, all.Items[i].Name, all.Items[i].Labels) {
+				add(&all.Items[i])
+			}
 		}
 	}
 	return slices.Sorted(maps.Keys(chosen)), nil
+}
+
+// Chooses reports whether a namespace with these labels is to have the template.
+func Chooses(spec *v1alpha1.ClaimTemplate, namespace string, of map[string]string) bool {
+	selector, err := metav1.LabelSelectorAsSelector(spec.NamespaceSelector)
+	return slices.Contains(spec.Namespaces, namespace) || err == nil && selector.Matches(labels.Set(of))
 }
 
 // keepTemplate creates or updates one template; clash reports that another object has its name.
@@ -249,9 +253,7 @@ func (c *Controller) forNamespace(ctx context.Context, o client.Object) []reconc
 	}
 	var names []string
 	for i := range all.Items {
-		spec := all.Items[i].Spec.ClaimTemplate
-		selector, err := metav1.LabelSelectorAsSelector(spec.NamespaceSelector)
-		if slices.Contains(spec.Namespaces, o.GetName()) || err == nil && selector.Matches(labels.Set(o.GetLabels())) {
+		if Chooses(all.Items[i].Spec.ClaimTemplate, o.GetName(), o.GetLabels()) {
 			names = append(names, all.Items[i].Name)
 		}
 	}

@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,35 +15,22 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/sysfstest"
-	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/addresspool"
-	"github.com/plumbline/plumbline/topology/claim"
-	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/exposure"
+	pluginv1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
-	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // field is a field of a CRD with two specs that differ in it alone. What is made of them has to differ.
 type field struct{ without, with string }
 
-// byTest are fields whose effect takes more than what is computed here, with the file and the name of the test that holds it.
-var byTest = map[string]string{
-	"NetworkTopology.driftPolicy":                     "reconcile/node/loop_test.go TestObservedDriftIsReportedOnly",
-	"NetworkTopology.steps[].driftPolicy":             "reconcile/node/contention_test.go TestRepairOnWhatIsOnlyObserved",
-	"NetworkTopology.steps[].config":                  "ops/all/effect_test.go TestEveryValueCounts",
-	"NetworkTopology.allowPodUplink":                  "ops/all/uplink_test.go TestUplink",
-	"NetworkTopology.updatePolicy":                    "topology/controller/rollout_test.go TestImmutable",
-	"NetworkTopology.rollout.maxUnavailable":          "topology/controller/rollout_test.go TestRollout",
-	"NetworkTopology.onFailure.degraded":              "reconcile/pod/failures/tracker_test.go TestTracker",
-	"NetworkTopology.onFailure.lost":                  "reconcile/pod/failures/tracker_test.go TestTracker",
-	"NetworkTopology.onFailure.after":                 "reconcile/pod/failures/tracker_test.go TestTracker",
-	"NetworkTopology.claimTemplate.namespaces[]":      "integration/cluster/controlplane/scheduled_test.go TestScheduled",
-	"NetworkTopology.claimTemplate.namespaceSelector": "integration/cluster/controlplane/scheduled_test.go TestScheduled",
-	"NetworkTopology.nodeSelector":                    "integration/cluster/takeover_test.go TestTakingOver",
-	"NetworkQoS.netAttachRefs[]":                      "qos/topologies_test.go TestSelectsTopologies",
+// inert are fields that nothing reads, with the reason why they are accepted.
+var inert = map[string]string{
+	"NetworkTopology.onFailure.degraded":                   "Report is the default and the only value",
+	"CNIPluginSchema.version":                              "says to readers which release of a plugin is described; a node has no plugin that it could be compared with",
+	"CNIPluginSchema.configParameters.required[].required": "each parameter of this list is required; the field is that of properties of objects",
 }
 
 // foreign are selectors of networks of ovn-kubernetes, whose meaning the tests of package qos hold, and of which no
@@ -51,17 +38,28 @@ var byTest = map[string]string{
 var foreign = regexp.MustCompile(`^NetworkQoS\.networkSelectors\[\]\.(cluster|primary|secondary|networkAttachment)|networkTopologySelector\.namespaceSelector$`)
 
 const (
-	vfs     = `{name: a, type: sriov}, {name: b, type: sriov}`
-	pool    = `subnets: [{prefix: 10.0.0.0/24}]`
-	shares  = `allowMultipleAllocations: true`
-	counted = shares + `, capacity: {bandwidth: {value: "8", requestPolicy: {default: "2"}}}`
-	onRail  = `priority: 1, networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: {matchLabels: {rail: storage}}}}]`
-	rule    = onRail + `, egress: [{dscp: 1}]`
+	vfs         = `{name: a, type: sriov}, {name: b, type: sriov}`
+	pool        = `subnets: [{prefix: 10.0.0.0/24}]`
+	shares      = `allowMultipleAllocations: true`
+	counted     = shares + `, capacity: {bandwidth: {value: "8", requestPolicy: {default: "2"}}}`
+	onRail      = `priority: 1, networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: {matchLabels: {rail: storage}}}}]`
+	dummy       = `steps: [{name: d, type: dummy, config: {name: d0, mtu: 1400}}]`
+	uplink      = `steps: [{name: d, type: dummy, config: {name: d0}}, {name: t, type: tuning, dependOn: [d], config: {dev: ext0, mtu: 1400}}]`
+	primaryRole = `role: primary, steps: [{name: eth, type: bridge, config: {bridge: cni0, isDefaultGateway: true}}]`
+	rule        = onRail + `, egress: [{dscp: 1}]`
 )
 
 // to is a NetworkQoS with a destination and ports.
 func to(classifier string) string {
 	return onRail + `, egress: [{dscp: 1, classifier: {` + classifier + `}}]`
+}
+
+// failing is a topology that reacts to failures of ports.
+func failing(with string) string { return dummy + `, onFailure: {` + with + `}` }
+
+// attached is a NetworkQoS that names its network.
+func attached(to string) string {
+	return `priority: 1, netAttachRefs: [{kind: NetworkTopology, name: ` + to + `}], egress: [{dscp: 1}]`
 }
 
 // fields are all others.
@@ -78,6 +76,18 @@ var fields = map[string]field{
 	"NetworkTopology.claimTemplate.constraints[].steps[]":           {`claimTemplate: {constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]}, steps: [` + vfs + `]`, `claimTemplate: {constraints: [{steps: [a, b], matchAttribute: resource.kubernetes.io/pcieRoot}]}, steps: [` + vfs + `]`},
 	"NetworkTopology.claimTemplate.constraints[].matchAttribute":    {`claimTemplate: {}, steps: [` + vfs + `]`, `claimTemplate: {constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]}, steps: [` + vfs + `]`},
 	"NetworkTopology.claimTemplate.constraints[].distinctAttribute": {`claimTemplate: {}, steps: [` + vfs + `]`, `claimTemplate: {constraints: [{distinctAttribute: dra.networking/numaNode}]}, steps: [` + vfs + `]`},
+
+	"NetworkTopology.driftPolicy":                     {dummy, dummy + `, driftPolicy: Observe`},
+	"NetworkTopology.steps[].driftPolicy":             {dummy, `steps: [{name: d, type: dummy, driftPolicy: Observe, config: {name: d0, mtu: 1400}}]`},
+	"NetworkTopology.steps[].config":                  {dummy, strings.Replace(dummy, "1400", "1300", 1)},
+	"NetworkTopology.allowPodUplink":                  {uplink, uplink + `, allowPodUplink: true`},
+	"NetworkTopology.updatePolicy":                    {dummy, dummy + `, updatePolicy: InPlace`},
+	"NetworkTopology.rollout.maxUnavailable":          {dummy + `, updatePolicy: InPlace`, dummy + `, updatePolicy: InPlace, rollout: {maxUnavailable: 2}`},
+	"NetworkTopology.onFailure.lost":                  {failing(`lost: Report`), failing(`lost: Evict`)},
+	"NetworkTopology.onFailure.after":                 {failing(`after: 60s`), failing(`after: 90s`)},
+	"NetworkTopology.claimTemplate.namespaces[]":      {`claimTemplate: {namespaces: [ns]}, steps: [` + vfs + `]`, `claimTemplate: {namespaces: [other]}, steps: [` + vfs + `]`},
+	"NetworkTopology.claimTemplate.namespaceSelector": {`claimTemplate: {namespaceSelector: {matchLabels: {team: a}}}, steps: [` + vfs + `]`, `claimTemplate: {namespaceSelector: {matchLabels: {team: b}}}, steps: [` + vfs + `]`},
+	"NetworkTopology.nodeSelector":                    {primaryRole, primaryRole + `, nodeSelector: {matchLabels: {pool: none}}`},
 
 	"AddressPool.subnets[].prefix":     {pool, `subnets: [{prefix: 10.1.0.0/24}]`},
 	"AddressPool.subnets[].first":      {pool, `subnets: [{prefix: 10.0.0.0/24, first: 10.0.0.9}]`},
@@ -121,6 +131,7 @@ var fields = map[string]field{
 	"NetworkQoS.networkSelectors[].networkSelectionType":                    {rule, `priority: 1, networkSelectors: [{networkSelectionType: DefaultNetwork}], egress: [{dscp: 1}]`},
 	"NetworkQoS.networkSelectors[].networkTopologySelector.networkSelector": {rule, strings.Replace(rule, "rail: storage", "rail: other", 1)},
 
+	"NetworkQoS.netAttachRefs[]":                            {attached("rail"), attached("other")},
 	"NetworkQoS.podSelector":                                {rule, rule + `, podSelector: {matchLabels: {app: none}}`},
 	"NetworkQoS.priority":                                   {rule, strings.Replace(rule, "priority: 1", "priority: 2", 1)},
 	"NetworkQoS.egress[].dscp":                              {rule, strings.Replace(rule, "dscp: 1", "dscp: 2", 1)},
@@ -141,33 +152,42 @@ func ranged(of string) string {
 	return `priority: 4, exposure: {` + strings.Replace(counted, `default: "2"`, `default: "2", validRange: {`+of+`}`, 1) + `}`
 }
 
-// effects are what is made of the specs of each kind, as text.
-var effects = map[string]struct {
+// effect is a kind of object with what is made of a spec, as text.
+type effect struct {
 	spec any
 	of   func(t *testing.T, spec string) string
-}{
-	"NetworkTopology":      {v1alpha1.NetworkTopologySpec{}, madeOfTopology},
-	"AddressPool":          {v1alpha1.AddressPoolSpec{}, madeOfPool},
-	"DeviceExposurePolicy": {v1alpha1.DeviceExposurePolicySpec{}, madeOfPolicy},
-	"NetworkQoS":           {qosv1alpha1.Spec{}, madeOfQoS},
+}
+
+func effects(t *testing.T) map[string]effect {
+	t.Helper()
+	devices, err := inventory.Discover(sysfstest.Open(t, "../../inventory/testdata/tree/igb.txtar"), inventory.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]effect{
+		"NetworkTopology":      {v1alpha1.NetworkTopologySpec{}, madeOfTopology},
+		"AddressPool":          {v1alpha1.AddressPoolSpec{}, madeOfPool},
+		"DeviceExposurePolicy": {v1alpha1.DeviceExposurePolicySpec{}, func(t *testing.T, spec string) string { return madeOfPolicy(t, spec, slices.Clone(devices)) }},
+		"NetworkQoS":           {qosv1alpha1.Spec{}, madeOfQoS},
+		"CNIPluginSchema":      {pluginv1alpha1.CNIPluginSchemaSpec{}, madeOfSchema},
+	}
 }
 
 // TestEveryFieldCounts holds that each field of the CRDs that users write has an effect: what is made of the object, or what is
-// said of it, differs by the field alone. A field without a row fails. The CNIPluginSchemas of step types are
-// held by the round trips of package pluginschema; AddressLeases and reports are written by nobody but plumbline.
+// said of it, differs by the field alone. A field without a row fails. AddressLeases and
+// reports are written by nobody but plumbline.
 func TestEveryFieldCounts(t *testing.T) {
 	seen := map[string]bool{}
-	for kind, e := range effects {
-		for _, path := range leaves(reflect.TypeOf(e.spec), kind) {
+	for path, f := range schemaFields() {
+		fields["CNIPluginSchema."+path] = f
+	}
+	for kind, e := range effects(t) {
+		for _, path := range leaves(reflect.TypeOf(e.spec), kind, nil) {
 			seen[path] = true
 			if foreign.MatchString(path) {
 				continue
 			}
-			if where, is := byTest[path]; is {
-				file, name, _ := strings.Cut(where, " ")
-				if source, err := os.ReadFile("../../" + file); err != nil || !strings.Contains(string(source), "func "+name+"(") {
-					t.Errorf("%s: there is no %s: %v", path, where, err)
-				}
+			if inert[path] != "" {
 				continue
 			}
 			f, is := fields[path]
@@ -189,27 +209,32 @@ func TestEveryFieldCounts(t *testing.T) {
 			t.Errorf("%s: there is no such field", path)
 		}
 	}
-	for path := range byTest {
+	for path := range inert {
 		if !seen[path] {
 			t.Errorf("%s: there is no such field", path)
 		}
 	}
 }
 
-// leaves are the fields of a type, without those that hold others of ours.
-func leaves(t reflect.Type, at string) (out []string) {
+// leaves are the fields of a type, without those that hold others of ours. A type within itself is one field.
+func leaves(t reflect.Type, at string, within []reflect.Type) (out []string) {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 || t.Kind() == reflect.Map {
 		if t.Kind() != reflect.Pointer {
 			at += "[]"
 		}
 		t = t.Elem()
 	}
-	if t.Kind() != reflect.Struct || !strings.Contains(t.PkgPath(), "plumbline") {
+	if t.Kind() != reflect.Struct || !strings.Contains(t.PkgPath(), "plumbline") || slices.Contains(within, t) {
 		return []string{at}
 	}
 	for f := range t.Fields() {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		out = append(out, leaves(f.Type, at+"."+name)...)
+		switch name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name {
+		case "-":
+		case "": // inline
+			out = append(out, leaves(f.Type, at, append(within, t))...)
+		default:
+			out = append(out, leaves(f.Type, at+"."+name, append(within, t))...)
+		}
 	}
 	return out
 }
@@ -230,25 +255,6 @@ func asText(t *testing.T, all ...any) string {
 	return string(raw)
 }
 
-func madeOfTopology(t *testing.T, spec string) string {
-	t.Helper()
-	o := &v1alpha1.NetworkTopology{}
-	read(t, spec, o)
-	set, err := all.Registry()
-	if err != nil {
-		t.Fatal(err)
-	}
-	topo, notes, err := validity.Object(t.Context(), o, set)
-	if err != nil {
-		return err.Error()
-	}
-	classes, err := controller.Classes(o, topo, set)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return asText(t, notes, classes, claim.Template(topo, set, "ns"))
-}
-
 func madeOfPool(t *testing.T, spec string) string {
 	t.Helper()
 	o := &v1alpha1.AddressPool{}
@@ -265,7 +271,7 @@ func madeOfPool(t *testing.T, spec string) string {
 	return asText(t, l.Size(true), l.Flat(), l.Interfaces(), l.Prefixes(true), blocks, fmt.Sprint(l.Routes(given)), l.Gateways(given), addresspool.Quarantine(o), addresspool.Reclaim(o))
 }
 
-func madeOfPolicy(t *testing.T, spec string) string {
+func madeOfPolicy(t *testing.T, spec string, devices []inventory.Device) string {
 	t.Helper()
 	o, other := &v1alpha1.DeviceExposurePolicy{}, &v1alpha1.DeviceExposurePolicy{}
 	read(t, spec, o)
@@ -274,10 +280,6 @@ func madeOfPolicy(t *testing.T, spec string) string {
 	p := exposure.New(o)
 	if p.Err != nil || p.NotYet != nil {
 		return fmt.Sprint(p.Err, p.NotYet)
-	}
-	devices, err := inventory.Discover(sysfstest.Open(t, "../../inventory/testdata/tree/igb.txtar"), inventory.Options{})
-	if err != nil {
-		t.Fatal(err)
 	}
 	for i := range devices {
 		devices[i].Neighbour = &inventory.Neighbour{Switch: "leaf-1", Port: "swp2"}
