@@ -222,7 +222,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 				return err
 			}
 			if ofNetwork(a) {
-				p.Note("%s: %s is the address of the network as a whole, which is no host's: write the address of the interface", field, a.Address)
+				p.Note("%s: %s is the network address of its prefix, not an address of a host: write the address of the interface", field, a.Address)
 			}
 		}
 		if pre, err := a.Prefix(); err == nil {
@@ -484,7 +484,7 @@ func (p *Planner) detected(addr netstate.Addr, dad string) error {
 	case have.DADFailed && dad == dadWait:
 		p.await(fmt.Sprintf("address %q on %q, which another host of the network has (duplicate address detection failed)", addr.Address, addr.Link), Conflict("another host of the network has address %q of %q: duplicate address detection has failed. Give one of them another address, or, if both are to have it, set dad: off", addr.Address, addr.Link))
 	case have.DADFailed:
-		p.Note("another host of the network has address %q of %q: duplicate address detection has failed, and the kernel does not use it", addr.Address, addr.Link)
+		p.Note("duplicate address detection has failed for %q of %q: another host of the network has the address, and the kernel does not use it", addr.Address, addr.Link)
 	case dad == dadWait && !p.req.Kept:
 		p.settling = append(p.settling, addr)
 		if have.Tentative {

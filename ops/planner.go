@@ -442,7 +442,7 @@ func (p *Planner) noteBelongings(d netstate.Device) {
 	}
 	slices.Sort(has)
 	if has = slices.Compact(has); len(has) > 0 {
-		p.Note("the host has %s on %q: it loses them and its routes there, and gets them back with the device", strings.Join(has, ", "), netstate.BaseName(home))
+		p.Note("the host has %s on %q: they are removed with the routes over the device, and restored when the device is released", strings.Join(has, ", "), netstate.BaseName(home))
 	}
 }
 

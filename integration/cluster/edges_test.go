@@ -841,7 +841,7 @@ func (b *bench) events(t *testing.T, who claimstatus.Subject) {
 				"NetworkFailed":   `Warning topology "ai-bonded": step "bond0": no bonding`,
 				"NetworkReady":    `Normal topology "ai-bonded": 4 steps done, interfaces net1, net2, bond0`,
 				"NetworkDrift":    `Warning topology "ai-bonded": step "bond0": link bond0: mtu is 1500, not 9000`,
-				"NetworkRepaired": `Normal topology "ai-bonded": was repaired`,
+				"NetworkRepaired": `Normal topology "ai-bonded": repaired`,
 				"NetworkLinkDown": `Warning topology "ai-bonded" step "vf1": link "net2" has no carrier; links built on it continue without it`,
 			} {
 				if have[reason] != message {

@@ -225,7 +225,7 @@ func (k known) describe(d inventory.Device, used map[string]bool) (entry, string
 			return e, ""
 		}
 	} else if k.chosen[d.ID] { // also while it is on the host, and its policy is gone
-		return entry{}, "a claim has it as a share of its PF"
+		return entry{}, "allocated to a claim as a share of its PF"
 	} else if reason := cmp.Or(obstacle(d, used), k.ruled(d)); reason != "" {
 		return entry{}, reason
 	} else if e, ok := k.before[d.Name]; ok && d.Exposure.Verdict == inventory.Undecided {
@@ -266,7 +266,7 @@ func (k known) ruled(d inventory.Device) string {
 	}
 	if d.PF != nil {
 		if policy := k.pooled(d.PF.PCIAddress); policy != "" && !k.noSharing {
-			return fmt.Sprintf("policy %q gives it away as a share of its PF", policy)
+			return fmt.Sprintf("policy %q offers it as a share of its PF", policy)
 		}
 	}
 	if s := d.Exposure.Sharing; s != nil && !s.Whole {
@@ -290,7 +290,7 @@ func obstacle(d inventory.Device, used map[string]bool) string {
 	case d.HostUse != "":
 		return d.State()
 	case d.Kind == inventory.KindVirtual:
-		return "virtual: it would be gone for good with the pod"
+		return "virtual: it would be deleted with the pod's network namespace"
 	case d.Kind == inventory.KindPF && d.NumVFs > 0 && !d.Exposure.BesideFunctions:
 		return fmt.Sprintf("has %d virtual functions, which would lose their network", d.NumVFs)
 	case d.Kind == inventory.KindVF && used[d.PF.PCIAddress]:

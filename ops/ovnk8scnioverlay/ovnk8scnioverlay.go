@@ -393,7 +393,7 @@ func (c *config) chassis(p *ops.Planner, plugged bool) (netstate.Chassis, error)
 			return out, fault.New(fault.NotReady, fmt.Errorf("physicalNetworkName: no bridge of this node leads to %q: add \"%s:BRIDGE\" to external_ids:ovn-bridge-mappings of Open_vSwitch, which has %s",
 				physical, physical, quoted(out.Networks)))
 		}
-		p.Note("no bridge of this node leads to physical network %q any more: packets of the interface are lost; restore ovn-bridge-mappings", physical)
+		p.Note("no bridge of this node is mapped to physical network %q : packets of the interface are lost; restore ovn-bridge-mappings", physical)
 	}
 	return out, nil
 }
@@ -469,7 +469,7 @@ func (c *config) addresses(p *ops.Planner, name string) ([]string, error) {
 		out = append(out, a.Address)
 	}
 	if len(out) == 0 && c.Subnets != "" {
-		p.Note("subnets gives no addresses: interface %q has none, and may send from any IP address; add addresses, or ipam of type pool", name)
+		p.Note("subnets assigns no addresses: interface %q has none, and may send from any IP address; add addresses, or ipam of type pool", name)
 	}
 	return out, nil
 }

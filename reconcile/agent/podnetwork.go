@@ -101,7 +101,7 @@ func (s *Agent) releaseHostPorts(ctx context.Context) {
 		if err := s.releaseHostPortsOnce(ctx); err != nil {
 			now = err.Error()
 			if now != said {
-				s.Log.Warn("search for ports of the host without a record", "error", err)
+				s.Log.Warn("failed to search for host ports without a record", "error", err)
 			}
 		}
 		said = now
@@ -125,7 +125,7 @@ func (s *Agent) releaseHostPortsOnce(ctx context.Context) error {
 	}
 	deleted, err := s.Engine.ReleaseHostPorts(ctx, unused)
 	for _, m := range deleted {
-		s.Log.Warn("deleted a port of the host that led to a pod without a record", "port", m.Host, "to", *m.To)
+		s.Log.Warn("deleted a host port of a pod without a record", "port", m.Host, "to", *m.To)
 	}
 	return err
 }

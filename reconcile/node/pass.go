@@ -316,7 +316,7 @@ func (l *Loop) recordContention(ctx context.Context, rec reconcile.Record, repai
 	switch {
 	case s.began:
 		f := s.contended[0]
-		l.Log.Warn("another writer changes back what is repaired: repairs are slowed down", "sandbox", id, "topology", name,
+		l.Log.Warn("another writer reverts repairs: repairs are slowed down", "sandbox", id, "topology", name,
 			"step", f.Step, "object", f.Object.String(), "field", f.Field, "want", f.Want, "have", f.Have, "fields", len(s.contended))
 	case s.ended:
 		l.Log.Info("contention has ended", "sandbox", id, "topology", name)

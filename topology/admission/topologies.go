@@ -100,7 +100,7 @@ func (w *Webhook) role(ctx context.Context, o *v1alpha1.NetworkTopology, a *answ
 	}
 	for i := range others {
 		if others[i].Name != o.Name {
-			a.warn("NetworkTopology %q has the role %q, too: on nodes that both select, the older one counts", others[i].Name, o.Spec.Role)
+			a.warn("NetworkTopology %q has the role %q, too: nodes that both select use the older one", others[i].Name, o.Spec.Role)
 		}
 	}
 	return nil
@@ -191,7 +191,7 @@ func left(class *resourceapi.DeviceClass, o *v1alpha1.NetworkTopology) bool {
 func (w *Webhook) used(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set, r admission.Request, a *answer) error {
 	inPlace := o.Spec.UpdatePolicy == v1alpha1.InPlace
 	if o.Spec.Rollout != nil && !inPlace {
-		a.warn("NetworkTopology %q: spec.rollout counts with updatePolicy InPlace only", o.Name)
+		a.warn("NetworkTopology %q: spec.rollout has an effect only with updatePolicy InPlace", o.Name)
 	}
 	if len(r.OldObject.Raw) == 0 {
 		return nil

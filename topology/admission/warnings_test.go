@@ -47,7 +47,7 @@ func TestWarningsOfEdits(t *testing.T) {
 		"a device less":          {3, `"steps":[` + vf0 + `,` + vf1 + `]`, place + `"steps":[` + vf0 + `]`, []string{running}},
 		"another selector":       {3, `"steps":[` + vf0 + `]`, place + `"steps":[{"name":"vf0","type":"sriov"}]`, []string{running, `NetworkTopology "t": step "vf0" has another selector: running pods whose device it does not choose ` + keep}},
 		"another type":           {3, `"steps":[` + vf1 + `]`, place + `"steps":[{"name":"vf1","type":"host-device"}]`, []string{running, `NetworkTopology "t": step "vf1" is of another type: running pods whose device does not fit it ` + keep}},
-		"a rollout without pace": {0, "", `"rollout":{},"steps":[` + vf0 + `]`, []string{`NetworkTopology "t": spec.rollout counts with updatePolicy InPlace only`}},
+		"a rollout without pace": {0, "", `"rollout":{},"steps":[` + vf0 + `]`, []string{`NetworkTopology "t": spec.rollout has an effect only with updatePolicy InPlace`}},
 		"a rollout with it":      {0, "", place + `"rollout":{},"steps":[` + vf0 + `]`, nil},
 	} {
 		raw := func(spec string) []byte { return []byte(`{"metadata":{"name":"t","uid":"u"},"spec":{` + spec + `}}`) }

@@ -184,7 +184,7 @@ func Clash(class *resourceapi.DeviceClass) string {
 	if ref := metav1.GetControllerOf(class); ref != nil {
 		return fmt.Sprintf("DeviceClass %q belongs to %s %q: rename the topology or the step", class.Name, ref.Kind, ref.Name)
 	}
-	return fmt.Sprintf("DeviceClass %q exists and is not this topology's: delete it, or rename the topology or the step", class.Name)
+	return fmt.Sprintf("DeviceClass %q exists and does not belong to this topology: delete it, or rename the topology or the step", class.Name)
 }
 
 // NameClash describes the owner of a class that has the extended resource name of a step,

@@ -146,7 +146,7 @@ func PolicyStatus(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum Poli
 	s.ObservedGeneration = o.Generation
 	s.Devices, s.Offered, s.Nodes = int32(sum.Devices), int32(sum.Offered), int32(sum.Nodes)
 	s.Reported = fmt.Sprintf("%d/%d", sum.Reported, sum.All)
-	valid := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded, Message: "nothing is wrong with the policy by itself"}
+	valid := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded, Message: "the policy is valid"}
 	if p.NotYet != nil {
 		valid.Message += ", but a field has no effect: " + p.NotYet.Error()
 	}
@@ -173,7 +173,7 @@ func applied(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum
 		for _, name := range append([]string{o.Name}, sum.Conflicts...)[:min(1+len(sum.Conflicts), 1+maxNames)] {
 			names = append(names, fmt.Sprintf("%q", name))
 		}
-		c.Reason, c.Message = string(fault.Conflict), fmt.Sprintf("%s have the same priority %d and do not say the same: %s. Change a priority, or a selector so that they do not overlap", strings.Join(names, " and "), o.Spec.Priority, stay)
+		c.Reason, c.Message = string(fault.Conflict), fmt.Sprintf("%s have the same priority %d and decide differently: %s. Change a priority, or a selector so that they do not overlap", strings.Join(names, " and "), o.Spec.Priority, stay)
 	case sum.Undecided > 0:
 		c.Reason, c.Message = string(fault.Invalid), fmt.Sprintf("%s: %s", stay, sum.Problem)
 	default:

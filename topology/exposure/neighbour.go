@@ -100,11 +100,11 @@ func (n *neighbour) miswired(have inventory.Neighbour) string {
 	fits := func(want *regexp.Regexp, have string) bool { return want == nil || want.MatchString(have) }
 	switch x := n.rules.Expect; {
 	case have == inventory.Neighbour{}:
-		return fmt.Sprintf("nobody is heard by LLDP, and %q is expected", cmp.Or(x.Switch, x.SwitchPort))
+		return fmt.Sprintf("no LLDP neighbor is seen, and %q is expected", cmp.Or(x.Switch, x.SwitchPort))
 	case !fits(n.toSwitch, have.Switch):
-		return fmt.Sprintf("its wire leads to switch %q, and %q is expected", have.Switch, x.Switch)
+		return fmt.Sprintf("it is connected to switch %q, and %q is expected", have.Switch, x.Switch)
 	case !fits(n.toPort, have.Port):
-		return fmt.Sprintf("its wire leads to port %q of switch %q, and %q is expected", have.Port, have.Switch, x.SwitchPort)
+		return fmt.Sprintf("it is connected to port %q of switch %q, and %q is expected", have.Port, have.Switch, x.SwitchPort)
 	}
 	return ""
 }

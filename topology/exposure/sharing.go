@@ -101,7 +101,7 @@ func checkAmount(e *Invalid, name string, c v1alpha1.DeviceCapacity) {
 	r, def := c.RequestPolicy, *c.RequestPolicy.Default
 	at += ".requestPolicy"
 	if id == inventory.CapacityBandwidth && least(r) == 0 {
-		e.add("%s: a claim could have 0 of the bandwidth, which is no limit: let it be 1 or more", at)
+		e.add("%s: a claim could get a bandwidth of 0, which means no limit: set 1 or more", at)
 		return
 	}
 	switch {
@@ -178,7 +178,7 @@ func checkValues(e *Invalid, at string, value, def resource.Quantity, values []r
 		case v.Cmp(value) > 0:
 			e.add("%s.validValues[%d]: %s is more than the value %s", at, i, v.String(), value.String())
 		case i > 0 && v.Cmp(values[i-1]) <= 0:
-			e.add("%s.validValues[%d]: %s is not more than the one before it: they ascend", at, i, v.String())
+			e.add("%s.validValues[%d]: %s is not more than the one before it: values must ascend", at, i, v.String())
 		}
 	}
 	if len(values) > maxValues {

@@ -360,7 +360,7 @@ func (b *bench) clash(t *testing.T) {
 	b.mustKubectl(t, simple("red", "vf0", "vf1"), "create", "-f", "-")
 	o := b.ready(t, "red", metav1.ConditionFalse)
 	c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionProgrammed)
-	const said = `DeviceClass "red-vf0" exists and is not this topology's: delete it, or rename the topology or the step`
+	const said = `DeviceClass "red-vf0" exists and does not belong to this topology: delete it, or rename the topology or the step`
 	if c.Reason != "Conflict" || !strings.Contains(c.Message, said) {
 		t.Errorf("condition %+v", c)
 	}

@@ -305,7 +305,7 @@ func (b *bench) policies(t *testing.T) {
 
 	// A tie changes nothing, and each names the other.
 	b.mustKubectl(t, policy("tie", "{action: withhold, selector: {cel: "+ofPF("enp3s0f0")+"}}"), "create", "--validate=strict", "-f", "-")
-	b.verdict(t, "tie", "Conflict", `"tie" and "physnet2" have the same priority 0 and do not say the same: 5 devices on 1 node stay as they were`)
+	b.verdict(t, "tie", "Conflict", `"tie" and "physnet2" have the same priority 0 and decide differently: 5 devices on 1 node stay as they were`)
 	b.verdict(t, "physnet2", "Conflict", `"physnet2" and "tie" have the same priority`)
 	m.offered(t, "with a tie", "01-10-0@physnet2", "02-10-0", "02-10-2", "02-10-4", "02-10-6")
 	b.mustKubectl(t, "", "delete", "devpol", "tie")

@@ -244,7 +244,7 @@ func (b *bench) editedInUse(t *testing.T) {
 		{"an edit", now, `is in use by 3 claims: the change is applied to their running pods`},
 		{"a device more", now + "    - {name: vf1, type: sriov}\n", `step "vf1" takes a device that running pods do not have`},
 		{"another selector", strings.Replace(now, "{name: vf0, type: sriov}", `{name: vf0, type: sriov, selector: {cel: "true"}}`, 1), `step "vf0" has another selector`},
-		{"immutable again", strings.Replace(now, "InPlace", "Immutable", 1), `spec.rollout counts with updatePolicy InPlace only`},
+		{"immutable again", strings.Replace(now, "InPlace", "Immutable", 1), `spec.rollout has an effect only with updatePolicy InPlace`},
 	} {
 		if said := apply(c.manifest); !strings.Contains(said, c.want) {
 			t.Errorf("%s: said %q, want %q", c.name, said, c.want)

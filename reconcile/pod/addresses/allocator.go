@@ -321,7 +321,7 @@ func (a *Allocator) giveBack(claim types.UID, rest func(pool string) int64) erro
 	if frame.AsOtherVersion(err) != nil || frame.IsDamage(err) {
 		// The claim has no record any more: who can read the file, or makes a new one,
 		// finds that it has ended.
-		a.Log.Warn("addresses are given back later", "claim", claim, "error", err)
+		a.Log.Warn("failed to return addresses; retrying", "claim", claim, "error", err)
 		return nil
 	}
 	return err

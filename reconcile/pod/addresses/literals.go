@@ -215,7 +215,7 @@ func (a *Allocator) warnOfShared(h *addresspool.Holdings, elsewhere map[netip.Ad
 	}
 	for address, with := range shared {
 		if a.shared[address] != with {
-			a.Log.Warn("two pods have one address; both keep it, and the next pod with it waits", "address", address, "pod", h.WithLiteral(address)[0].Pod, "other", with)
+			a.Log.Warn("two pods have the same address; both keep it, and the next pod that asks for it waits", "address", address, "pod", h.WithLiteral(address)[0].Pod, "other", with)
 		}
 	}
 	a.shared = shared

@@ -739,7 +739,7 @@ func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
 	// without one has ended, so that a pod which has filled the disk ends, which empties it.
 	if k.GiveBack != nil {
 		if err := k.GiveBack(uid); err != nil {
-			k.Log.Warn("addresses are given back later", "claim", uid, "error", err)
+			k.Log.Warn("failed to return addresses; retrying", "claim", uid, "error", err)
 		}
 	}
 	return nil

@@ -178,7 +178,7 @@ func (r *Reporter) newContention(claim types.UID) bool {
 // Repaired reports that drift was repaired, with the current results.
 func (r *Reporter) Repaired(s Subject, topologyName string, steps []topology.StepResult) {
 	r.update(s, topologyName, attached(topologyName, steps))
-	r.events.normal(s, "NetworkRepaired", fmt.Sprintf("topology %q: was repaired", topologyName))
+	r.events.normal(s, "NetworkRepaired", fmt.Sprintf("topology %q: repaired", topologyName))
 }
 
 // Readdressed reports that the network has given a pod other addresses, with the current
@@ -247,7 +247,7 @@ func (r *Reporter) Filtered(s Subject) {
 
 // FilterFailed reports that it is not, and what was before goes on.
 func (r *Reporter) FilterFailed(s Subject, err error) {
-	r.events.warning(s, "NetworkQoSFailed", fmt.Sprintf("what the pod sends is marked and limited as before, as its NetworkQoS objects cannot be enforced: %v", err))
+	r.events.warning(s, "NetworkQoSFailed", fmt.Sprintf("NetworkQoS rules could not be applied; the earlier rules stay in place: %v", err))
 }
 
 // Detached reports that the topology was detached and the devices are back on the host.

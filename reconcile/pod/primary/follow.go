@@ -262,9 +262,9 @@ func (f *Follower) take(ctx context.Context, d decision) {
 	f.decided, f.decision, f.network, f.why = true, d, n, err
 	switch {
 	case err != nil:
-		f.Log.Warn("new pods are not given a network", "reason", err)
+		f.Log.Warn("new pods get no network", "reason", err)
 	case len(d.Others) > 0:
-		f.Log.Warn("several topologies are to be the network of pods: the oldest is", "topology", d.Object.Name, "others", d.Others)
+		f.Log.Warn("several topologies have role primary; the oldest is used", "topology", d.Object.Name, "others", d.Others)
 	default:
 		f.Log.Info("the network of new pods", "topology", d.Object.Name, "generation", d.Object.Generation, "podCIDRs", d.PodCIDRs)
 	}
@@ -284,7 +284,7 @@ func (f *Follower) translate() {
 		}
 	}
 	if err != nil && (before == nil || before.Error() != err.Error()) {
-		f.Log.Error("new pods are not given a network", "topology", n.Topology.Name, "error", err)
+		f.Log.Error("new pods get no network", "topology", n.Topology.Name, "error", err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -505,7 +505,7 @@ func (s *Server) end(ctx context.Context, owner string, giveBack func(k8stypes.U
 	if err := giveBack(k8stypes.UID(owner)); err != nil {
 		// Nothing of the pod is left but this: a pod that has filled the disk ends, which empties it. Run finds
 		// addresses without a record.
-		s.Log.Warn("addresses are given back later", "owner", owner, "error", err)
+		s.Log.Warn("failed to return addresses; retrying", "owner", owner, "error", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -161,7 +161,7 @@ func (s *Server) sweep(ctx context.Context) {
 			continue
 		}
 		if err := s.release(ctx, g.Claim, because("its addresses have no record")); err != nil {
-			s.Log.Warn("cannot give back addresses", "owner", g.Claim, "error", err)
+			s.Log.Warn("failed to return addresses", "owner", g.Claim, "error", err)
 		}
 	}
 	s.orphaned = orphans
