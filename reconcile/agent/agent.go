@@ -167,7 +167,7 @@ func (s *Agent) wire(ctx context.Context) (err error) {
 		Reporter: s.status,
 		Claim:    s.claim,
 		Record:   func(id reconcile.SandboxID) (reconcile.Record, bool, error) { return s.base.Store.Get(id) },
-	}), []reconcile.Recorder{s.ports}}
+	}), filters.NewMissing(func() { s.filters.PodsChanged() }), []reconcile.Recorder{s.ports}}
 	if s.Recorder != nil {
 		s.recorder.others = append(s.recorder.others, s.Recorder)
 	}
@@ -222,7 +222,7 @@ func (s *Agent) wire(ctx context.Context) (err error) {
 		Alive: func(within time.Duration) { s.alive.Alive(partRuntime, within) },
 	})
 	s.filters = filters.New(s.enforced(filters.Options{
-		NodeName: s.NodeName, NodeUID: func() types.UID { return s.policies.NodeUID() }, Node: s.nodeLabels, Contracts: s.Registry, Claims: s.claims, Apply: s.Keeper.Refilter, Reporter: claimstatus.Claims{To: s.status, Contracts: s.Registry}, Log: s.Log, Now: s.Now,
+		NodeName: s.NodeName, NodeUID: func() types.UID { return s.policies.NodeUID() }, Node: s.nodeLabels, Contracts: s.Registry, Claims: s.claims, Apply: s.Keeper.Refilter, Missing: s.recorder.rules, Reporter: claimstatus.Claims{To: s.status, Contracts: s.Registry}, Log: s.Log, Now: s.Now,
 	}))
 	s.policies = follower.New(follower.Options{
 		Kube: s.Clients.Kube, Dynamic: s.Clients.Dynamic, NodeName: s.NodeName, Log: s.Log, Changed: func() { s.publisher.Rescan(); s.filters.NodeChanged() },

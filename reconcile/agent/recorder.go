@@ -4,13 +4,15 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
+	"github.com/plumbline/plumbline/reconcile/pod/filters"
 )
 
 // recorder is the Recorder of the engine and of the loop: it counts, reports the drift of claims to the
-// API server, and hands passes to others.
+// API server, notes where rules of NetworkQoS objects are missing, and hands passes to others.
 type recorder struct {
 	*metrics.Metrics
 	drift  *claimstatus.DriftReport
+	rules  *filters.Missing
 	others []reconcile.Recorder
 }
 
@@ -18,6 +20,7 @@ type recorder struct {
 func (r recorder) Pass(p reconcile.Pass) {
 	r.Metrics.Pass(p)
 	r.drift.Pass(p)
+	r.rules.Pass(p)
 	for _, o := range r.others {
 		o.Pass(p)
 	}
@@ -27,6 +30,7 @@ func (r recorder) Pass(p reconcile.Pass) {
 func (r recorder) Drift(id reconcile.SandboxID, topology string, drift []reconcile.Drift) {
 	r.Metrics.Drift(id, topology, drift)
 	r.drift.Drift(id, topology, drift)
+	r.rules.Drift(id, topology, drift)
 	for _, o := range r.others {
 		o.Drift(id, topology, drift)
 	}
@@ -36,12 +40,14 @@ func (r recorder) Drift(id reconcile.SandboxID, topology string, drift []reconci
 func (r recorder) Contended(id reconcile.SandboxID, topology string, contended []reconcile.Contention) {
 	r.Metrics.Contended(id, topology, contended)
 	r.drift.Contended(id, topology, contended)
+	r.rules.Contended(id, topology, contended)
 }
 
 // Forget implements reconcile.Recorder.
 func (r recorder) Forget(id reconcile.SandboxID) {
 	r.Metrics.Forget(id)
 	r.drift.Forget(id)
+	r.rules.Forget(id)
 	for _, o := range r.others {
 		o.Forget(id)
 	}

@@ -64,7 +64,9 @@ type Options struct {
 	// RuleOnPF returns the rule whose limit physical functions enforce for a sandbox, as
 	// ports.RuleOnPF. May be nil.
 	RuleOnPF func(id reconcile.SandboxID) string
-	Log      *slog.Logger
+	// Missing is told by the engine where rules are not in place. May be nil.
+	Missing *Missing
+	Log     *slog.Logger
 	// Timeout bounds the update of one claim; default one minute.
 	Timeout time.Duration
 	// Pause is the least time between two updates of one claim: users may edit objects as

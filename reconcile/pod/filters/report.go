@@ -59,10 +59,15 @@ func (f *Follower) report() any {
 			state.inPlace, state.problem = false, cmp.Or(state.problem, errOff.Error())
 		}
 		for at, policies := range f.compiler.Covering(keyOf(&e.Claim)) {
+			state := state
 			state.bypassed = bypasses(&e.Topologies[at])
 			state.tc, state.ovn = ops.Backends(stepsOf(&e.Topologies[at]), e.Topologies[at].Given, f.Contracts)
 			for _, p := range policies {
+				state := state
 				state.pf = strings.HasPrefix(onPF[e.SandboxID("", &e.Topologies[at])], p.Key.String()+"[")
+				if why := f.missing(e, &e.Topologies[at], p); why != "" {
+					state.inPlace, state.problem = false, cmp.Or(state.problem, why)
+				}
 				of := by[p]
 				if of == nil {
 					of = map[types.UID]covered{}
@@ -80,6 +85,15 @@ func (f *Follower) report() any {
 		}
 	}
 	return reportOf(by)
+}
+
+// missing returns why the rules of an object are not in place in the sandbox that a claim is attached to, "" if they are.
+func (f *Follower) missing(e *claims.Entry, t *claims.Topology, p *qos.Policy) string {
+	in := slices.IndexFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })
+	if f.Missing == nil || in < 0 {
+		return ""
+	}
+	return f.Missing.why(e.SandboxID(e.In[in].ID, t), p)
 }
 
 // rulesOnPF returns the rules whose limits physical functions enforce for running claims, by topology of a
