@@ -44,7 +44,7 @@ type CNIPluginSchemaSpec struct {
 	// +kubebuilder:validation:MaxLength=63
 	CNIType string `json:"cniType"`
 
-	// Version of the plugin the schema is of, for readers: nothing is compared with it.
+	// Version of the plugin that the schema describes. It is for readers; nothing is compared with it.
 	//
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
