@@ -205,25 +205,18 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	gateways := map[bool]string{} // by "is IPv6"
 	self := map[string]bool{}
 	for i, a := range cfg.Addresses {
-		if i >= leasedFrom {
-			if err := p.address(link, "the leased address", a, cfg); err != nil {
-				return err
+		switch {
+		case i >= leasedFrom:
+			err = p.address(link, "the leased address", a, cfg)
+		case i >= own:
+			if err = p.address(link, "", a, cfg); err != nil {
+				err = errGiven(err)
 			}
-		} else if i >= own {
-			if err := p.address(link, "", a, cfg); err != nil {
-				return errGiven(err)
-			}
-		} else {
-			field := fieldOf("addresses", i, written)
-			if err := p.address(link, field, a, cfg); err != nil {
-				return err
-			}
-			if err := checkGateway(field+".gateway", a); err != nil {
-				return err
-			}
-			if ofNetwork(a) {
-				p.Note("%s: %s is the network address of its prefix, not an address of a host: write the address of the interface", field, a.Address)
-			}
+		default:
+			err = p.writtenAddress(link, fieldOf("addresses", i, written), a, cfg)
+		}
+		if err != nil {
+			return err
 		}
 		if pre, err := a.Prefix(); err == nil {
 			self[pre.Addr().String()] = true
@@ -245,16 +238,9 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		if i >= ownRoutes {
 			field = fmt.Sprintf("given route to %s", r.Destination)
 		}
-		if r.Gateway != "" && strings.Contains(r.Gateway, ":") != v6 {
-			return Invalid(field+".gateway", "%q and destination %q are of different families", r.Gateway, r.Destination)
-		}
-		if self[r.Gateway] {
-			return Invalid(field+".gateway", "%q is an address of the interface itself, and the kernel refuses routes over it: name the router", r.Gateway)
-		}
-		if err := p.req.imagined.spend(netstate.Route{}.Traits().Cost); err != nil {
+		if err := p.addressRoute(link, field, *r, self); err != nil {
 			return err
 		}
-		p.deferred = append(p.deferred, deferredRoute{step: p.current, link: link, field: field, route: *r})
 	}
 	p.noteUnusedGateways(cfg, cfg.Addresses[:own], gateways, byFirst, written)
 	if err := p.acceptRA(link, cfg); err != nil {
@@ -266,6 +252,35 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		}
 	}
 	return p.policy(link, cfg)
+}
+
+// writtenAddress wants an address of the config, with its gateway.
+func (p *Planner) writtenAddress(link, field string, a Address, cfg AddressConfig) error {
+	if err := p.address(link, field, a, cfg); err != nil {
+		return err
+	}
+	if err := checkGateway(field+".gateway", a); err != nil {
+		return err
+	}
+	if ofNetwork(a) {
+		p.Note("%s: %s is the network address of its prefix, not an address of a host: write the address of the interface", field, a.Address)
+	}
+	return nil
+}
+
+// addressRoute wants a route of a link, whose own addresses are no gateways.
+func (p *Planner) addressRoute(link, field string, r Route, own map[string]bool) error {
+	if r.Gateway != "" && strings.Contains(r.Gateway, ":") != strings.Contains(r.Destination, ":") {
+		return Invalid(field+".gateway", "%q and destination %q are of different families", r.Gateway, r.Destination)
+	}
+	if own[r.Gateway] {
+		return Invalid(field+".gateway", "%q is an address of the interface itself, and the kernel refuses routes over it: name the router", r.Gateway)
+	}
+	if err := p.req.imagined.spend(netstate.Route{}.Traits().Cost); err != nil {
+		return err
+	}
+	p.deferred = append(p.deferred, deferredRoute{step: p.current, link: link, field: field, route: r})
+	return nil
 }
 
 // noteUnusedGateways adds a note on each gateway that no route has because routes that name none
@@ -363,22 +378,14 @@ func (c *IPAM) localKey(r topology.IPRange) string {
 	return "exclude"
 }
 
-// fromPool refuses ipam with keys of another type, and addresses of a pool that are not
-// given. On an imagined node it gives some.
-func (p *Planner) fromPool(link string, c *IPAM) error {
-	if c == nil {
-		return nil
-	}
+// checkKeys refuses keys of another type of ipam.
+func (c *IPAM) checkKeys() error {
 	ranges := c.IPRange
 	if c.Type == ipamMulti {
 		ranges.Subnet = ""
 	}
 	local := ranges != (topology.IPRange{}) || len(c.Ranges) > 0 || len(c.Exclude) > 0
 	divided := c.HostBlock != nil || c.InterfaceBlock != nil || len(c.ExcludeCIDRs) > 0
-	source := addresspool.Title(topology.LocalPool)
-	if err := c.checkDHCP(); err != nil {
-		return err
-	}
 	switch {
 	case c.Type != ipamPool && c.Type != ipamMulti && (c.Pool != "" || c.Interface != 0):
 		return Invalid("ipam.pool", "is for types %q and %q: remove it, or change the type", ipamPool, ipamMulti)
@@ -390,30 +397,52 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 		return Invalid("ipam."+c.localKey(ranges), "is for type %q: remove it, or change the type", ipamLocal)
 	case c.Type != ipamSLAAC && c.Type != ipamDHCP && c.AcceptDefaultRoute:
 		return Invalid("ipam.acceptDefaultRoute", "is for types %q and %q: remove it, or change the type", ipamSLAAC, ipamDHCP)
-	case c.Type == ipamStatic:
-		return nil
-	case len(c.Addresses) > 0:
+	case c.Type != ipamStatic && len(c.Addresses) > 0:
 		return Invalid("ipam.addresses", "are for type %q: addresses beside those that are allocated go into addresses of the step", ipamStatic)
-	case c.Type == ipamSLAAC, c.Type == ipamDHCP:
-		return nil
+	}
+	return nil
+}
+
+// source names where addresses are allocated: a pool, or the node's own ranges. It is empty for types that allocate none.
+func (c *IPAM) source() (string, error) {
+	switch {
+	case c.Type == ipamStatic, c.Type == ipamSLAAC, c.Type == ipamDHCP:
+		return "", nil
 	case c.Type == ipamLocal:
 		if _, err := addresspool.Local(c.IPAM); err != nil {
-			return inIPAM(err)
+			return "", inIPAM(err)
 		}
+		return addresspool.Title(topology.LocalPool), nil
 	case c.Pool == "":
-		return Invalid("ipam.pool", "is missing: name an AddressPool")
+		return "", Invalid("ipam.pool", "is missing: name an AddressPool")
 	case strings.Trim(c.Pool, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "":
-		return Invalid("ipam.pool", "%q is no name of an AddressPool, which has a-z, 0-9, \"-\" and \".\" only", c.Pool)
-	default:
-		if c.Type == ipamMulti {
-			if err := addresspool.CheckDivision(c.IPAM); err != nil {
-				return inIPAM(err)
-			}
-		}
-		source = addresspool.Title(c.Pool)
+		return "", Invalid("ipam.pool", "%q is no name of an AddressPool, which has a-z, 0-9, \"-\" and \".\" only", c.Pool)
 	}
+	if c.Type == ipamMulti {
+		if err := addresspool.CheckDivision(c.IPAM); err != nil {
+			return "", inIPAM(err)
+		}
+	}
+	return addresspool.Title(c.Pool), nil
+}
+
+// fromPool refuses ipam with keys of another type, and addresses of a pool that are not
+// given. On an imagined node it gives some.
+func (p *Planner) fromPool(link string, c *IPAM) error {
+	if c == nil {
+		return nil
+	}
+	if err := c.checkDHCP(); err != nil {
+		return err
+	}
+	if err := c.checkKeys(); err != nil {
+		return err
+	}
+	source, err := c.source()
 	switch {
-	case len(p.req.Given[p.StepName()].Addresses) > 0:
+	case err != nil:
+		return err
+	case source == "", len(p.req.Given[p.StepName()].Addresses) > 0:
 		return nil
 	case p.req.imagined == nil:
 		return fault.New(fault.NotReady, fmt.Errorf("ipam: no address of %s is given: the agent of a node gives them; on a command line give one with --address %s=ADDRESS", source, p.StepName()))

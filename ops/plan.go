@@ -212,57 +212,9 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 		return &Plan{Missing: sortedObjects(p.missing)}, nil
 	}
 	p.view = p.req.Have.Clone()
-	results := p.results
-	blocked := map[string]bool{}
-	var refused []error
-	for _, step := range order {
-		if err := p.ended(); err != nil {
-			return nil, err
-		}
-		st := &stepState{step: step, gateway: map[netstate.Key]string{}}
-		p.steps[step.Name], p.current = st, st
-		if dep := firstIn(step.DependOn, blocked); dep != "" {
-			blocked[step.Name] = true
-			continue
-		}
-		if dep := p.pendingDependency(step); dep != "" {
-			st.pending = "step " + dep
-			continue
-		}
-		inputs := pick(results, step.DependOn)
-		if err := req.imagined.spendMerge(inputs); err != nil {
-			return nil, err
-		}
-		st.inputs = topology.Merge(inputs...)
-		err := r.planStep(p, step, results)
-		if err == nil {
-			err = p.allTaken()
-		}
-		var unknown *unknownRef
-		var held *withheld
-		switch {
-		case errors.As(err, &held):
-			st.pending, st.withheld = held.Error(), held.err
-			continue
-		case errors.Is(err, errMissing):
-			blocked[step.Name] = true
-			continue
-		case errors.As(err, &unknown):
-			st.pending = unknown.Error()
-			if unknown.ref.Field == "ips" {
-				st.withheld = cmp.Or(p.routerless(unknown.ref.Step), p.awaitsNetwork(unknown.ref.Step))
-			}
-			continue
-		case err != nil && req.imagined != nil && !errors.Is(err, errUnaffordable) && p.ctx.Err() == nil:
-			// Vet continues, to report all problems; steps that depend on this one are
-			// skipped.
-			refused = append(refused, p.stepError(step.Name, err))
-			blocked[step.Name] = true
-			continue
-		case err != nil:
-			return nil, p.stepError(step.Name, err)
-		}
-		results[step.Name] = p.withSettled(p.result(st, p.view, pick(results, step.DependOn)))
+	refused, err := r.planSteps(p, order)
+	if err != nil {
+		return nil, err
 	}
 	if len(refused) > 0 {
 		return nil, errors.Join(refused...)
@@ -290,6 +242,72 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	}
 	p.noteOverlaps()
 	return p.sequence(order)
+}
+
+// planSteps plans the steps in order. Those that depend on a step which is blocked or pending are not planned. It
+// returns what Vet collects: the refusal of each step.
+func (r *Registry) planSteps(p *Planner, order []*topology.Step) (refused []error, err error) {
+	results, blocked := p.results, map[string]bool{}
+	for _, step := range order {
+		if err := p.ended(); err != nil {
+			return nil, err
+		}
+		st := &stepState{step: step, gateway: map[netstate.Key]string{}}
+		p.steps[step.Name], p.current = st, st
+		if dep := firstIn(step.DependOn, blocked); dep != "" {
+			blocked[step.Name] = true
+			continue
+		}
+		if dep := p.pendingDependency(step); dep != "" {
+			st.pending = "step " + dep
+			continue
+		}
+		inputs := pick(results, step.DependOn)
+		if err := p.req.imagined.spendMerge(inputs); err != nil {
+			return nil, err
+		}
+		st.inputs = topology.Merge(inputs...)
+		err := r.planStep(p, step, results)
+		if err == nil {
+			err = p.allTaken()
+		}
+		switch {
+		case err == nil:
+			results[step.Name] = p.withSettled(p.result(st, p.view, pick(results, step.DependOn)))
+		case p.waits(st, err):
+		case errors.Is(err, errMissing):
+			blocked[step.Name] = true
+		case p.req.imagined != nil && !errors.Is(err, errUnaffordable) && p.ctx.Err() == nil:
+			// Vet continues, to report all problems; steps that depend on this one are
+			// skipped.
+			refused = append(refused, p.stepError(step.Name, err))
+			blocked[step.Name] = true
+		default:
+			return nil, p.stepError(step.Name, err)
+		}
+	}
+	return refused, nil
+}
+
+// waits reports whether a step that failed waits for a value that is known after an earlier
+// stage, and records which.
+func (p *Planner) waits(st *stepState, err error) bool {
+	var unknown *unknownRef
+	var held *withheld
+	switch {
+	case errors.As(err, &held):
+		st.pending, st.withheld = held.Error(), held.err
+	case errors.Is(err, errMissing):
+		return false
+	case errors.As(err, &unknown):
+		st.pending = unknown.Error()
+		if unknown.ref.Field == "ips" {
+			st.withheld = cmp.Or(p.routerless(unknown.ref.Step), p.awaitsNetwork(unknown.ref.Step))
+		}
+	default:
+		return false
+	}
+	return true
 }
 
 // recognize finds links that we made and that were renamed. The plan treats them as if they

@@ -123,24 +123,8 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		before := len(inv.Problems)
 		checkSizes(inv, i, &s)
 		large = large || len(inv.Problems) > before
-		step := Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn, ExtendedResourceName: s.ExtendedResourceName, AllowDuplicate: s.AllowDuplicate, DriftPolicy: s.DriftPolicy}
-		if s.Selector != nil {
-			step.Selector = s.Selector.CEL
-			selectors += len(s.Selector.CEL)
-			if step.Selector == "" {
-				addTo(inv, i, s.Name, "selector.cel", "is empty: write an expression, or remove the selector")
-			}
-		}
-		if step.DriftPolicy == "" {
-			step.DriftPolicy = t.DriftPolicy
-		}
-		if s.Config != nil && len(s.Config.Raw) > 0 {
-			config, err := decodeConfig(s.Config.Raw, b)
-			if err != nil {
-				addTo(inv, i, s.Name, "config", "%v", err)
-			}
-			step.Config = config
-		}
+		step := stepOf(inv, i, &s, t.DriftPolicy, b)
+		selectors += len(step.Selector)
 		wrong := func(field, format string, args ...any) { addTo(inv, i, s.Name, field, format, args...) }
 		foldMultiNIC(t.Name, &step, wrong)
 		steps := expand(step, roots, wrong)
@@ -170,6 +154,28 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		return t, inv
 	}
 	return t, nil
+}
+
+// stepOf converts a step, whose config is decoded within a budget.
+func stepOf(inv *Invalid, i int, s *v1alpha1.Step, policy v1alpha1.DriftPolicy, b *budget) Step {
+	step := Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn, ExtendedResourceName: s.ExtendedResourceName, AllowDuplicate: s.AllowDuplicate, DriftPolicy: s.DriftPolicy}
+	if s.Selector != nil {
+		step.Selector = s.Selector.CEL
+		if step.Selector == "" {
+			addTo(inv, i, s.Name, "selector.cel", "is empty: write an expression, or remove the selector")
+		}
+	}
+	if step.DriftPolicy == "" {
+		step.DriftPolicy = policy
+	}
+	if s.Config != nil && len(s.Config.Raw) > 0 {
+		config, err := decodeConfig(s.Config.Raw, b)
+		if err != nil {
+			addTo(inv, i, s.Name, "config", "%v", err)
+		}
+		step.Config = config
+	}
+	return step
 }
 
 // addTo adds a problem of a step; a step without a name is named by its position.

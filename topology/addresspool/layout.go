@@ -92,6 +92,39 @@ func New(spec Spec) (*Layout, error) {
 		wrong("exclude: has %d entries, at most %d are accepted", n, MaxExcludes)
 		return nil, errors.Join(errs...)
 	}
+	l.checkBits(spec, wrong)
+	l.readSubnets(spec, wrong)
+	excludes := l.readExcludes(spec.Exclude, &errs)
+	var err error
+	if l.routes, err = l.readRoutes(spec.Routes); err != nil {
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	for _, r := range l.routes {
+		if r.Gateway.IsValid() {
+			excludes = append(excludes, Span{r.Gateway, r.Gateway})
+		}
+	}
+	l.divide(spec.BlockSize, wrong)
+	for i := range l.subnets {
+		excludes = append(excludes, l.reserved(&l.subnets[i])...)
+	}
+	l.excludes = merge(excludes)
+	for i := range l.subnets {
+		if l.size(&l.subnets[i]) == (number{}) {
+			wrong("subnets[%d]: %q has no address left that could be allocated", i, l.subnets[i].prefix)
+		}
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return l, nil
+}
+
+// checkBits refuses lengths of blocks that are not possible.
+func (l *Layout) checkBits(spec Spec, wrong func(format string, args ...any)) {
 	if l.hostBits < 0 || l.hostBits > MaxHostBits {
 		wrong("hostBlock: %d is not from 1 to %d bits", l.hostBits, MaxHostBits)
 	}
@@ -108,6 +141,10 @@ func New(spec Spec) (*Layout, error) {
 	case spec.BlockSize < 0 || spec.BlockSize > MaxBlockSize || bits.OnesCount(uint(spec.BlockSize)) != 1:
 		wrong("blockSize: %d is not a power of two from 1 to %d", spec.BlockSize, MaxBlockSize)
 	}
+}
+
+// readSubnets reads the subnets, of which none has addresses of another.
+func (l *Layout) readSubnets(spec Spec, wrong func(format string, args ...any)) {
 	for i, s := range spec.Subnets {
 		at := fmt.Sprintf("subnets[%d]", i)
 		read, err := readSubnet(s, fields{at + ".prefix", at + ".first", at + ".last", at + ".gateway"})
@@ -115,7 +152,7 @@ func New(spec Spec) (*Layout, error) {
 			err = fmt.Errorf("%s: first and last do not go with hostBlock, as each node has its own block: use exclude", at)
 		}
 		if err != nil {
-			errs = append(errs, err)
+			wrong("%w", err)
 			continue
 		}
 		if bits := read.prefix.Bits() + l.ifBits + l.hostBits; l.hostBits > 0 && bits > read.prefix.Addr().BitLen()-2 {
@@ -134,42 +171,21 @@ func New(spec Spec) (*Layout, error) {
 		}
 		l.subnets = append(l.subnets, read)
 	}
-	excludes := l.readExcludes(spec.Exclude, &errs)
-	var err error
-	if l.routes, err = l.readRoutes(spec.Routes); err != nil {
-		errs = append(errs, err)
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	for _, r := range l.routes {
-		if r.Gateway.IsValid() {
-			excludes = append(excludes, Span{r.Gateway, r.Gateway})
-		}
-	}
-	if l.hostBits == 0 {
-		for i := range l.subnets {
-			s := &l.subnets[i]
-			size := l.blockSize(spec.BlockSize, s.is4())
-			s.blockBits = bits.Len(uint(size)) - 1
-			if l.count(s) == 0 {
-				wrong("subnets[%d].prefix: %q has more than 2^%d blocks of %d addresses: use a longer prefix, or a larger blockSize", i, s.prefix, maxBlockBits, size)
-			}
-		}
+}
+
+// divide sets the size of the blocks of a flat pool.
+func (l *Layout) divide(blockSize int, wrong func(format string, args ...any)) {
+	if l.hostBits > 0 {
+		return
 	}
 	for i := range l.subnets {
-		excludes = append(excludes, l.reserved(&l.subnets[i])...)
-	}
-	l.excludes = merge(excludes)
-	for i := range l.subnets {
-		if l.size(&l.subnets[i]) == (number{}) {
-			wrong("subnets[%d]: %q has no address left that could be allocated", i, l.subnets[i].prefix)
+		s := &l.subnets[i]
+		size := l.blockSize(blockSize, s.is4())
+		s.blockBits = bits.Len(uint(size)) - 1
+		if l.count(s) == 0 {
+			wrong("subnets[%d].prefix: %q has more than 2^%d blocks of %d addresses: use a longer prefix, or a larger blockSize", i, s.prefix, maxBlockBits, size)
 		}
 	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
-	}
-	return l, nil
 }
 
 // blockSize is the number of addresses of a block in a flat pool. Where it is small each
