@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumbline/plumbline/integration/cluster/image"
+	"github.com/plumbline/plumbline/integration/image"
 )
 
 // ProductNamespace is where [Cluster.Install] installs plumbline.

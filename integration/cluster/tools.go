@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/plumbline/plumbline/integration/cluster/image"
+	"github.com/plumbline/plumbline/integration/image"
 )
 
 // tools builds what of ours runs in nodes and pods, and returns its folder in the

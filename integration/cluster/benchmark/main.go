@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/plumbline/plumbline/integration/cluster"
-	"github.com/plumbline/plumbline/integration/cluster/image"
+	"github.com/plumbline/plumbline/integration/image"
 )
 
 func main() {

@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/plumbline/plumbline/integration/cluster/image"
+	"github.com/plumbline/plumbline/integration/image"
 )
 
 func main() {
