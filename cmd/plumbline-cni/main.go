@@ -8,14 +8,20 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
 	"github.com/plumbline/plumbline/reconcile/pod/loopback"
+	"github.com/plumbline/plumbline/reconcile/version"
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == "--version" {
+		fmt.Println(version.Line("plumbline-cni"))
+		return
+	}
 	if filepath.Base(os.Args[0]) == loopback.Name {
 		loopback.Main()
 		return

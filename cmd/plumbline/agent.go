@@ -195,6 +195,7 @@ func (g *agentFlags) run(ctx context.Context, a *app) error {
 	if err := privileged("agent"); err != nil {
 		return err
 	}
+	logStart(c.Log)
 	if c.OVN, err = g.ovn.open(); err != nil {
 		return err
 	}

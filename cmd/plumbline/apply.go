@@ -32,8 +32,8 @@ The JSON form holds the changes and the result of each step, as CNI 1.1 prints i
 			if err != nil {
 				return err
 			}
-			if t.format == formatJSON {
-				return writeJSON(a.out, applyDocument(rep))
+			if t.format != formatText {
+				return a.document(t.format, applyDocument(rep))
 			}
 			a.text().apply(sb, rep)
 			return nil

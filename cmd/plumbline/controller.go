@@ -23,9 +23,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	runtimelog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	runtimemetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/topology/admission"
 	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/exposure"
@@ -102,6 +104,7 @@ func (c *controllerCommand) run(ctx context.Context, a *app) error {
 		return fmt.Errorf("--network-qos: %q is not topologies or all", c.networkQoS)
 	}
 	log := a.log(c.level)
+	logStart(log)
 	runtimelog.SetLogger(logr.FromSlogHandler(log.Handler()))
 	klog.SetSlogLogger(log)
 	if c.namespace == "" {
@@ -120,6 +123,7 @@ func (c *controllerCommand) run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer os.RemoveAll(certificates.Dir)
+	runtimemetrics.Registry.MustRegister(metrics.BuildInfo(build()))
 	mgr, err := c.manager(config, certificates)
 	if err != nil {
 		return err
@@ -127,7 +131,7 @@ func (c *controllerCommand) run(ctx context.Context, a *app) error {
 	if err := c.serve(ctx, a, log, mgr, certificates); err != nil {
 		return err
 	}
-	log.Info("running", "namespace", c.namespace, "webhook", c.port, "version", build().Version)
+	log.Info("running", "namespace", c.namespace, "webhook", c.port)
 	err = mgr.Start(ctx)
 	log.Info("stopped")
 	return err

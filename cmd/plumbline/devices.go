@@ -43,15 +43,18 @@ It needs root. What cannot be read is reported after the list, with exit status 
 				}
 			}
 			list := inventory.List(devices, publish.Why(devices))
-			if format == formatJSON {
-				err = inventory.JSON(a.out, list)
-			} else {
+			switch format {
+			case formatText:
 				err = inventory.Table(a.text(), list)
+			case formatJSON:
+				err = inventory.JSON(a.out, list)
+			default:
+				err = a.document(format, append([]inventory.Listed{}, list...))
 			}
 			return errors.Join(err, incomplete)
 		},
 	}
-	outputFlag(cmd, &format, formatText, formatJSON)
+	outputFlag(cmd, &format, formatText, formatJSON, formatYAML)
 	cmd.Flags().StringArrayVar(&policies, "policy", nil, "`file` with DeviceExposurePolicies; may be repeated; - is standard input")
 	cmd.Flags().StringToStringVar(&labels, "node-label", nil, "`label=value` of the node, for the nodeSelector of policies; may be repeated")
 	cmd.Flags().Lookup("node-label").DefValue = "" // or help shows an empty list

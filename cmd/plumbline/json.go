@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/netip"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -18,6 +20,7 @@ import (
 const (
 	formatText = "text"
 	formatJSON = "json"
+	formatYAML = "yaml"
 )
 
 // The JSON forms are part of the command line's interface: fields are added,
@@ -184,4 +187,17 @@ func writeJSON(w io.Writer, v any) error {
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
+}
+
+// document prints a value as JSON or YAML, with the same keys.
+func (a *app) document(format string, v any) error {
+	if format == formatJSON {
+		return writeJSON(a.out, v)
+	}
+	text, err := yaml.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = a.out.Write(text)
+	return err
 }

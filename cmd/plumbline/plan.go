@@ -41,7 +41,7 @@ func (t *target) flags(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&t.devices, "device", nil, "device of a root step: `STEP=DEVICE`, by PCI address or interface name")
 	_ = cmd.RegisterFlagCompletionFunc("device", cobra.NoFileCompletions)
 	addressFlag(cmd, &t.addresses, "; repeat it for more, "+node.NoAddresses+" takes away those of an earlier apply")
-	outputFlag(cmd, &t.format, formatText, formatJSON)
+	outputFlag(cmd, &t.format, formatText, formatJSON, formatYAML)
 }
 
 const targetHelp = `
@@ -215,8 +215,8 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 				return err
 			}
 			plan.Notes = append(plan.Notes, t.notes...)
-			if t.format == formatJSON {
-				err = writeJSON(a.out, planDocument(sb, plan))
+			if t.format != formatText {
+				err = a.document(t.format, planDocument(sb, plan))
 			} else {
 				a.text().plan(sb, plan)
 			}

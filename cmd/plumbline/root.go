@@ -19,6 +19,7 @@ import (
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/reconcile/version"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -64,6 +65,8 @@ Exit status: 0 success, or nothing to do; 1 an error, and nothing was changed;
 			return err
 		},
 	}
+	root.Version = version.Version()
+	root.SetVersionTemplate(version.Line("plumbline") + "\n")
 	root.SetIn(std.in)
 	root.SetOut(std.out)
 	root.SetErr(std.err)

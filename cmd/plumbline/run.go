@@ -90,6 +90,7 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer e.Close()
+	logStart(log)
 	watcher, err := watch.New(watch.Options{Resync: d.resync})
 	if err != nil {
 		return err
@@ -110,7 +111,7 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	server := &http.Server{Handler: handler(loop, counts, metrics.Health{Loop: func() metrics.Work { return metrics.Work(loop.Work()) }}), ReadHeaderTimeout: 10 * time.Second}
-	log.Info("running", "config", d.dir, "state", a.stateDir, "listen", listener.Addr().String(), "version", build().Version)
+	log.Info("running", "config", d.dir, "state", a.stateDir, "listen", listener.Addr().String())
 
 	// If one part ends, all end; a requested stop is not an error.
 	group, ctx := errgroup.WithContext(ctx)

@@ -83,8 +83,8 @@ func (a *app) planRunning(ctx context.Context, t *target) error {
 	switch {
 	case invalid != nil && len(documents) == 0:
 		return invalid
-	case t.format == formatJSON:
-		err = writeJSON(a.out, documents)
+	case t.format != formatText:
+		err = a.document(t.format, documents)
 	case len(documents) == 0:
 		a.text().line("No sandbox runs topology %q.", decoded.Name)
 	}

@@ -54,8 +54,8 @@ record is of another version; 1 an error.`,
 			for i, st := range found.verdicts {
 				doc.Sandboxes = append(doc.Sandboxes, sandboxStatus{Status: st.Status, Steps: stepDocuments(st.Steps), Rules: a.rules(cmd.Context(), e, &st, byOVN[i])})
 			}
-			if format == formatJSON {
-				err = writeJSON(a.out, doc)
+			if format != formatText {
+				err = a.document(format, doc)
 			} else {
 				a.text().status(doc.Sandboxes)
 			}
@@ -66,7 +66,7 @@ record is of another version; 1 an error.`,
 		},
 	}
 	netnsFlag(cmd, &netns, "only the sandboxes of this `namespace`")
-	outputFlag(cmd, &format, formatText, formatJSON)
+	outputFlag(cmd, &format, formatText, formatJSON, formatYAML)
 	a.ovn.flags(cmd, defaultOVS, defaultNB)
 	return cmd
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/bundle"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
+	"github.com/plumbline/plumbline/reconcile/version"
 )
 
 // support holds the flags of support-bundle.
@@ -102,8 +103,7 @@ func (s *support) fill(ctx context.Context, a *app, b *bundle.Bundle) {
 	ctx, cancel := a.limited(ctx)
 	defer cancel()
 	b.Part(ctx, "version.txt", func(_ context.Context, w io.Writer) error {
-		v := build()
-		_, err := fmt.Fprintf(w, "plumbline %s (revision %s, %s)\nwritten %s\n", v.Version, v.Revision, v.GoVersion, time.Now().UTC().Format(time.RFC3339))
+		_, err := fmt.Fprintf(w, "%s\nwritten %s\n", version.Line("plumbline"), time.Now().UTC().Format(time.RFC3339))
 		return err
 	})
 	b.Tree("state", a.stateDir, ofState)

@@ -2,48 +2,50 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
 	"github.com/plumbline/plumbline/reconcile/metrics"
+	"github.com/plumbline/plumbline/reconcile/version"
 )
 
-// release is set by the linker for releases.
-var release string
-
-// build returns the version of the program.
+// build identifies this build in metrics and logs.
 func build() metrics.Build {
-	b := metrics.Build{Version: release, Revision: "unknown", GoVersion: runtime.Version()}
-	info, ok := debug.ReadBuildInfo()
-	if b.Version == "" {
-		b.Version = "development"
-		if ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-			b.Version = info.Main.Version
-		}
-	}
-	if !ok {
-		return b
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			b.Revision = s.Value
-		}
-	}
-	return b
+	return metrics.Build{Version: version.Version(), Revision: version.Revision(), GoVersion: runtime.Version()}
+}
+
+// versionDocument is what version prints.
+type versionDocument struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
 }
 
 func (a *app) version() *cobra.Command {
-	return &cobra.Command{
+	var format string
+	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version",
 		Example: `  plumbline version`,
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
+			if format == formatText {
+				_, err := fmt.Fprintln(a.out, version.Line("plumbline"))
+				return err
+			}
 			b := build()
-			fmt.Fprintf(a.out, "plumbline %s (revision %s, %s, %s/%s)\n", b.Version, b.Revision, b.GoVersion, runtime.GOOS, runtime.GOARCH)
-			return nil
+			return a.document(format, versionDocument{b.Version, b.Revision, b.GoVersion, runtime.GOOS + "/" + runtime.GOARCH})
 		},
 	}
+	outputFlag(cmd, &format, formatText, formatJSON, formatYAML)
+	return cmd
+}
+
+// logStart writes the first line of a daemon's log.
+func logStart(log *slog.Logger) {
+	b := build()
+	log.Info("starting", "version", b.Version, "revision", b.Revision, "go", b.GoVersion)
 }

@@ -50,6 +50,16 @@ var passBuckets = prometheus.ExponentialBuckets(0.001, 2, 16)
 // phaseBuckets reach down to one fsync on a fast disk: 0.1 ms, 0.2 ms, ... 26 s.
 var phaseBuckets = prometheus.ExponentialBuckets(0.0001, 4, 10)
 
+// BuildInfo is the metric that identifies the program.
+func BuildInfo(b Build) prometheus.Gauge {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "plumbline_build_info", Help: "Always 1; the labels identify the program.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.GoVersion},
+	})
+	g.Set(1)
+	return g
+}
+
 // New returns metrics without events.
 func New(b Build, now func() time.Time) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -79,14 +89,10 @@ func New(b Build, now func() time.Time) *Metrics {
 		searching: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "plumbline_hidden_link_search", Help: "1 if links that a pod has hidden on a device are searched for one by one, which makes each release slower, as the BPF program that would find them cannot be used; the log says why.",
 		}),
-		build: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "plumbline_build_info", Help: "Always 1; the labels identify the program.",
-			ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Revision, "goversion": b.GoVersion},
-		}),
+		build:      BuildInfo(b),
 		current:    current{states: map[reconcile.SandboxID]reconcile.State{}, drift: map[reconcile.SandboxID]map[driftKey]int{}, contentions: map[reconcile.SandboxID]map[contentionKey]int{}},
 		topologies: topologies{now: now, of: map[reconcile.SandboxID]string{}, gone: map[string]time.Time{}},
 	}
-	m.build.Set(1)
 	// A series that exists before its first event lets rate() count that event.
 	for _, t := range []reconcile.Trigger{reconcile.TriggerEnsure, reconcile.TriggerCheck, reconcile.TriggerRepair, reconcile.TriggerRelease} {
 		m.passes.WithLabelValues(string(t), success)
