@@ -39,7 +39,12 @@ GOROUTINES := ^\s*go |\.Go\(|"sync(/atomic)?"|RunParallel
 FUZZTIME ?= 20s
 SOAK ?= 10m
 SEED ?=
-IMAGE ?= ghcr.io/plumbline/plumbline:0.1.0
+REGISTRY ?= ghcr.io/plumbline
+# The database of vulnerabilities.
+VULNDB ?=
+IMAGE ?= $(REGISTRY)/plumbline:0.1.0
+# Of a release: by default the tag of the commit.
+VERSION ?=
 
 .PHONY: help
 help: ## list the targets
@@ -64,7 +69,21 @@ demo: ## the flagship topology on real SR-IOV VFs, in a virtual machine
 
 .PHONY: image
 image: build ## the container image, an archive for ctr images import: .cache/image/plumbline.tar (IMAGE=NAME:TAG)
-	@$(GO) run ./integration/cluster/image/save -o $(CACHE)/image/plumbline.tar $(IMAGE) $(BIN)/plumbline $(BIN)/plumbline-cni
+	@$(GO) run ./integration/image/save -o $(CACHE)/image/plumbline.tar $(IMAGE) $(BIN)/plumbline $(BIN)/plumbline-cni
+
+.PHONY: release
+release: $(BIN)/helm ## all that is installed of a version, below .cache/release: programs, image, chart, install.yaml, SBOM (VERSION=v0.1.0 REGISTRY=ghcr.io/plumbline)
+	@. .ci/lib
+	version='$(VERSION)'
+	[[ -n $$version ]] || version=$$(git describe --tags --exact-match 2>/dev/null) || true
+	begin "building release $$version"
+	$(GO) run ./integration/release build -version "$$version" -registry '$(REGISTRY)' -helm $(BIN)/helm \
+		-revision "$$(git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null || echo unknown)" $(CACHE)/release
+	end
+
+.PHONY: push
+push: release ## push image and chart of a release, with docker's credentials (VERSION=v0.1.0 REGISTRY=registry.example.com/net)
+	@$(GO) run ./integration/release push $(CACHE)/release
 
 .PHONY: demo-cluster
 demo-cluster: ## from kubectl apply to a pod with its network, on a Kubernetes with a node in a virtual machine
@@ -261,6 +280,25 @@ lint: lint-selftest ## golangci-lint and shellcheck
 lint-selftest: $(BIN)/golangci-lint ## check that each lint rule of ours finds what it forbids
 	@.ci/lint/run $<
 
+.PHONY: vulncheck
+# The database cannot be had without the network, and changes daily.
+vulncheck: $(BIN)/govulncheck ## look for known vulnerabilities in what is linked into the programs (VULNDB=vulndb.zip, or its folder)
+	@. .ci/lib
+	database='$(VULNDB)'
+	if [[ ! -e $$database ]]; then
+		say "VULNDB=FILE is needed: the database of Go, as https://vuln.go.dev/vulndb.zip or the folder that it unpacks to$${database:+; there is no $$database}"
+		exit 1
+	fi
+	begin 'known vulnerabilities'
+	if [[ -f $$database ]]; then
+		need unzip unzip
+		rm -rf $(CACHE)/vulndb
+		unzip -q "$$database" -d $(CACHE)/vulndb
+		database=$(CACHE)/vulndb
+	fi
+	$< -db "file://$$(realpath "$$database")" ./cmd/...
+	end
+
 .PHONY: fmt
 fmt: $(BIN)/golangci-lint ## format all Go files
 	@$< fmt ./...
@@ -306,6 +344,18 @@ $(BIN)/gremlins: .ci/gremlins.mod .ci/gremlins.sum
 	@. .ci/lib
 	begin 'building gremlins'
 	$(GO) build -modfile=.ci/gremlins.mod -o $@ github.com/go-gremlins/gremlins/cmd/gremlins
+	end
+
+$(BIN)/govulncheck: .ci/govulncheck.mod .ci/govulncheck.sum
+	@. .ci/lib
+	begin 'building govulncheck'
+	$(GO) build -modfile=.ci/govulncheck.mod -ldflags='-s -w' -o $@ golang.org/x/vuln/cmd/govulncheck
+	end
+
+$(BIN)/helm: chart/helm.mod chart/helm.sum
+	@. .ci/lib
+	begin 'building helm'
+	$(GO) build -modfile=chart/helm.mod -ldflags='-s -w' -o $@ helm.sh/helm/v3/cmd/helm
 	end
 
 $(BIN)/golangci-lint: tools.mod tools.sum
