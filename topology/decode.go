@@ -361,6 +361,18 @@ func (d document) items() []document {
 	return out
 }
 
+// Documents returns the documents of a YAML or JSON file as plain JSON values. It has the bounds and the errors of Decode.
+func Documents(data []byte) (out []map[string]any, err error) {
+	if len(data) > MaxBytes {
+		return nil, fmt.Errorf("the input has more than %d bytes", MaxBytes)
+	}
+	docs, err := documents(data)
+	for _, d := range docs {
+		out = append(out, d.value)
+	}
+	return out, err
+}
+
 // Objects returns the documents of a YAML or JSON file that are of a kind, as JSON,
 // and how many others there are. It has the bounds and the errors of Decode.
 func Objects(data []byte, kind string) (found [][]byte, others int, err error) {

@@ -1,0 +1,270 @@
+package imports
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/excerpt"
+)
+
+// Definition is the annotation of a topology with the NetworkAttachmentDefinition that it was made from, as
+// NAMESPACE/NAME.
+const Definition = "networking.dra.io/net-attach-def"
+
+// Options of a conversion.
+type Options struct {
+	// Set has the contracts of all step types.
+	Set contract.Set
+	// Namespace is that of objects which name none.
+	Namespace string
+	// ResourcePrefix is before the resource names of the SR-IOV operator, such as openshift.io.
+	ResourcePrefix string
+}
+
+// Result of a conversion. An object with a problem is not among Objects.
+type Result struct {
+	Objects         []map[string]any // in the order in which they can be applied
+	Notes, Problems []Remark
+}
+
+// converter holds what is known of the input.
+type converter struct {
+	Options
+	sources  []*source
+	networks []*network
+	pools    []*pool
+	shares   map[string]map[string]bool // the step types that use an interface of the host, by its name or its network
+	policies []*nodePolicy
+	made     map[string]bool // NAMESPACE/NAME of NetworkAttachmentDefinitions that another object of the input stands for
+}
+
+// kind converts objects of a kind.
+type kind struct {
+	group   string
+	global  bool // its objects have no namespace
+	convert func(*converter, *source)
+}
+
+// facts are kinds that others refer to, and which are read before these.
+var facts = map[string]kind{
+	"SriovNetworkNodePolicy": {"sriovnetwork.openshift.io", false, (*converter).nodePolicy},
+}
+
+// kinds are those of networks.
+var kinds = map[string]kind{
+	"MultiNicNetwork":             {"multinic.fms.io", true, (*converter).multiNIC},
+	"NetworkAttachmentDefinition": {"k8s.cni.cncf.io", false, (*converter).definition},
+	"SriovIBNetwork":              {"sriovnetwork.openshift.io", false, (*converter).sriovIBNetwork},
+	"SriovNetwork":                {"sriovnetwork.openshift.io", false, (*converter).sriovNetwork},
+}
+
+// Kinds returns the kinds that can be converted, sorted.
+func Kinds() []string {
+	return slices.Sorted(maps.Keys(mergedKinds()))
+}
+
+func mergedKinds() map[string]kind {
+	all := maps.Clone(facts)
+	maps.Copy(all, kinds)
+	return all
+}
+
+// Convert converts objects, as they are in JSON. The error is that of a context that has ended.
+func Convert(ctx context.Context, objects []map[string]any, o Options) (Result, error) {
+	c := &converter{Options: o, shares: map[string]map[string]bool{}, made: map[string]bool{}}
+	for _, object := range objects {
+		c.read(object)
+	}
+	slices.SortStableFunc(c.sources, byID)
+	for _, pass := range []map[string]kind{facts, kinds} {
+		for _, s := range c.sources {
+			if k, ok := pass[s.kind]; ok && !s.failed() {
+				k.convert(c, s)
+			}
+		}
+	}
+	for _, s := range c.sources {
+		s.record.report()
+	}
+	nameNetworks(c.networks)
+	c.namePools()
+	c.nameResources()
+	return c.result(ctx)
+}
+
+// read makes a source of an object, if it is of a kind that is converted.
+func (c *converter) read(object map[string]any) {
+	object, _ = topology.Exact(object).(map[string]any)
+	name, _ := object["kind"].(string)
+	s := &source{kind: excerpt.Of(name, maxName)}
+	r := &record{of: s, left: maps.Clone(object)}
+	version := r.text("apiVersion")
+	meta := r.sub("metadata")
+	s.name, s.namespace = meta.text("name"), meta.text("namespace")
+	s.record = r
+	c.sources = append(c.sources, s)
+	r.ignore("kind", "status")
+	k, known := mergedKinds()[name]
+	switch {
+	case k.global:
+		s.namespace = ""
+	case known:
+		s.namespace = cmp.Or(s.namespace, c.Namespace)
+	}
+	group, _, _ := strings.Cut(version, "/")
+	switch {
+	case !known:
+		s.note("", "is not converted: objects of kind %s are", strings.Join(Kinds(), ", "))
+	case group != k.group:
+		s.problem("apiVersion", "%q is not of the group %q", version, k.group)
+	case s.name == "":
+		s.problem("metadata.name", "is missing")
+	default:
+		s.labels = meta.pairs("labels")
+		meta.ignore("annotations", "creationTimestamp", "finalizers", "generateName", "generation", "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid")
+		meta.left["annotations"] = annotationsOf(object)
+		return
+	}
+	s.kind = cmp.Or(s.kind, "object")
+	meta.left, r.left = nil, nil
+}
+
+// annotationsOf are those of an object that may mean something.
+func annotationsOf(object map[string]any) map[string]any {
+	meta, _ := object["metadata"].(map[string]any)
+	all, _ := meta["annotations"].(map[string]any)
+	out := maps.Clone(all)
+	for _, k := range []string{"kubectl.kubernetes.io/last-applied-configuration", "sriovnetwork.openshift.io/owner-ref", "operator.sriovnetwork.openshift.io/last-network-namespace"} {
+		delete(out, k)
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// metadata is what is left of an object's metadata.
+func (s *source) metadata() *record { return s.record.open[0] }
+
+// annotation takes an annotation.
+func (s *source) annotation(key string) string {
+	all, _ := s.metadata().left["annotations"].(map[string]any)
+	v, _ := all[key].(string)
+	delete(all, key)
+	return v
+}
+
+// others notes the annotations that were not taken.
+func (s *source) others() {
+	all, _ := s.metadata().take("annotations")
+	annotations, _ := all.(map[string]any)
+	for _, k := range slices.Sorted(maps.Keys(annotations)) {
+		s.note("metadata.annotations."+k, "is left out")
+	}
+}
+
+// network begins a network.
+func (c *converter) network(s *source) *network {
+	s.others()
+	n := &network{from: s, name: s.name}
+	c.networks = append(c.networks, n)
+	return n
+}
+
+// definition converts a NetworkAttachmentDefinition.
+func (c *converter) definition(s *source) {
+	if c.made[s.id()] {
+		s.note("", "is left out: another object of the input stands for it")
+		s.record.left, s.record.open = nil, nil
+		return
+	}
+	resource := s.annotation("k8s.v1.cni.cncf.io/resourceName")
+	n := c.network(s)
+	n.namespace, n.namespaces = s.namespace, []string{s.namespace}
+	n.resource, n.resourceAt = resource, "metadata.annotations"
+	spec := s.record.sub("spec")
+	if v, has := spec.left["config"]; !has || v == "" {
+		spec.problem("config", "is missing: the configuration is in a file on the nodes: write it here")
+		return
+	}
+	conf, ok := spec.parseObject("config")
+	if !ok {
+		return
+	}
+	c.conf(n, conf)
+}
+
+// namePools names the pools after the first network that has them.
+func (c *converter) namePools() {
+	for _, p := range c.pools {
+		if p.name == "" && len(p.nets) > 0 {
+			p.name = p.nets[0].topology
+		}
+	}
+	for _, n := range c.networks {
+		for _, s := range n.steps {
+			if s.pool == nil {
+				continue
+			}
+			s.config["ipam"].(map[string]any)["pool"] = s.pool.name
+			if other := s.pool.froms[0]; other != n.from {
+				n.from.note("", "has its addresses of the AddressPool %q, as %s does: their ranges are the same", s.pool.name, other.title())
+			}
+		}
+	}
+}
+
+// nameResources gives steps the extended resource names by which pods request their devices: a name leads to one topology.
+func (c *converter) nameResources() {
+	of := map[string][]*network{}
+	for _, n := range c.networks {
+		if n.resource != "" && len(n.steps) > 0 {
+			of[n.resource] = append(of[n.resource], n)
+		}
+	}
+	for _, resource := range slices.Sorted(maps.Keys(of)) {
+		nets := of[resource]
+		if len(nets) == 1 {
+			nets[0].steps[0].resource = resource
+			continue
+		}
+		var names []string
+		for _, n := range nets {
+			names = append(names, n.topology)
+		}
+		for _, n := range nets {
+			n.from.note(n.resourceAt, "the extended resource name %q is left out: it would lead to one topology, and %s have it: pods need a claim, and no longer request the resource", resource, strings.Join(names, ", "))
+		}
+	}
+}
+
+// byName orders output.
+func byName(a, b map[string]any) int {
+	name := func(o map[string]any) string {
+		meta, _ := o["metadata"].(map[string]any)
+		name, _ := meta["name"].(string)
+		return name
+	}
+	return cmp.Compare(name(a), name(b))
+}
+
+func objectOf(gvk metav1.TypeMeta, name string, spec map[string]any) map[string]any {
+	return map[string]any{"apiVersion": gvk.APIVersion, "kind": gvk.Kind, "metadata": map[string]any{"name": name}, "spec": spec}
+}
+
+// remarks are those of all sources, in order.
+func (c *converter) remarks() (notes, problems []Remark) {
+	for _, s := range c.sources {
+		notes, problems = append(notes, s.notes...), append(problems, s.problems...)
+	}
+	return notes, problems
+}
+
+func (s *source) failed() bool { return len(s.problems) > 0 }

@@ -1,0 +1,299 @@
+package imports_test
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	godiff "github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/imports"
+)
+
+var update = flag.Bool("update", false, "rewrite the expected output")
+
+func contracts(t testing.TB) contract.Set {
+	t.Helper()
+	set, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func convert(t testing.TB, set contract.Set, objects []map[string]any) imports.Result {
+	t.Helper()
+	got, err := imports.Convert(t.Context(), objects, imports.Options{Set: set, Namespace: "default", ResourcePrefix: "openshift.io"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// show is all that a conversion has returned, as text.
+func show(t testing.TB, r imports.Result) (output, remarks string) {
+	t.Helper()
+	var out, said strings.Builder
+	for i, o := range r.Objects {
+		text, err := yaml.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 {
+			out.WriteString("---\n")
+		}
+		out.Write(text)
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintf(&said, "note: %s\n", n)
+	}
+	for _, p := range r.Problems {
+		fmt.Fprintf(&said, "error: %s\n", p)
+	}
+	return out.String(), said.String()
+}
+
+// cases returns the files of testdata.
+func cases(t testing.TB) map[string]*txtar.Archive {
+	t.Helper()
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no cases", err)
+	}
+	out := map[string]*txtar.Archive{}
+	for _, f := range files {
+		archive, err := txtar.ParseFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(archive.Files) == 0 || archive.Files[0].Name != "input.yaml" {
+			t.Fatalf("%s: its first file is not input.yaml", f)
+		}
+		out[f] = archive
+	}
+	return out
+}
+
+func objectsOf(t testing.TB, archive *txtar.Archive) []map[string]any {
+	t.Helper()
+	objects, err := topology.Documents(archive.Files[0].Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+// TestConvert compares what objects become, and what is said of them, with the expected text. All that comes out has been
+// planned for an imagined node, which is a part of the validation.
+func TestConvert(t *testing.T) {
+	set := contracts(t)
+	for file, archive := range cases(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			output, remarks := show(t, convert(t, set, objectsOf(t, archive)))
+			if *update {
+				archive.Files = append(archive.Files[:1], txtar.File{Name: "output.yaml", Data: []byte(output)}, txtar.File{Name: "remarks", Data: []byte(remarks)})
+				if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if len(archive.Files) != 3 {
+				t.Fatal("has no expected output: run with -update")
+			}
+			if diff := godiff.Diff(string(archive.Files[1].Data), output); diff != "" {
+				t.Errorf("output (-want +got):\n%s", diff)
+			}
+			if diff := godiff.Diff(string(archive.Files[2].Data), remarks); diff != "" {
+				t.Errorf("remarks (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// silent are paths whose values may change without an effect, with the reason.
+var silent = map[string]*regexp.Regexp{
+	"the bookkeeping of an API server":                      regexp.MustCompile(`^metadata\.(creationTimestamp|finalizers|generation|managedFields|ownerReferences|resourceVersion|selfLink|uid)\b`),
+	"what kubectl and an operator have written down":        regexp.MustCompile(`^metadata\.annotations\.(kubectl\.kubernetes\.io/last-applied-configuration|sriovnetwork\.openshift\.io/owner-ref)\b`),
+	"versions of the format":                                regexp.MustCompile(`(^apiVersion|\.cniVersions?)$`),
+	"the name that the runtime's caches of plugins have":    regexp.MustCompile(`^spec\.config(\.plugins\[\d+\])?\.name$`),
+	"the state of an object, which others compute":          regexp.MustCompile(`^status\b`),
+	"what the program that runs the plugins does, not they": regexp.MustCompile(`\.(disableCheck|disableGC|loadOnlyInlinedPlugins)$`),
+	"the name that the plugin bond itself does not use":     regexp.MustCompile(`\.ifname$`),
+}
+
+// TestNothingIsDropped changes each value of each object, one at a time, and adds a key to each of their objects. What is
+// returned has to differ, or the value was dropped in silence.
+func TestNothingIsDropped(t *testing.T) {
+	set := contracts(t)
+	used := map[string]bool{}
+	for file, archive := range cases(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			objects := objectsOf(t, archive)
+			for _, o := range objects {
+				beside := slices.DeleteFunc(slices.Clone(objects), func(other map[string]any) bool { return other["kind"] == o["kind"] || isNetwork(o) && isNetwork(other) })
+				whole := convert(t, set, append(slices.Clone(beside), o))
+				output, remarks := show(t, whole)
+				if slices.ContainsFunc(whole.Problems, func(p imports.Remark) bool { return p.Object == title(o) }) {
+					continue // one problem is enough
+				}
+				for _, m := range mutations("", o) {
+					if reason := exempt(m.path); reason != "" {
+						used[reason] = true
+						continue
+					}
+					if reported(whole.Notes, title(o), m.path) {
+						continue
+					}
+					gotOutput, gotRemarks := show(t, convert(t, set, append(slices.Clone(beside), m.value.(map[string]any))))
+					if gotOutput == output && gotRemarks == remarks {
+						t.Errorf("%s: %s: %s, and nothing differs", title(o), m.path, m.what)
+					}
+				}
+			}
+		})
+	}
+	for reason := range silent {
+		if !used[reason] {
+			t.Errorf("no case has %s: remove the exemption, or add a case", reason)
+		}
+	}
+}
+
+// reported says whether a note says of a key, or of one above, that it is left out.
+func reported(notes []imports.Remark, object, path string) bool {
+	return slices.ContainsFunc(notes, func(n imports.Remark) bool {
+		rest, below := strings.CutPrefix(path, n.Path)
+		return n.Object == object && below && (rest == "" || n.Path == "" || rest[0] == '.' || rest[0] == '[') &&
+			(strings.Contains(n.Message, "is left out") || strings.Contains(n.Message, "is not converted"))
+	})
+}
+
+// isNetwork reports whether objects of its kind become topologies.
+func isNetwork(o map[string]any) bool {
+	switch o["kind"] {
+	case "NetworkAttachmentDefinition", "SriovNetwork", "SriovIBNetwork", "MultiNicNetwork":
+		return true
+	}
+	return false
+}
+
+func exempt(path string) string {
+	for reason, r := range silent {
+		if r.MatchString(path) {
+			return reason
+		}
+	}
+	return ""
+}
+
+func title(o map[string]any) string {
+	meta, _ := o["metadata"].(map[string]any)
+	name := fmt.Sprint(meta["name"])
+	namespace, _ := meta["namespace"].(string)
+	kind, _ := o["kind"].(string)
+	if slices.Contains(imports.Kinds(), kind) {
+		namespace = cmp.Or(namespace, "default")
+	}
+	switch kind {
+	case "MultiNicNetwork", "ClusterUserDefinedNetwork", "CIDR", "HostInterface", "DeviceClass":
+		namespace = ""
+	}
+	if namespace != "" {
+		name = namespace + "/" + name
+	}
+	return fmt.Sprintf("%s %q", o["kind"], name)
+}
+
+// mutation is a copy of a value with one change.
+type mutation struct {
+	path, what string
+	value      any
+}
+
+// mutations returns a copy of a value for each change in it. JSON in a string is changed as if it were an object.
+func mutations(path string, v any) (out []mutation) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			at := strings.TrimPrefix(path+"."+k, ".")
+			for _, m := range mutations(at, v[k]) {
+				c := maps.Clone(v)
+				c[k] = m.value
+				out = append(out, mutation{m.path, m.what, c})
+			}
+		}
+		c := maps.Clone(v)
+		c["unheardOf"] = "x"
+		out = append(out, mutation{strings.TrimPrefix(path+".unheardOf", "."), "was added", c})
+	case []any:
+		for i := range v {
+			for _, m := range mutations(fmt.Sprintf("%s[%d]", path, i), v[i]) {
+				c := slices.Clone(v)
+				c[i] = m.value
+				out = append(out, mutation{m.path, m.what, c})
+			}
+		}
+	case string:
+		if inner, before, after, ok := embedded(v); ok {
+			for _, m := range mutations(path, inner) {
+				raw, err := json.Marshal(m.value)
+				if err != nil {
+					panic(err)
+				}
+				out = append(out, mutation{m.path, m.what, strings.TrimSuffix(strings.TrimPrefix(string(raw), before), after)})
+			}
+			return out
+		}
+		out = append(out, mutation{path, "has another value", other(v)})
+	case bool:
+		out = append(out, mutation{path, "is negated", !v})
+	case nil:
+	default:
+		n := fmt.Sprint(v)
+		out = append(out, mutation{path, "is another number", json.RawMessage(n[:len(n)-1] + string("1234567890"[n[len(n)-1]-'0']))})
+	}
+	return out
+}
+
+// other is a text of the same form.
+func other(s string) string {
+	if s == "" {
+		return "x"
+	}
+	if i := strings.LastIndexAny(s, "123456789"); i >= 0 {
+		return s[:i] + string("0234567891"[s[i]-'0']) + s[i+1:]
+	}
+	return s + "x"
+}
+
+var trailing = regexp.MustCompile(`,(\s*[}\]])`)
+
+// embedded decodes JSON in a string: an object, or several with commas.
+func embedded(s string) (v any, before, after string, ok bool) {
+	text := trailing.ReplaceAllString(s, "$1")
+	if !strings.HasPrefix(strings.TrimSpace(text), "{") {
+		return nil, "", "", false
+	}
+	for _, try := range [][2]string{{"", ""}, {"[", "]"}} {
+		dec := json.NewDecoder(bytes.NewReader([]byte(try[0] + text + try[1])))
+		dec.UseNumber()
+		if dec.Decode(&v) == nil && !dec.More() {
+			return topology.Exact(v), try[0], try[1], true
+		}
+	}
+	return nil, "", "", false
+}

@@ -1,0 +1,250 @@
+package imports
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/plumbline/plumbline/topology/excerpt"
+)
+
+// Remark is what is said of an object of the input.
+type Remark struct {
+	Object  string // such as NetworkAttachmentDefinition "shop/storage"
+	Path    string // of the key, "" for the object as a whole
+	Message string
+}
+
+func (r Remark) String() string {
+	if r.Path == "" {
+		return r.Object + ": " + r.Message
+	}
+	return r.Object + ": " + r.Path + ": " + r.Message
+}
+
+// source is an object of the input.
+type source struct {
+	kind, namespace, name string
+	labels                map[string]string
+	record                *record
+	notes, problems       []Remark
+}
+
+// maxName bounds what a message quotes.
+const maxName = 253
+
+func (s *source) id() string {
+	if s.namespace == "" {
+		return s.name
+	}
+	return s.namespace + "/" + s.name
+}
+
+func (s *source) title() string { return fmt.Sprintf("%s %q", s.kind, excerpt.Of(s.id(), 2*maxName)) }
+
+func (s *source) note(path, format string, args ...any) {
+	r := Remark{s.title(), path, fmt.Sprintf(format, args...)}
+	if !slices.Contains(s.notes, r) {
+		s.notes = append(s.notes, r)
+	}
+}
+
+func (s *source) problem(path, format string, args ...any) {
+	r := Remark{s.title(), path, fmt.Sprintf(format, args...)}
+	if !slices.Contains(s.problems, r) {
+		s.problems = append(s.problems, r)
+	}
+}
+
+// record is a JSON object within a source. A key is taken once: what nobody takes has no counterpart.
+type record struct {
+	of   *source
+	at   string // path of the object, "" for the source as a whole
+	left map[string]any
+	open []*record // objects below that were taken
+}
+
+func (r *record) path(key string) string {
+	if r.at == "" || key == "" {
+		return r.at + key
+	}
+	return r.at + "." + key
+}
+
+func (r *record) note(key, format string, args ...any) { r.of.note(r.path(key), format, args...) }
+
+func (r *record) problem(key, format string, args ...any) { r.of.problem(r.path(key), format, args...) }
+
+// take returns the value of a key, if it is there and not null.
+func (r *record) take(key string) (any, bool) {
+	v, has := r.left[key]
+	delete(r.left, key)
+	return v, has && v != nil
+}
+
+// has reports whether a key is there that was not taken.
+func (r *record) has(key string) bool { return r.left[key] != nil }
+
+// text takes a string; "" if it is missing.
+func (r *record) text(key string) string {
+	v, has := r.take(key)
+	s, isText := v.(string)
+	if has && !isText {
+		r.problem(key, "is not a string")
+	}
+	return s
+}
+
+// flag takes a boolean.
+func (r *record) flag(key string) bool {
+	v, has := r.take(key)
+	b, isBool := v.(bool)
+	if has && !isBool {
+		r.problem(key, "is neither true nor false")
+	}
+	return b
+}
+
+// number takes an integer; not ok if it is missing.
+func (r *record) number(key string) (n int64, ok bool) {
+	v, has := r.take(key)
+	switch v := v.(type) {
+	case int64:
+		return v, true
+	case int:
+		return int64(v), true
+	case float64:
+		if v == float64(int64(v)) {
+			return int64(v), true
+		}
+	}
+	if has {
+		r.problem(key, "is not an integer")
+	}
+	return 0, false
+}
+
+// texts takes a list of strings.
+func (r *record) texts(key string) (out []string) {
+	v, has := r.take(key)
+	list, isList := v.([]any)
+	if has && !isList {
+		r.problem(key, "is not a list")
+	}
+	for i, e := range list {
+		s, isText := e.(string)
+		if !isText {
+			r.problem(fmt.Sprintf("%s[%d]", key, i), "is not a string")
+			continue
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// sub takes an object; an empty one if it is missing.
+func (r *record) sub(key string) *record {
+	v, has := r.take(key)
+	object, isObject := v.(map[string]any)
+	if has && !isObject {
+		r.problem(key, "is not an object")
+	}
+	return r.below(r.path(key), object)
+}
+
+// subs takes a list of objects.
+func (r *record) subs(key string) (out []*record) {
+	v, has := r.take(key)
+	list, isList := v.([]any)
+	if has && !isList {
+		r.problem(key, "is not a list")
+	}
+	for i, e := range list {
+		at := fmt.Sprintf("%s[%d]", key, i)
+		object, isObject := e.(map[string]any)
+		if !isObject {
+			r.problem(at, "is not an object")
+			continue
+		}
+		out = append(out, r.below(r.path(at), object))
+	}
+	return out
+}
+
+// below is a record at a path for an object that was taken.
+func (r *record) below(at string, object map[string]any) *record {
+	sub := &record{of: r.of, at: at, left: maps.Clone(object)}
+	r.open = append(r.open, sub)
+	return sub
+}
+
+// pairs takes an object of strings.
+func (r *record) pairs(key string) map[string]string {
+	sub := r.sub(key)
+	out := map[string]string{}
+	for _, k := range sub.keys() {
+		out[k] = sub.text(k)
+	}
+	return out
+}
+
+// keys are those that were not taken.
+func (r *record) keys() []string { return slices.Sorted(maps.Keys(r.left)) }
+
+// ignore takes keys that mean nothing to the networks of pods: what they are is said in docs/import.md.
+func (r *record) ignore(keys ...string) {
+	for _, k := range keys {
+		delete(r.left, k)
+	}
+}
+
+// none takes keys without a counterpart, and notes those that are there and not empty.
+func (r *record) none(why string, keys ...string) {
+	for _, k := range keys {
+		if v, has := r.take(k); has && !empty(v) {
+			r.note(k, "is left out: %s", why)
+		}
+	}
+}
+
+// empty reports whether a value is the one that stands for none.
+func empty(v any) bool {
+	switch v := v.(type) {
+	case nil:
+		return true
+	case string:
+		return v == ""
+	case bool:
+		return !v
+	case int64:
+		return v == 0
+	case int:
+		return v == 0
+	case float64:
+		return v == 0
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		return len(v) == 0
+	}
+	return false
+}
+
+// report says of each key that nobody has taken that it has no counterpart.
+func (r *record) report() {
+	for _, k := range r.keys() {
+		if r.left[k] == nil { // as if it were missing
+			continue
+		}
+		r.problem(k, "has no counterpart here: remove it if the network works without it, or write the topology by hand")
+	}
+	for _, sub := range r.open {
+		sub.report()
+	}
+}
+
+// byID orders sources as messages name them.
+func byID(a, b *source) int {
+	return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name), cmp.Compare(a.kind, b.kind))
+}

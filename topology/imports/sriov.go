@@ -1,0 +1,186 @@
+package imports
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/inventory"
+)
+
+// nodePolicy is a SriovNetworkNodePolicy, or what is used of it.
+type nodePolicy struct {
+	from     *source
+	resource string // without its prefix
+	selector string
+	driver   string // of a userspace driver
+}
+
+// nodePolicy reads a SriovNetworkNodePolicy: which functions its resource has.
+func (c *converter) nodePolicy(s *source) {
+	s.others()
+	spec := s.record.sub("spec")
+	p := &nodePolicy{from: s, resource: spec.text("resourceName")}
+	spec.none("the SR-IOV operator continues to make the functions, and to set their MTU", "numVfs", "mtu", "externallyManaged", "eSwitchMode", "priority", "bridge")
+	if selector := spec.pairs("nodeSelector"); len(selector) > 0 {
+		spec.note("nodeSelector", "is left out: functions that match are used on any node: restrict the pods to nodes, or withhold the functions of others by a DeviceExposurePolicy")
+	}
+	spec.none("the scheduler knows the NUMA node of a device, and does not align pods by it unless a claim has a constraint", "excludeTopology")
+	spec.none("/dev/vhost-net is given to no pod", "needVhostNet")
+	spec.none("no vDPA device is made", "vdpaType")
+	var exprs []string
+	nic := spec.sub("nicSelector")
+	if vendor := nic.text("vendor"); vendor != "" {
+		exprs = append(exprs, named("vendor", vendor))
+	}
+	if device := nic.text("deviceID"); device != "" {
+		nic.note("deviceID", "%q is left out: it is that of the physical function, and virtual functions have another one: select by the attribute %q", device, "device")
+	}
+	if roots := nic.texts("rootDevices"); len(roots) > 0 {
+		nic.note("rootDevices", "%s: is left out: functions have no attribute with the PCI address of their physical function: select by pfName", strings.Join(roots, ", "))
+	}
+	nic.none("devices have no attribute for it", "netFilter")
+	var names []string
+	for i, name := range nic.texts("pfNames") {
+		name, part, ranged := strings.Cut(name, "#")
+		if ranged {
+			nic.note(fmt.Sprintf("pfNames[%d]", i), "%q is left out: functions have no attribute with their number: all of %s are used", "#"+part, name)
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) > 0 {
+		exprs = append(exprs, named("pfName", names...))
+	}
+	if spec.flag("isRdma") {
+		exprs = append(exprs, fmt.Sprintf("device.attributes[%q].rdma", inventory.Driver))
+	}
+	switch link := strings.ToLower(spec.text("linkType")); link {
+	case "":
+	case "eth":
+		exprs = append(exprs, fmt.Sprintf(`device.attributes[%q].?linkType.orValue("") == "ethernet"`, inventory.Driver))
+	case "ib":
+		exprs = append(exprs, fmt.Sprintf(`device.attributes[%q].?linkType.orValue("") == "infiniband"`, inventory.Driver))
+	default:
+		spec.problem("linkType", "%q is neither eth nor ib", link)
+	}
+	switch driver := spec.text("deviceType"); driver {
+	case "", "netdevice":
+	case "vfio-pci":
+		p.driver = driver
+	default:
+		spec.problem("deviceType", "%q is neither netdevice nor vfio-pci", driver)
+	}
+	p.selector = selectedBy(exprs...)
+	c.policies = append(c.policies, p)
+}
+
+// devices gives a root step the selector of the resource by which its network gets devices.
+func (c *converter) devices(n *network, s *step, p *record) {
+	if n.resource == "" {
+		return
+	}
+	_, bare, _ := strings.Cut(n.resource, "/")
+	var exprs []string
+	found, drivers := false, map[string]bool{}
+	for _, o := range c.policies {
+		if o.resource != bare || o.from.failed() {
+			continue
+		}
+		found = true
+		drivers[o.driver] = true
+		if o.selector != "" && !slices.Contains(exprs, o.selector) {
+			exprs = append(exprs, o.selector)
+		}
+	}
+	switch {
+	case !found && s.selector == "":
+		n.from.note(n.resourceAt, "no SriovNetworkNodePolicy of the input says which devices have the resource %q: the step takes any of its kind: give it a selector", n.resource)
+		return
+	case !found:
+		return
+	case len(drivers) > 1:
+		p.problem("type", "functions of the resource %q have different drivers by its SriovNetworkNodePolicies: write two topologies", n.resource)
+	case drivers["vfio-pci"]:
+		s.typ = "vfio-pci"
+	case s.typ == "host-device":
+		s.typ = "sriov" // moving a virtual function is the same, and is undone on its physical function
+	}
+	for i, e := range exprs {
+		if len(exprs) > 1 {
+			exprs[i] = "(" + e + ")"
+		}
+	}
+	s.selector = selectedBy(s.selector, strings.Join(exprs, " || "))
+}
+
+// sriovNetwork converts a SriovNetwork, of which the operator makes a NetworkAttachmentDefinition.
+func (c *converter) sriovNetwork(s *source) {
+	spec := s.record.sub("spec")
+	n := c.ofOperator(s, spec)
+	conf := spec.below(spec.at, map[string]any{"type": "sriov"})
+	for theirs, ours := range map[string]string{
+		"vlan": "vlan", "vlanQoS": "vlanQoS", "vlanProto": "vlanProto", "spoofChk": "spoofchk", "trust": "trust", "linkState": "linkState",
+		"minTxRate": "minTxRate", "maxTxRate": "maxTxRate", "logLevel": "logLevel", "logFile": "logFile",
+	} {
+		if v, has := spec.take(theirs); has {
+			conf.left[ours] = v
+		}
+	}
+	if vlan, given := conf.left["vlan"]; !given || empty(vlan) {
+		conf.left["vlan"] = int64(0) // as the operator writes it
+	}
+	for _, k := range []string{"vlanQoS", "logLevel", "logFile"} { // the operator leaves out 0; nothing is written to a file
+		if v, given := conf.left[k]; given && (empty(v) || v == "info") {
+			delete(conf.left, k)
+		}
+	}
+	c.chained(n, spec, conf)
+}
+
+func (c *converter) sriovIBNetwork(s *source) {
+	spec := s.record.sub("spec")
+	n := c.ofOperator(s, spec)
+	conf := spec.below(spec.at, map[string]any{"type": "ib-sriov"})
+	if v, has := spec.take("linkState"); has {
+		conf.left["linkState"] = v
+	}
+	c.chained(n, spec, conf)
+}
+
+// ofOperator begins a network of the SR-IOV operator.
+func (c *converter) ofOperator(s *source, spec *record) *network {
+	n := c.network(s)
+	n.namespace = cmp.Or(spec.text("networkNamespace"), s.namespace)
+	n.namespaces = []string{n.namespace}
+	c.made[n.definition()] = true
+	resource := spec.text("resourceName")
+	if resource == "" {
+		spec.problem("resourceName", "is missing")
+		return n
+	}
+	n.resource, n.resourceAt = c.ResourcePrefix+"/"+resource, spec.path("resourceName")
+	return n
+}
+
+// chained converts the plugin of the operator, and those that its object chains.
+func (c *converter) chained(n *network, spec, conf *record) {
+	if v, ok := spec.parse("capabilities", "", ""); ok {
+		conf.left["capabilities"] = v
+	}
+	if v, ok := spec.parse("ipam", "", ""); ok {
+		conf.left["ipam"] = v
+	}
+	c.plugin(n, conf)
+	v, ok := spec.parse("metaPlugins", "[", "]")
+	list, _ := v.([]any)
+	if !ok {
+		return
+	}
+	more := spec.below(spec.at, map[string]any{"metaPlugins": list})
+	for _, p := range more.subs("metaPlugins") {
+		c.plugin(n, p)
+	}
+}
