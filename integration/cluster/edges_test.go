@@ -42,6 +42,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
 	"github.com/plumbline/plumbline/reconcile/ports"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -462,8 +463,9 @@ func (b *bench) publish(t *testing.T) {
 	var mu sync.Mutex
 	var inUse []string
 	var dirty map[string]string
+	changed := make(table.Wake, 1)
 	options := publish.Options{
-		NodeName: "n1", Sysfs: os.DirFS(sys), StateFile: state, Log: slog.New(slog.DiscardHandler),
+		Wake: changed, NodeName: "n1", Sysfs: os.DirFS(sys), StateFile: state, Log: slog.New(slog.DiscardHandler),
 		InUse: func() []string { mu.Lock(); defer mu.Unlock(); return inUse },
 		Dirty: func() map[string]string { mu.Lock(); defer mu.Unlock(); return dirty },
 		Uplinks: func(context.Context, []inventory.Device) (inventory.Uplinks, error) {
@@ -513,7 +515,7 @@ func (b *bench) publish(t *testing.T) {
 	mu.Unlock()
 	removeNetdev(t, sys, 1) // into a pod
 	removeNetdev(t, sys, 3) // by another program
-	p.Rescan()
+	changed.Now()
 	frozen := func(have map[string]resourceapi.Device) string {
 		if name := *have[first].Attributes["ifName"].StringValue; name != "eth1" {
 			return fmt.Sprintf("ifName %q of a device in use", name)
@@ -531,7 +533,7 @@ func (b *bench) publish(t *testing.T) {
 	p = publish.New(options)
 	stop = run(p, helper)
 	addNIC(t, sys, 130)
-	p.Rescan()
+	changed.Now()
 	want("after a restart, with a new card", 129, 3, frozen)
 	for _, e := range append(plug.causes(), plug2.causes()...) {
 		if e.Cause != publish.Retried { // as is a write that Stop has cut short

@@ -18,6 +18,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -76,6 +77,7 @@ type wiredNode struct {
 	mu     sync.Mutex
 	claims []claims.Entry
 	routes *hostroutes.Keeper
+	ended  table.Changes // of claims
 	stop   func()
 }
 
@@ -92,20 +94,29 @@ func (n *wiredNode) start(p *published) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	var found hostroutes.Addresses
+	changed := table.Woken(&found)
 	n.routes = hostroutes.New(hostroutes.Options{
-		NodeName: n.name, Host: host, Leases: leasesFor{p, n.name}, Claims: n.entries,
+		NodeName: n.name, Host: host, Leases: leasesFor{p, n.name}, Claims: n.entries, WokenBy: []table.Source{&n.ended}, Addresses: &found,
 		Watch: func(changed, failed func()) (io.Closer, error) { return watch.Routing(path, changed, failed) },
-		Published: func() {
-			hosts, _ := n.routes.HostAddresses("multi-nic")
-			l := v1alpha1.AddressLease{Spec: v1alpha1.AddressLeaseSpec{Pool: "multi-nic", Block: fmt.Sprintf("192.168.%d.0/24", n.number), Node: n.name, HostAddresses: hosts}}
-			l.Name = addresspool.LeaseName("multi-nic", netip.MustParsePrefix(l.Spec.Block))
-			p.set(l)
-		},
-		Log: slog.New(slog.NewTextHandler(n.t.Output(), nil)), Now: time.Now,
+		Log:   slog.New(slog.NewTextHandler(n.t.Output(), nil)), Now: time.Now,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { n.routes.Run(ctx) })
+	wg.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-changed:
+			}
+			hosts, _ := found.Of("multi-nic")
+			l := v1alpha1.AddressLease{Spec: v1alpha1.AddressLeaseSpec{Pool: "multi-nic", Block: fmt.Sprintf("192.168.%d.0/24", n.number), Node: n.name, HostAddresses: hosts}}
+			l.Name = addresspool.LeaseName("multi-nic", netip.MustParsePrefix(l.Spec.Block))
+			p.set(l)
+		}
+	})
 	n.stop = func() {
 		cancel()
 		wg.Wait()
@@ -245,13 +256,13 @@ func TestHostRoutes(t *testing.T) {
 			nodes[1].mu.Lock()
 			nodes[1].claims = nil
 			nodes[1].mu.Unlock()
-			nodes[1].routes.Changed()
+			nodes[1].ended.Changed()
 			is("route-b", "")
 			is("route-a", "28780:\tfrom 192.168.0.0/16 lookup 28780 proto 112\n")
 			a.mu.Lock()
 			a.claims = nil
 			a.mu.Unlock()
-			a.routes.Changed()
+			a.ended.Changed()
 			is("route-a", before)
 			if s := a.routes.State(); s.Routes != 0 || s.Missing != 0 {
 				t.Errorf("counts after the last pod: %+v", s)

@@ -22,6 +22,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
 	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology/addresspool"
 )
@@ -83,7 +84,9 @@ type podHost struct {
 	name   string
 	server *primary.Server
 	routes *hostroutes.Keeper
-	stop   func()
+	// changed: the topology that selects the node.
+	changed table.Changes
+	stop    func()
 }
 
 func newPodHost(t *testing.T, name string, podCIDRs ...netip.Prefix) *podHost {
@@ -123,9 +126,10 @@ func (n *podHost) start(c *clusterNodes) {
 			defer c.Unlock()
 			return hostroutes.PodNetwork{Used: !c.ended, Known: true}
 		},
-		Claims: func() []claims.Entry { return nil },
-		Watch:  func(changed, failed func()) (io.Closer, error) { return watch.Routing(path, changed, failed) },
-		Log:    slog.New(slog.NewTextHandler(n.t.Output(), nil)), Now: time.Now,
+		WokenBy: []table.Source{&n.changed},
+		Claims:  func() []claims.Entry { return nil },
+		Watch:   func(changed, failed func()) (io.Closer, error) { return watch.Routing(path, changed, failed) },
+		Log:     slog.New(slog.NewTextHandler(n.t.Output(), nil)), Now: time.Now,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -309,7 +313,7 @@ ip netns exec NS sh -ec 'echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sy
 	// No topology selects the nodes any more.
 	c.edit(func(map[string]hostroutes.Node) { c.ended = true })
 	for _, n := range []*podHost{a, b} {
-		n.routes.Changed()
+		n.changed.Changed()
 		is(n.name, "")
 		if s := n.routes.State(); s.Routes != 0 || s.Missing != 0 || s.Refused != 0 {
 			t.Errorf("counts after the end: %+v", s)

@@ -11,7 +11,7 @@
 // agent is started again: its interface is in a pod, and a scan would find a device
 // without one. So what was published is kept in a file.
 //
-// Use New, Run with the kubelet helper, and Rescan whenever a link was added, removed
-// or changed, or a claim was prepared or released. Explain explains an error that the
+// Use New with a channel that gets a value whenever a link was added, removed or
+// changed, or a claim was prepared or released, and Run with the kubelet helper. Explain explains an error that the
 // helper returns.
 package publish

@@ -63,10 +63,13 @@ type Options struct {
 	StateFile string
 	Log       *slog.Logger
 
+	// Wake requests a scan because something may have changed: a link, a claim, or what else the
+	// functions above return.
+	Wake <-chan struct{}
 	// Resync is how long after a scan the next one begins without notice, give
 	// or take a tenth. Default one minute.
 	Resync time.Duration
-	// Settle is how long Rescan waits for further calls. Default 300 ms: a PF that gets
+	// Settle is how long a scan waits for further requests. Default 300 ms: a PF that gets
 	// 64 virtual functions causes a notification for each.
 	Settle time.Duration
 	// LinkDownAfter is how long a link must have had no carrier to be tainted;
@@ -150,15 +153,6 @@ func New(o Options) *Publisher {
 	return &Publisher{opts: o, poked: make(chan struct{}, 1), since: map[string]time.Time{}}
 }
 
-// Rescan requests a scan because something may have changed: a link, a claim, or what
-// lost notifications were about. It does not block.
-func (p *Publisher) Rescan() {
-	select {
-	case p.poked <- struct{}{}:
-	default: // a scan that has not begun will see it
-	}
-}
-
 // Handle explains an error from the helper. If the API server lacks a feature, devices that
 // need it are withheld from then on.
 func (p *Publisher) Handle(err error) Explanation {
@@ -171,9 +165,17 @@ func (p *Publisher) Handle(err error) Explanation {
 	changed := p.lacks != had
 	p.mu.Unlock()
 	if changed {
-		p.Rescan()
+		p.rescan()
 	}
 	return e
+}
+
+// rescan requests a scan. It does not block.
+func (p *Publisher) rescan() {
+	select {
+	case p.poked <- struct{}{}:
+	default: // a scan that has not begun will see it
+	}
 }
 
 // Counts returns how many devices are offered, how many of them are tainted,
@@ -274,6 +276,7 @@ func (p *Publisher) wait(ctx context.Context, at time.Duration) bool {
 	case <-timer.C:
 		return true
 	case <-p.poked:
+	case <-p.opts.Wake:
 	}
 	last := time.NewTimer(maxSettle * p.opts.Settle)
 	defer last.Stop()
@@ -287,6 +290,7 @@ func (p *Publisher) wait(ctx context.Context, at time.Duration) bool {
 		case <-last.C:
 			return true
 		case <-p.poked:
+		case <-p.opts.Wake:
 		}
 	}
 }

@@ -106,14 +106,14 @@ func (n *node) use(names ...string) {
 	n.mu.Lock()
 	n.inUse = names
 	n.mu.Unlock()
-	n.Rescan()
+	n.rescan()
 }
 
 func (n *node) fail(err error) {
 	n.mu.Lock()
 	n.failed = err
 	n.mu.Unlock()
-	n.Rescan()
+	n.rescan()
 }
 
 // PublishResources implements Slices.
@@ -175,7 +175,7 @@ func TestPublisher(t *testing.T) {
 		n.want(t, "when nothing changes", 1, "eth1")
 
 		n.plug(t, "0000:00:05.0", "eth2")
-		n.Rescan()
+		n.rescan()
 		time.Sleep(time.Second)
 		n.want(t, "with a new card", 2, "eth1", "eth2")
 		n.plug(t, "0000:00:06.0", "eth3")
@@ -197,26 +197,26 @@ func TestPublisher(t *testing.T) {
 
 		// The claim's record cannot be read for a while.
 		n.use()
-		next.Rescan()
+		next.rescan()
 		time.Sleep(time.Second)
 		next.want(t, "in a pod nobody knows of", 2, "eth2", "eth3")
 		n.use(card)
-		next.Rescan()
+		next.rescan()
 		time.Sleep(time.Second)
 		next.want(t, "in a pod again", 3, "eth1", "eth2", "eth3")
 
 		next.addNetdev(t, "0000:00:04.0", "dev7")
-		next.Rescan()
+		next.rescan()
 		time.Sleep(time.Second)
 		next.want(t, "home, and not yet released", 3, "eth1", "eth2", "eth3")
 		n.use()
-		next.Rescan()
+		next.rescan()
 		time.Sleep(time.Second)
 		next.want(t, "released", 4, "dev7", "eth2", "eth3")
 
 		n.fail(errors.New("no answer"))
 		next.removeNetdev(t, "0000:00:05.0", "eth2")
-		next.Rescan()
+		next.rescan()
 		time.Sleep(time.Second)
 		next.want(t, "while the default routes are unknown again", 4, "dev7", "eth2", "eth3")
 		if offered, tainted, withheld := next.Counts(); offered != 3 || tainted != 0 || withheld != 1 {
@@ -245,7 +245,7 @@ func TestStateOfAnotherVersion(t *testing.T) {
 		n.want(t, "at first", 1, "eth1")
 		n.use(card)
 		n.removeNetdev(t, "0000:00:04.0", "eth1")
-		n.Rescan()
+		n.rescan()
 		time.Sleep(2 * time.Minute)
 		n.want(t, "in a pod", 1, "eth1") // known from memory
 		is("after some scans", later)
@@ -255,7 +255,7 @@ func TestStateOfAnotherVersion(t *testing.T) {
 		is("when it was removed", "ours")
 		must(t, os.WriteFile(file, []byte(later), 0o600))
 		n.plug(t, "0000:00:05.0", "eth2")
-		n.Rescan()
+		n.rescan()
 		time.Sleep(time.Second)
 		n.want(t, "with a new card", 2, "eth1", "eth2")
 		is("written while this one runs", later)
@@ -272,7 +272,7 @@ func TestAnHourWithoutServer(t *testing.T) {
 		stop := run(t, n)
 		for i := range 12 {
 			n.plug(t, fmt.Sprintf("0000:00:%02x.0", 5+i), fmt.Sprintf("eth%d", 2+i))
-			n.Rescan()
+			n.rescan()
 			time.Sleep(5 * time.Minute)
 		}
 		n.want(t, "while the server is away", 0)
@@ -308,7 +308,7 @@ func TestStorm(t *testing.T) {
 			n.opts.InUse = func() []string { scans++; time.Sleep(c.took); return nil }
 			stop := run(t, n)
 			for range 2000 {
-				n.Rescan()
+				n.rescan()
 				time.Sleep(10 * time.Millisecond)
 			}
 			synctest.Wait()
@@ -356,7 +356,7 @@ func (w *wires) hear(n *node, system string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.Heard("eth1", lldp.Frame{Speaker: "02:00:00:00:00:01/a/b", Neighbour: inventory.Neighbour{Switch: system, Port: "7"}, TTL: 2 * time.Minute}, time.Now()) {
-		n.Rescan()
+		n.rescan()
 	}
 }
 
@@ -409,7 +409,7 @@ func TestLinkDown(t *testing.T) {
 		stop := run(t, n)
 		carrier := func(c string) {
 			n.write(t, filepath.Join(n.dir, "devices/pci0000:00/0000:00:04.0/net/eth1/carrier"), c)
-			n.Rescan()
+			n.rescan()
 		}
 		count := func(when string, want int) {
 			t.Helper()

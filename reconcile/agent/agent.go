@@ -24,7 +24,6 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/lldp"
 	"github.com/plumbline/plumbline/inventory/publish"
-	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/binding"
@@ -48,6 +47,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
 	"github.com/plumbline/plumbline/reconcile/pod/rollout"
 	"github.com/plumbline/plumbline/reconcile/ports"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
@@ -83,12 +83,23 @@ type Agent struct {
 	wires      *lldp.Listener // nil when LLDP is not listened to
 	edits      *rollout.Follower
 	filters    *filters.Follower
+	updates    *filters.Updates
 	routes     *hostroutes.Keeper
 	watcher    *watch.Watcher
 	events     *watch.Relay
 	loop       *node.Loop
-	pods       *podServing // nil if the agent gives pods no network of their own
-	alive      *liveness.Registry
+	// podTopology and pods are nil if the agent gives pods no network of their own.
+	podTopology *primary.Follower
+	pods        *podServing
+	alive       *liveness.Registry
+
+	// What parts share. Those that read it are woken by it.
+	topologies    table.Table[string, *v1alpha1.NetworkTopology] // of the node's claims, as they are in the cluster
+	node          table.Changes                                  // of what policies says of the Node
+	devices       table.Changes                                  // of what publisher has to read again
+	hostAddresses hostroutes.Addresses
+	registration  draplugin.Registration
+	urgent        node.Urgent
 }
 
 // Run builds an agent and runs it until ctx ends.
@@ -138,100 +149,113 @@ func (s *Agent) Overflows() int64 { return s.events.Overflows() }
 // Sandbox opens a network namespace, to observe or disturb it.
 func (s *Agent) Sandbox(path string) (reconcile.Domain, error) { return s.base.Domain(path) }
 
-// wire creates the parts without starting them.
+// wire creates the parts without starting them: data first, then those that only read it.
 func (s *Agent) wire(ctx context.Context) (err error) {
 	s.counts, s.hooks = metrics.New(s.Build, s.Now), nriplugin.NewMetrics()
 	s.status = claimstatus.New(claimstatus.Options{Client: s.Clients.Kube, NodeName: s.NodeName, Log: s.Log, Now: s.Now})
-	s.ports = ports.New(ports.Options{
-		Record: func(id reconcile.SandboxID) (reconcile.Record, bool, error) { return s.base.Store.Get(id) },
-		Read: func(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port) ([]ports.State, error) {
-			return s.base.Host.Ports(ctx, path, id, of)
-		},
-		ReadRDMA: func(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Port, states []ports.State) {
-			s.base.Host.RDMAPorts(ctx, path, id, of, states)
-		},
-		SilentRDMA: func() int { return s.base.Host.SilentRDMA() },
-		Pod:        s.podOf, Changed: s.portsChanged, Now: s.Now,
-	})
-	s.interfaces = ports.NewMetrics(ports.MetricsOptions{Monitor: s.ports, Interfaces: s.InterfaceMetrics})
-	s.rules = ports.NewRuleMetrics(ports.RuleMetricsOptions{
-		Monitor: s.ports, Rules: s.RuleMetrics,
-		Read: func(ctx context.Context, path string, id reconcile.NetnsID, of []ports.Rule) ([]ports.Reading, error) {
-			return s.base.Host.RuleReadings(ctx, path, id, of)
-		},
-		ReadLogical: func(ctx context.Context, of []ports.LogicalRule) ([]ports.Reading, error) {
-			return s.OVN.Readings(ctx, of)
-		},
-	})
-	s.recorder = recorder{s.counts, claimstatus.NewDriftReport(claimstatus.DriftOptions{
-		Reporter: s.status,
-		Claim:    s.claim,
-		Record:   func(id reconcile.SandboxID) (reconcile.Record, bool, error) { return s.base.Store.Get(id) },
-	}), filters.NewMissing(func() { s.filters.PodsChanged() }), []reconcile.Recorder{s.ports}}
-	if s.Recorder != nil {
-		s.recorder.others = append(s.recorder.others, s.Recorder)
-	}
+	reports := claimstatus.Claims{To: s.status, Contracts: s.Registry}
 	if s.base, err = hostengine.Open(hostengine.Options{
 		StateDir: s.StateDir, Writes: true, OVN: s.OVN, PCI: binding.Options{Writable: s.Sys},
 		Kernel: kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: s.Proc, Disturb: s.Disturb, Searching: hostengine.Searching(s.Log, s.counts)},
 	}); err != nil {
 		return err
 	}
-	s.Engine = s.base.Engine(s.Registry, s.recorder)
 	if s.Claims, err = claims.Open(claims.Options{
 		Dir: filepath.Join(s.StateDir, "claims"), Locker: s.base.Journal, BootID: s.base.Host.BootID(), Now: s.Now,
 	}); err != nil {
 		return err
 	}
-	s.leases = addresses.NewClient(s.Clients.Kube, s.Clients.Dynamic, s.NodeName, s.Now)
-	if s.addresses, err = addresses.Open(addresses.Options{
-		Leases: s.leases, NodeName: s.NodeName, File: filepath.Join(s.StateDir, "addresses"),
-		Recorded: s.grants, Ended: s.claimEnded, Log: s.Log, Now: s.Now,
-		HostAddresses: func(pool string) ([]v1alpha1.HostAddress, bool) { return s.routes.HostAddresses(pool) },
-	}); err != nil {
+	s.failures = failures.New(failures.Options{Claim: s.claim, InUse: s.inUse, Changed: s.devices.Changed, Now: s.Now})
+	s.wirePorts()
+	s.Engine = s.base.Engine(s.Registry, s.recorder)
+	s.policies = follower.New(follower.Options{
+		Kube: s.Clients.Kube, Dynamic: s.Clients.Dynamic, NodeName: s.NodeName, Log: s.Log, Changed: func() { s.devices.Changed(); s.node.Changed() },
+	})
+	if err := s.wireAddresses(); err != nil {
 		return err
 	}
-	s.routes = hostroutes.New(hostroutes.Options{
-		NodeName: s.NodeName, Host: s.base.Host, Leases: &hostroutes.Client{Dynamic: s.Clients.Dynamic, Listed: s.leases.Pools},
-		Watch:  func(changed, failed func()) (io.Closer, error) { return watch.Routing("", changed, failed) },
-		Claims: s.claims, Published: s.addresses.Published, Log: s.Log, Now: s.Now,
-		PodNetwork: s.podCIDRs, Nodes: &hostroutes.NodeClient{Kube: s.Clients.Nodes},
-	})
+	s.filters = filters.New(s.enforced(filters.Options{
+		NodeName: s.NodeName, NodeUID: s.policies.NodeUID, Node: s.nodeLabels, Contracts: s.Registry, Claims: s.claims, Topologies: &s.topologies, Missing: s.recorder.rules,
+		WokenBy: []table.Source{&s.Claims.Records, &s.Claims.Sandboxes, &s.node}, Reporter: reports, Log: s.Log, Now: s.Now,
+	}))
 	var ported rollout.Ported
 	if ports := s.attachments(); ports != nil {
 		ported = ports.Used
 	}
 	s.Keeper = attachment.New(attachment.Options{
 		GiveBack: s.addresses.GiveBack,
-		Store:    s.Claims, Engine: s.Engine, Yield: func() func() { return s.loop.Yield() }, Gate: gate.Dir(s.CDIDir),
-		Contracts: s.Registry, Reporter: attached{claimstatus.Claims{To: s.status, Contracts: s.Registry}, func() { s.filters.PodsChanged() }},
-		Refine: func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error {
-			return s.plugin.Refine(ctx, c, results)
-		},
+		Store:    s.Claims, Engine: s.Engine, Yield: s.urgent.Begin, Gate: gate.Dir(s.CDIDir), Contracts: s.Registry, Reporter: reports, Refine: s.registration.Refine,
 		Follow: func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
 			return rollout.Follow(ctx, t, o, s.Registry, ported)
 		},
-		Ready:          func(ctx context.Context, t *claims.Topology) error { return s.routes.Await(ctx, t) },
-		Filters:        func(c *claims.Claim, t *claims.Topology) (ops.Enforced, error) { return s.filters.Of(c, t) },
+		Ready: s.routes.Await, Filters: s.filters.Of,
 		SealedHandlers: s.SealedHandlers, AttachTimeout: s.AttachTimeout, Log: s.Log, Now: s.Now,
 		Alive: func(within time.Duration) { s.alive.Alive(partSandboxes, within) },
 		Ended: func(outcome fault.Kind, took time.Duration) { s.hooks.Hook("BehindGate", outcome, took) },
+	})
+	s.updates = s.filters.Updates(s.Keeper.Refilter)
+	s.edits = rollout.New(rollout.Options{
+		Client: s.Clients.Dynamic, NodeName: s.NodeName, Claims: s.claims, Recorded: &s.Claims.Records, Topologies: &s.topologies, Update: s.Keeper.Update, Reporter: reports, Log: s.Log, Now: s.Now,
 	})
 	s.runtime = nriplugin.New(nriplugin.Options{
 		Keeper: s.Keeper, Recorder: s.hooks, Socket: s.NRISocket, Index: s.NRIIndex, Log: s.Log, Now: s.Now,
 		Alive: func(within time.Duration) { s.alive.Alive(partRuntime, within) },
 	})
-	s.filters = filters.New(s.enforced(filters.Options{
-		NodeName: s.NodeName, NodeUID: func() types.UID { return s.policies.NodeUID() }, Node: s.nodeLabels, Contracts: s.Registry, Claims: s.claims, Apply: s.Keeper.Refilter, Missing: s.recorder.rules, Reporter: claimstatus.Claims{To: s.status, Contracts: s.Registry}, Log: s.Log, Now: s.Now,
-	}))
-	s.policies = follower.New(follower.Options{
-		Kube: s.Clients.Kube, Dynamic: s.Clients.Dynamic, NodeName: s.NodeName, Log: s.Log, Changed: func() { s.publisher.Rescan(); s.filters.NodeChanged() },
+	s.wireDevices(ctx)
+	s.wirePodNetwork()
+	return s.wireLoop(ctx)
+}
+
+// wirePorts creates what watches the ports of sandboxes, and what the engine reports to.
+func (s *Agent) wirePorts() {
+	s.ports = ports.New(ports.Options{
+		Record: s.base.Store.Get, Read: s.base.Host.Ports, ReadRDMA: s.base.Host.RDMAPorts, SilentRDMA: s.base.Host.SilentRDMA,
+		Pod: s.podOf, Changed: s.portsChanged, Now: s.Now,
 	})
-	s.failures = failures.New(failures.Options{Claim: s.claim, InUse: s.inUse, Changed: func() { s.publisher.Rescan() }, Now: s.Now})
+	s.interfaces = ports.NewMetrics(ports.MetricsOptions{Monitor: s.ports, Interfaces: s.InterfaceMetrics})
+	s.rules = ports.NewRuleMetrics(ports.RuleMetricsOptions{
+		Monitor: s.ports, Rules: s.RuleMetrics, Read: s.base.Host.RuleReadings, ReadLogical: s.OVN.Readings,
+	})
+	s.recorder = recorder{
+		s.counts, claimstatus.NewDriftReport(claimstatus.DriftOptions{Reporter: s.status, Claim: s.claim, Record: s.base.Store.Get}),
+		filters.NewMissing(), []reconcile.Recorder{s.ports},
+	}
+	if s.Recorder != nil {
+		s.recorder.others = append(s.recorder.others, s.Recorder)
+	}
+}
+
+// wireAddresses creates what leases addresses and gives the host routes to them.
+func (s *Agent) wireAddresses() (err error) {
+	s.leases = addresses.NewClient(s.Clients.Kube, s.Clients.Dynamic, s.NodeName, s.Now)
+	if s.addresses, err = addresses.Open(addresses.Options{
+		Leases: s.leases, NodeName: s.NodeName, File: filepath.Join(s.StateDir, "addresses"),
+		Recorded: s.grants, Ended: s.claimEnded, HostAddresses: s.hostAddresses.Of, HostChanged: &s.hostAddresses, Log: s.Log, Now: s.Now,
+	}); err != nil {
+		return err
+	}
+	wokenBy := []table.Source{&s.Claims.Records}
+	if s.PodNetwork.Enabled {
+		s.podTopology = primary.NewFollower(primary.FollowerOptions{
+			Client: s.Clients.Dynamic, NodeName: s.NodeName, Node: s.policies.Node, Contracts: s.Registry, File: filepath.Join(s.StateDir, "primary"),
+			Proc: "/proc", TranslateBridged: s.base.Host.TranslateBridged, ClusterCIDRs: s.PodNetwork.ClusterCIDRs, Log: s.Log,
+		})
+		wokenBy = append(wokenBy, &s.podTopology.Decided)
+	}
+	s.routes = hostroutes.New(hostroutes.Options{
+		NodeName: s.NodeName, Host: s.base.Host, Leases: &hostroutes.Client{Dynamic: s.Clients.Dynamic, Listed: s.leases.Pools},
+		Watch:  func(changed, failed func()) (io.Closer, error) { return watch.Routing("", changed, failed) },
+		Claims: s.claims, WokenBy: wokenBy, Addresses: &s.hostAddresses, PodNetwork: s.podCIDRs, Nodes: &hostroutes.NodeClient{Kube: s.Clients.Nodes}, Log: s.Log, Now: s.Now,
+	})
+	return nil
+}
+
+// wireDevices creates what publishes devices and prepares claims for them.
+func (s *Agent) wireDevices(ctx context.Context) {
 	var neighbours publish.Neighbours
 	if s.LLDP {
 		s.wires = lldp.NewListener(lldp.Options{
-			Now: s.Now, Changed: func() { s.publisher.Rescan() },
+			Now: s.Now, Changed: s.devices.Changed,
 			Functions: func(port string) ([]string, error) { return s.base.Host.FunctionMACs(ctx, port) },
 		})
 		neighbours = s.wires
@@ -239,7 +263,8 @@ func (s *Agent) wire(ctx context.Context) (err error) {
 	s.publisher = publish.New(publish.Options{
 		NodeName: s.NodeName, Neighbours: neighbours, Sysfs: os.DirFS("/sys"), PhysicalNetworks: s.PhysicalNetworks, UplinkOf: inventory.LookupUplink,
 		RDMANetdevs: func(names []string) (map[string]string, error) { return s.base.Host.RDMANetdevs(ctx, names) },
-		Uplinks:     s.uplinks, InUse: s.inUse, Chosen: s.chosen, Dirty: s.dirty, Failing: s.failures.Failing, Failed: s.failures.Restore, Policies: s.policies, StateFile: filepath.Join(s.StateDir, PublishedFile), Log: s.Log, Now: s.Now,
+		Uplinks:     s.uplinks, InUse: s.inUse, Chosen: s.chosen, Dirty: s.dirty, Failing: s.failures.Failing, Failed: s.failures.Restore, Policies: s.policies,
+		Wake: table.Woken(&s.devices, &s.Claims.Records), StateFile: filepath.Join(s.StateDir, PublishedFile), Log: s.Log, Now: s.Now,
 	})
 	s.plugin = draplugin.New(draplugin.Options{
 		Runtime: s.runtime.Connected(),
@@ -248,32 +273,9 @@ func (s *Agent) wire(ctx context.Context) (err error) {
 		Unfit: func(devices []inventory.Device) map[string]string {
 			return publish.Unfit(devices, s.dirty(), s.policies.Others(devices))
 		},
-		Withdrawn: s.publisher.Withdrawn,
-		Known:     s.filters.Known, Results: s.results, HandleError: s.handle, Changed: s.claimsChanged, Ports: s.ports.Reports, CDI: gate.Dir(s.CDIDir), Log: s.Log, Now: s.Now,
+		Withdrawn: s.publisher.Withdrawn, Registration: &s.registration,
+		Known: s.filters.Known, Results: s.results, HandleError: s.handle, Ports: s.ports.Reports, PortsChanged: &s.ports.Reported, CDI: gate.Dir(s.CDIDir), Log: s.Log, Now: s.Now,
 	})
-	s.edits = rollout.New(rollout.Options{
-		Client: s.Clients.Dynamic, NodeName: s.NodeName, Claims: s.claims, Update: s.Keeper.Update, Observed: s.filters.Topology, Reporter: claimstatus.Claims{To: s.status, Contracts: s.Registry}, Log: s.Log, Now: s.Now,
-	})
-	s.wirePodNetwork()
-	return s.wireLoop(ctx)
-}
-
-// attached reports on pods, also to what counts those with filters.
-type attached struct {
-	claimstatus.Claims
-	changed func()
-}
-
-// Attached implements attachment.Reporter.
-func (r attached) Attached(p attachment.Pod, c claims.Claim, reports []reconcile.Report) {
-	r.Claims.Attached(p, c, reports)
-	r.changed()
-}
-
-// Detached implements attachment.Reporter.
-func (r attached) Detached(c claims.Claim) {
-	r.Claims.Detached(c)
-	r.changed()
 }
 
 // attachments finds ports of ovn-kubernetes, nil without OVN.
@@ -308,7 +310,7 @@ func (s *Agent) wireLoop(ctx context.Context) (err error) {
 	if why := s.watcher.Fallback(); why != nil {
 		s.Log.Warn("each namespace is watched with its own socket", "reason", why)
 	}
-	s.events = watch.NewRelay(s.watcher.Events(), s.publisher.Rescan)
+	s.events = watch.NewRelay(s.watcher.Events(), s.devices.Changed)
 	files := filepath.Join(s.StateDir, "files")
 	if err := os.MkdirAll(files, 0o700); err != nil {
 		return err
@@ -318,7 +320,7 @@ func (s *Agent) wireLoop(ctx context.Context) (err error) {
 		Contracts: s.Registry, BootID: s.base.Host.BootID(), Sys: os.DirFS("/sys"),
 		Discover: func() ([]inventory.Device, error) { return hostengine.Devices(ctx, s.base.Host, nil) },
 		Watcher:  relayed{s.watcher, s.events}, Recorder: s.recorder, Log: s.Log, Now: s.Now,
-		Workers: 2, Timeout: s.Timeout, Resync: s.Resync, // attaching pods needs the machine more
+		Urgent: &s.urgent, Workers: 2, Timeout: s.Timeout, Resync: s.Resync, // attaching pods needs the machine more
 	})
 	return nil
 }
@@ -418,14 +420,6 @@ func (s *Agent) claimEnded(ctx context.Context, g addresspool.Grant) (bool, erro
 	}
 	rc, err := draplugin.NewCluster(s.Clients.Kube, s.Clients.Dynamic).Claim(ctx, namespace, name)
 	return err == nil && (rc == nil || string(rc.UID) != g.Claim), err
-}
-
-// claimsChanged is called when a claim was prepared or has ended.
-func (s *Agent) claimsChanged() {
-	s.publisher.Rescan()
-	s.edits.Changed()
-	s.filters.Changed()
-	s.routes.Changed()
 }
 
 // claim returns the record of a claim.
@@ -604,6 +598,7 @@ func (s *Agent) parts() map[string]func(context.Context) error {
 		partSandboxes:          forever(s.Keeper.Run),
 		"topology updates":     forever(s.edits.Run),
 		"filters of pods":      forever(s.filters.Run),
+		"updates of filters":   forever(s.updates.Run),
 		"routes of the host":   forever(s.routes.Run),
 		"ports of the host":    forever(s.releaseHostPorts),
 		"policies":             forever(s.policies.Run),
@@ -614,7 +609,7 @@ func (s *Agent) parts() map[string]func(context.Context) error {
 	}
 	if s.pods != nil {
 		parts[partCNI] = s.pods.server.Run
-		parts["network of pods"] = forever(s.pods.follower.Run)
+		parts["network of pods"] = forever(s.podTopology.Run)
 		parts["CNI plugin"] = forever(s.pods.installer.Run)
 	}
 	return parts

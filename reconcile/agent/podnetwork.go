@@ -3,20 +3,19 @@ package agent
 import (
 	"context"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 )
 
 // podServing are the parts that give pods their own network.
 type podServing struct {
-	follower  *primary.Follower
 	server    *primary.Server
 	installer *primary.Installer
 }
@@ -27,20 +26,17 @@ func (s *Agent) wirePodNetwork() {
 		return
 	}
 	p := &podServing{}
-	p.follower = primary.NewFollower(primary.FollowerOptions{
-		Client: s.Clients.Dynamic, NodeName: s.NodeName, Node: s.policies.Node, Contracts: s.Registry,
-		File: filepath.Join(s.StateDir, "primary"), Proc: "/proc", TranslateBridged: s.base.Host.TranslateBridged, ClusterCIDRs: o.ClusterCIDRs, Changed: func() { p.installer.Changed(); s.routes.Changed() }, Log: s.Log,
-	})
 	p.server = primary.New(primary.Options{
-		Engine: s.Engine, Addresses: s.addresses, Contracts: s.Registry, Vet: s.Registry.Vet, Network: p.follower.Network,
+		Engine: s.Engine, Addresses: s.addresses, Contracts: s.Registry, Vet: s.Registry.Vet, Network: s.podTopology.Network,
 		Socket: o.Socket, NetnsDir: o.NetnsDir, HostNetns: s.base.Host.NetnsID(), BootID: s.base.Host.BootID(),
-		Damaged: s.base.Damaged, Yield: func() func() { return s.loop.Yield() }, Log: s.Log, Now: s.Now,
+		Damaged: s.base.Damaged, Yield: s.urgent.Begin, Log: s.Log, Now: s.Now,
 		Alive: func(within time.Duration) { s.alive.Alive(partCNI, within) },
 	})
 	p.installer = primary.NewInstaller(primary.InstallerOptions{
 		Program: o.Plugin, BinDir: o.BinDir, ConfDir: o.ConfDir, ConfName: o.ConfName, Socket: o.Socket,
-		Ready:    func() error { _, err := p.follower.Network(); return err },
-		Selected: p.follower.Selected, InUse: p.server.InUse, Leads: p.server.Leads, LastEnded: p.server.LastEnded, Log: s.Log, Now: s.Now,
+		Ready:    func() error { _, err := s.podTopology.Network(); return err },
+		Selected: s.podTopology.Selected, InUse: p.server.InUse, Leads: p.server.Leads, LastEnded: p.server.LastEnded,
+		WokenBy: []table.Source{&s.podTopology.Decided}, Log: s.Log, Now: s.Now,
 	})
 	s.pods = p
 }
@@ -49,15 +45,15 @@ func (s *Agent) wirePodNetwork() {
 // selects the node no longer keep theirs, also if the agent was started without --pod-network.
 func (s *Agent) podCIDRs() hostroutes.PodNetwork {
 	n := hostroutes.PodNetwork{Known: true}
-	if s.pods != nil {
+	if s.podTopology != nil {
 		n.ClusterCIDRs = s.PodNetwork.ClusterCIDRs
-		if n.Used, n.Known = s.pods.follower.UsesPodCIDRs(); n.Used {
+		if n.Used, n.Known = s.podTopology.UsesPodCIDRs(); n.Used {
 			return n
 		}
 	}
 	grants, err := s.addresses.Grants()
 	used := slices.ContainsFunc(grants, func(g addresspool.Grant) bool { return g.Pool == topology.LocalPool && primary.Owns(g.Claim) })
-	n.Used = used && s.pods != nil
+	n.Used = used && s.podTopology != nil
 	n.Known = n.Known && err == nil && (!used || n.Used)
 	return n
 }
@@ -115,8 +111,8 @@ func (s *Agent) releaseHostPorts(ctx context.Context) {
 
 func (s *Agent) releaseHostPortsOnce(ctx context.Context) error {
 	var networks []netip.Prefix
-	if s.pods != nil {
-		n, _ := s.pods.follower.Network() // empty without one
+	if s.podTopology != nil {
+		n, _ := s.podTopology.Network() // empty without one
 		networks = n.PodCIDRs
 	}
 	unused, err := s.addresses.Unused(networks)

@@ -52,7 +52,7 @@ func TestPodCIDRsWithoutTheFlag(t *testing.T) {
 	}
 	// With the flag, those pods keep their routes, whatever the topologies say.
 	s.PodNetwork.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
-	s.pods = &podServing{follower: primary.NewFollower(primary.FollowerOptions{File: filepath.Join(t.TempDir(), "primary")})}
+	s.podTopology = primary.NewFollower(primary.FollowerOptions{File: filepath.Join(t.TempDir(), "primary")})
 	if n := s.podCIDRs(); !n.Used || !slices.Equal(n.ClusterCIDRs, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}) {
 		t.Errorf("with a pod and the flag: %+v", n)
 	}

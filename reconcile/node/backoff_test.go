@@ -196,7 +196,7 @@ func passesUnderNoise(t *testing.T, rng *rand.Rand, fails func(nth int) bool) (f
 	pace := func() time.Duration { return 10 * time.Millisecond << rng.IntN(12) }
 	changes, host := pace(), pace()
 	synctest.Test(t, func(t *testing.T) {
-		s := newScheduler(time.Now)
+		s := newScheduler(time.Now, &Urgent{})
 		begun, end := time.Now(), make(chan struct{})
 		var wg sync.WaitGroup
 		every := func(d time.Duration, f func()) {

@@ -255,7 +255,7 @@ func TestPodLinks(t *testing.T) {
 // others that are due for a periodic check only, and that those are checked in the end.
 func TestChangesComeBeforeResyncs(t *testing.T) {
 	now := time.Unix(0, 0)
-	s := newScheduler(func() time.Time { return now })
+	s := newScheduler(func() time.Time { return now }, &Urgent{})
 	for i := range 100 {
 		id := reconcile.SandboxID(fmt.Sprintf("checked%02d", i))
 		if i%2 == 0 {

@@ -68,6 +68,8 @@ type Options struct {
 	Recorder Recorder
 	Log      *slog.Logger
 	Now      func() time.Time
+	// Urgent is what passes wait for; nil is nothing.
+	Urgent *Urgent
 
 	Workers int           // passes at a time; default 4
 	Timeout time.Duration // of one pass; default one minute
@@ -108,8 +110,11 @@ func New(o Options) *Loop {
 	if o.Identify == nil {
 		o.Identify = netns.At
 	}
+	if o.Urgent == nil {
+		o.Urgent = &Urgent{}
+	}
 	return &Loop{
-		Options: o, sched: newScheduler(o.Now), contention: newContentionTracker(),
+		Options: o, sched: newScheduler(o.Now, o.Urgent), contention: newContentionTracker(),
 		checks:  durations{last: map[reconcile.SandboxID]time.Duration{}},
 		paths:   map[reconcile.SandboxID]string{},
 		onHost:  map[reconcile.SandboxID]bool{},
@@ -216,11 +221,6 @@ func (l *Loop) Ready() error {
 	}
 	return nil
 }
-
-// Yield keeps the loop from starting passes until done is called: something more urgent
-// is in progress, such as the start of a pod. Running passes finish, and items that
-// have been due for a second still run, one at a time.
-func (l *Loop) Yield() (done func()) { return l.sched.yield() }
 
 // reload takes over a reading of the directory and the current journal, and enqueues
 // the sandboxes that were added, removed or changed.

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/table"
 )
 
 // The pace of passes over one sandbox.
@@ -54,13 +55,12 @@ const (
 // time has a sandbox; what is enqueued meanwhile is done once, afterwards.
 type scheduler struct {
 	now  func() time.Time
-	wake chan struct{} // holds a token when the result of next may have changed
+	wake table.Wake // holds a token when the result of next may have changed
 
-	mu    sync.Mutex
-	items map[reconcile.SandboxID]*workItem
-	busy  int
-	// urgent is how many urgent things are in progress outside the loop.
-	urgent int
+	mu     sync.Mutex
+	items  map[reconcile.SandboxID]*workItem
+	busy   int
+	urgent *Urgent
 }
 
 // workItem is when a sandbox is due, and what is remembered of its last passes.
@@ -82,8 +82,10 @@ type workItem struct {
 	since      time.Time     // of the first notification that no pass has handled
 }
 
-func newScheduler(now func() time.Time) *scheduler {
-	return &scheduler{now: now, wake: make(chan struct{}, 1), items: map[reconcile.SandboxID]*workItem{}}
+// newScheduler returns a scheduler that starts no pass while something is urgent, except for items that
+// have been due for maxYield, one at a time. Running passes are not stopped.
+func newScheduler(now func() time.Time, urgent *Urgent) *scheduler {
+	return &scheduler{now: now, wake: table.Woken(&urgent.ended), urgent: urgent, items: map[reconcile.SandboxID]*workItem{}}
 }
 
 // with runs f on the work item of a sandbox, and wakes run.
@@ -100,12 +102,7 @@ func (s *scheduler) with(id reconcile.SandboxID, f func(*workItem, time.Time)) {
 }
 
 // wakeUp makes run call next again.
-func (s *scheduler) wakeUp() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
+func (s *scheduler) wakeUp() { s.wake.Now() }
 
 func (t *workItem) setDue(due time.Time) {
 	t.dropped = false
@@ -144,20 +141,6 @@ func (s *scheduler) holdUntil(id reconcile.SandboxID, until time.Time) {
 // enqueueAt makes a sandbox due at a time if it is not due before.
 func (s *scheduler) enqueueAt(id reconcile.SandboxID, due time.Time) {
 	s.with(id, func(t *workItem, _ time.Time) { t.setDueAfterHold(due) })
-}
-
-// yield starts no pass until done is called, except for items that have been due for
-// maxYield, one at a time. Running passes are not stopped.
-func (s *scheduler) yield() (done func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.urgent++
-	return sync.OnceFunc(func() {
-		s.mu.Lock()
-		s.urgent--
-		s.mu.Unlock()
-		s.wakeUp()
-	})
 }
 
 // enqueueCheck makes a sandbox due for a periodic check.
@@ -313,7 +296,7 @@ func (s *scheduler) next(workers int) (reconcile.SandboxID, time.Duration) {
 	}
 	t := s.items[first]
 	begin := t.due
-	if s.urgent > 0 {
+	if s.urgent.any() {
 		if s.busy > 0 {
 			return "", 0
 		}

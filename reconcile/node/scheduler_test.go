@@ -25,7 +25,7 @@ type testScheduler struct {
 func inBubble(t *testing.T, workers int, pass func(id reconcile.SandboxID, nth int) verdict, f func(s *testScheduler)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &testScheduler{scheduler: newScheduler(time.Now), begun: time.Now(), at: map[reconcile.SandboxID][]time.Duration{}}
+		s := &testScheduler{scheduler: newScheduler(time.Now, &Urgent{}), begun: time.Now(), at: map[reconcile.SandboxID][]time.Duration{}}
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -169,7 +169,7 @@ func TestChangedSince(t *testing.T) {
 // Stopping drops what is due and returns when the running passes are done.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newScheduler(time.Now)
+		s := newScheduler(time.Now, &Urgent{})
 		ctx, cancel := context.WithCancel(t.Context())
 		var done []reconcile.SandboxID
 		s.enqueue("a")
@@ -214,8 +214,8 @@ func TestYield(t *testing.T) {
 			s.enqueueChange(reconcile.SandboxID(string(rune('a' + i))))
 		}
 		time.Sleep(3*took + took/2) // in the middle of the fourth pass
-		done := s.yield()
-		second := s.yield()
+		done := s.urgent.Begin()
+		second := s.urgent.Begin()
 		before := begun()
 		time.Sleep(took)
 		synctest.Wait()
@@ -241,7 +241,7 @@ func TestYield(t *testing.T) {
 		}
 
 		time.Sleep(maxYield)
-		defer s.yield()()
+		defer s.urgent.Begin()()
 		before = begun()
 		time.Sleep(2 * took)
 		mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -78,15 +79,18 @@ type Report struct {
 	// Before are the verdicts of the last report.
 	Before []Verdict
 	Outcome
-	// Gone: the sandbox has ended, or is about to. The rest is that of the last report.
-	Gone bool
+	// Gone: the sandbox has ended, or is about to. The rest is that of the last report. Succeeded: the
+	// topology is in another sandbox of the claim by now.
+	Gone, Succeeded bool
 }
 
 // Monitor watches the ports of sandboxes. As a reconcile.Recorder it learns of a change from
 // the pass that the kernel's notification causes.
 type Monitor struct {
 	Options
-	wake chan struct{}
+	// Reported changes with Reports.
+	Reported table.Changes
+	wake     chan struct{}
 
 	mu    sync.Mutex
 	boxes map[reconcile.SandboxID]*box
@@ -316,7 +320,13 @@ func (m *Monitor) settle(b *box, t *topology.Topology, now time.Time) {
 	m.budget.tokens--
 	b.budget.tokens--
 	m.mu.Unlock()
-	m.Changed(report)
+	m.report(report)
+}
+
+// report hands on a report.
+func (m *Monitor) report(r Report) {
+	m.Changed(r)
+	m.Reported.Changed()
 }
 
 func (m *Monitor) again(b *box, after time.Duration) {
@@ -331,7 +341,11 @@ func (m *Monitor) end(b *box) {
 	if b.reported {
 		r := b.report
 		r.Gone = true
-		m.Changed(r)
+		r.Succeeded = slices.ContainsFunc(m.Reports(), func(other Report) bool {
+			a, b := r.Sandbox.Origin(), other.Sandbox.Origin()
+			return a.ClaimUID == b.ClaimUID && a.Topology == b.Topology
+		})
+		m.report(r)
 	}
 }
 

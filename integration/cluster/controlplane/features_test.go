@@ -67,7 +67,7 @@ func (b *bench) withheldFeatures(t *testing.T, m *machine) {
 	m.mu.Lock()
 	m.dirty = map[string]string{"0000:02:10.2": "for the test"}
 	m.mu.Unlock()
-	m.pub.Rescan()
+	m.changed.Changed()
 	m.because(t, "pci-0000-02-10-2", "dirty, and the API server knows no taints (feature DRADeviceTaints)")
 	left := []string{"01-10-0", "02-10-0", "02-10-4", "02-10-6"}
 	m.offered(t, "without the dirty one", left...)

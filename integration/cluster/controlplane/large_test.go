@@ -160,12 +160,12 @@ func TestManyFunctions(t *testing.T) {
 	}
 	step("a PF has no carrier", slicesOfAll, func() {
 		put(t, carrier, "0")
-		m.pub.Rescan()
+		m.changed.Changed()
 		changed("its functions are tainted", manyVFs, isDown)
 	})
 	step("it has one again", slicesOfAll, func() {
 		put(t, carrier, "1")
-		m.pub.Rescan()
+		m.changed.Changed()
 		changed("no function is tainted", 0, isDown)
 	})
 	step("a policy names the network of a PF", slicesOfAll, func() {

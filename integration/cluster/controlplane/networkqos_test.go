@@ -29,6 +29,7 @@ import (
 	qosof "github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/filters"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -39,6 +40,8 @@ import (
 type filtered struct {
 	*bench
 	*filters.Follower
+	topologies table.Table[string, *v1alpha1.NetworkTopology]
+	recorded   table.Changes // changes with claims
 
 	mu       sync.Mutex
 	claims   []claims.Entry
@@ -131,7 +134,7 @@ func (f *filtered) prepared(e claims.Entry) {
 	f.mu.Lock()
 	f.claims = append(f.claims, e)
 	f.mu.Unlock()
-	f.Changed()
+	f.recorded.Changed()
 }
 
 // qos is an object that marks what pods send over topologies with a label.
@@ -180,7 +183,7 @@ func TestNetworkQoS(t *testing.T) {
 	}
 	f := &filtered{bench: b, has: map[types.UID][]string{}}
 	f.Follower = filters.New(filters.Options{
-		Client: objects, Pods: pods, NodeName: "n1", Contracts: contracts, Claims: f.list, Apply: f.apply, Reporter: f, Pause: time.Millisecond, Again: time.Second,
+		Client: objects, Pods: pods, NodeName: "n1", Contracts: contracts, Claims: f.list, Topologies: &f.topologies, WokenBy: []table.Source{&f.recorded}, Reporter: f, Pause: time.Millisecond, Again: time.Second,
 		Spread: 50 * time.Millisecond, ReportPause: 50 * time.Millisecond, NodeUID: func() types.UID { return "of-n1" },
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now,
 	})
@@ -189,6 +192,7 @@ func TestNetworkQoS(t *testing.T) {
 	defer running.Wait()
 	defer stop()
 	running.Go(func() { f.Run(ctx) })
+	running.Go(func() { f.Updates(f.apply).Run(ctx) })
 
 	for _, namespace := range []string{"ai", "other"} {
 		b.mustKubectl(t, "", "create", "namespace", namespace)
@@ -201,7 +205,7 @@ func TestNetworkQoS(t *testing.T) {
 	}
 	b.eventually(t, "what covers the pod is known, without the kind", func() error { return f.Known("ai", a.Pod) })
 	f.prepared(a)
-	f.Topology("rail", &v1alpha1.NetworkTopology{ObjectMeta: a.Topologies[0].Object.ObjectMeta})
+	f.topologies.Put("rail", &v1alpha1.NetworkTopology{ObjectMeta: a.Topologies[0].Object.ObjectMeta})
 	f.want(t, "of-a")
 
 	b.mustKubectl(t, crd, "apply", "-f", "-")
@@ -248,9 +252,9 @@ func TestNetworkQoS(t *testing.T) {
 	f.want(t, "of-a", "ai/second[0]")
 	b.mustKubectl(t, "", "-n", "ai", "label", "pod", "a", "role=store")
 	f.want(t, "of-a", "ai/mark[0]", "ai/second[0]")
-	f.Topology("rail", &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "rail", UID: "t"}})
+	f.topologies.Put("rail", &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "rail", UID: "t"}})
 	f.want(t, "of-a", "ai/second[0]")
-	f.Topology("rail", nil) // it no longer exists
+	f.topologies.Put("rail", nil) // it no longer exists
 	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "second")
 	f.want(t, "of-a")
 
@@ -646,7 +650,7 @@ func (b *bench) counts(t *testing.T, f *filtered) {
 		f.claims[i].In = []claims.Sandbox{{ID: "s", Phase: claims.Attached}}
 	}
 	f.mu.Unlock()
-	f.PodsChanged()
+	f.recorded.Changed()
 	status(`3 3 True InPlace: in place in 2 of 2 pods on 1 node; True; tc 1 2 2 1 1 0`)
 
 	// Other nodes, one of which does not know the last generation, and then many that fail.
@@ -683,7 +687,7 @@ func (b *bench) counts(t *testing.T, f *filtered) {
 	f.mu.Lock()
 	f.claims = f.claims[:1]
 	f.mu.Unlock()
-	f.Changed()
+	f.recorded.Changed()
 }
 
 // validated holds what the API server refuses by the CRD alone.

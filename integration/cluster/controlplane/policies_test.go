@@ -31,6 +31,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/inventory/sysfstest"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/exposure/follower"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -51,6 +52,7 @@ type machine struct {
 	dirty   map[string]string
 	stop    func()
 	pub     *publish.Publisher
+	changed table.Changes // of what pub reads
 }
 
 func (m *machine) start(t *testing.T) {
@@ -70,13 +72,13 @@ func (m *machine) start(t *testing.T) {
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	policies := follower.New(follower.Options{
-		Kube: kube, Dynamic: dyn, NodeName: m.name, Log: log, Spread: 100 * time.Millisecond, Changed: func() { m.pub.Rescan() },
+		Kube: kube, Dynamic: dyn, NodeName: m.name, Log: log, Spread: 100 * time.Millisecond, Changed: m.changed.Changed,
 	})
 	if m.tree == nil {
 		m.tree = sysfstest.Open(t, "../../../inventory/testdata/tree/igb.txtar")
 	}
 	m.pub = publish.New(publish.Options{
-		NodeName: m.name, Sysfs: m.tree, Policies: policies, Log: log,
+		NodeName: m.name, Sysfs: m.tree, Policies: policies, Log: log, Wake: table.Woken(&m.changed),
 		Uplinks: func(context.Context, []inventory.Device) (inventory.Uplinks, error) {
 			return inventory.Uplinks{Networks: m.nets}, nil
 		},
@@ -156,7 +158,7 @@ func (m *machine) use(names ...string) {
 	m.mu.Lock()
 	m.inUse = names
 	m.mu.Unlock()
-	m.pub.Rescan()
+	m.changed.Changed()
 }
 
 // offered waits until the node's slices have these devices, each as NAME or, with a
@@ -199,7 +201,7 @@ func (m *machine) scanned(t *testing.T) {
 	t.Helper()
 	before := m.scans.Load()
 	m.eventually(t, "three scans more", func() error { // one may be under way, and the last not yet published
-		m.pub.Rescan()
+		m.changed.Changed()
 		if m.scans.Load() < before+3 {
 			return errors.New("not yet")
 		}

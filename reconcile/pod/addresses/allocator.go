@@ -16,6 +16,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -35,8 +36,9 @@ type Options struct {
 	// no answer.
 	Ended func(ctx context.Context, g addresspool.Grant) (bool, error)
 	// HostAddresses returns what the node publishes in its leases of a pool, as AddressLease says;
-	// false while that is not known. Nil publishes nothing.
+	// false while that is not known. Nil publishes nothing. HostChanged changes with it.
 	HostAddresses func(pool string) ([]v1alpha1.HostAddress, bool)
+	HostChanged   table.Source
 	Log           *slog.Logger
 	Now           func() time.Time
 	// Sync makes a file durable; default (*os.File).Sync.
@@ -47,7 +49,7 @@ type Options struct {
 type Allocator struct {
 	Options
 	file ledger
-	wake chan struct{}
+	wake table.Wake
 
 	// Used by Pass alone:
 	reportAt  time.Time             // when it writes next how many addresses are used
@@ -118,7 +120,7 @@ func Open(o Options) (*Allocator, error) {
 		o.Sync = (*os.File).Sync
 	}
 	a := &Allocator{
-		Options: o, file: ledger{o.File, o.Sync}, wake: make(chan struct{}, 1), passed: make(chan struct{}),
+		Options: o, file: ledger{o.File, o.Sync}, wake: table.Woken(o.HostChanged), passed: make(chan struct{}),
 		pools: map[string]*pool{}, full: map[lack]*fullness{}, waits: map[string]*waiting{}, checked: map[string]*known{}, asking: map[types.UID]asking{}, seeks: map[string]*seek{},
 	}
 	_, err := a.file.read()
@@ -352,12 +354,4 @@ func (a *Allocator) longest(name string, kept bool) int64 {
 	return a.quarantine(name)
 }
 
-// Published is called when HostAddresses returns something else than before.
-func (a *Allocator) Published() { a.poke() }
-
-func (a *Allocator) poke() {
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
-}
+func (a *Allocator) poke() { a.wake.Now() }

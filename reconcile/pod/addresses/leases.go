@@ -82,7 +82,7 @@ func (a *Allocator) Run(ctx context.Context) {
 			next = pause/2 + rand.N(pause)
 		}
 		timer.Reset(next)
-		wake, changed := (<-chan struct{})(a.wake), a.Leases.Changed()
+		wake, changed := a.wake, a.Leases.Changed()
 		if pause > 0 {
 			wake, changed = nil, nil
 		}

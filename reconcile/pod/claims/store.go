@@ -23,6 +23,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -55,6 +56,9 @@ type Options struct {
 // read is cached until the kernel reports that the file has changed, in any process.
 type Store struct {
 	Options
+	// Records changes when this process has added or removed a record, and Sandboxes when it has
+	// recorded the sandboxes of a claim.
+	Records, Sandboxes table.Changes
 
 	mu       sync.Mutex // held while files are read: the cache is never older than the last notification
 	changes  *changes
@@ -326,29 +330,40 @@ func (s *Store) InUse() (map[string]inventory.Device, error) {
 
 // writable refuses to overwrite or remove a record of another version.
 func (s *Store) writable(uid types.UID) error {
+	_, err := s.exists(uid)
+	return err
+}
+
+// exists reports whether a claim is recorded, and fails as writable.
+func (s *Store) exists(uid types.UID) (known bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.refresh(); err != nil {
-		return err
+		return false, err
 	}
-	if _, _, err := s.get(uid); frame.AsOtherVersion(err) != nil {
-		return err
+	_, known, err = s.get(uid)
+	if frame.AsOtherVersion(err) != nil {
+		return known, err
 	}
-	return nil
+	return known, nil
 }
 
 // Put records a claim, durably. It fails with fault.Invalid if the record is too large,
 // and writes nothing then.
 func (s *Store) Put(c Claim) error {
 	path, err := s.path(c.UID, claimSuffix)
+	known := false
 	if err == nil {
-		err = s.writable(c.UID)
+		known, err = s.exists(c.UID)
 	}
 	if err == nil {
 		err = s.write(path, c, true)
 	}
 	if err != nil {
 		return fmt.Errorf("record claim %q: %w", c.UID, err)
+	}
+	if !known {
+		s.Records.Changed()
 	}
 	return nil
 }
@@ -365,11 +380,13 @@ func (s *Store) PutSandboxes(e Entry) error {
 	if err != nil {
 		return fmt.Errorf("record sandboxes of claim %q: %w", e.UID, err)
 	}
+	s.Sandboxes.Changed()
 	return nil
 }
 
 // Remove forgets a claim; an absent one is no error.
 func (s *Store) Remove(uid types.UID) error {
+	defer s.Records.Changed()
 	if err := s.writable(uid); err != nil {
 		return fmt.Errorf("delete record of claim %q: %w", uid, err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -112,6 +113,36 @@ func TestStore(t *testing.T) {
 }
 
 // TestExactNumbers holds that the engine gets the pinned topology unchanged.
+// TestWakes: who reads the claims of the node is woken when one is added or removed, and who reads their
+// sandboxes when these are recorded. A claim that is only edited is no other claim.
+func TestWakes(t *testing.T) {
+	s := open(t, t.TempDir(), "boot")
+	records, sandboxes := table.Woken(&s.Records), table.Woken(&s.Sandboxes)
+	for _, step := range []struct {
+		what               string
+		do                 func() error
+		records, sandboxes int
+	}{
+		{"added", func() error { return s.Put(example("aa")) }, 1, 0},
+		{"edited", func() error { return s.Put(example("aa")) }, 0, 0},
+		{"attached", func() error { return s.PutSandboxes(get(t, s, "aa")) }, 0, 1},
+		{"removed", func() error { return s.Remove("aa") }, 1, 0},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		if len(records) != step.records || len(sandboxes) != step.sandboxes {
+			t.Errorf("%s: woken by %d, %d, want %d, %d", step.what, len(records), len(sandboxes), step.records, step.sandboxes)
+		}
+		for _, w := range []table.Wake{records, sandboxes} {
+			select {
+			case <-w:
+			default:
+			}
+		}
+	}
+}
+
 func TestExactNumbers(t *testing.T) {
 	s := open(t, t.TempDir(), "boot")
 	if err := s.Put(example("aa")); err != nil {

@@ -8,6 +8,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
 	"github.com/plumbline/plumbline/reconcile/ports"
+	"github.com/plumbline/plumbline/reconcile/table"
 )
 
 // healthEvery is how often the health of devices is sent without a change. The kubelet
@@ -21,8 +22,8 @@ func (p *Plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 	if p.Ports == nil {
 		return kubeletplugin.ErrHealthNotSupported
 	}
-	changed, leave := p.health.follow()
-	defer leave()
+	changed := make(table.Wake, 1)
+	defer p.PortsChanged.Wakes(changed)()
 	timer := time.NewTicker(healthEvery)
 	defer timer.Stop()
 	for {
@@ -39,9 +40,6 @@ func (p *Plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 		}
 	}
 }
-
-// HealthChanged notifies of changed reports on ports. It does not block.
-func (p *Plugin) HealthChanged() { p.health.notify() }
 
 var healthOf = map[ports.Status]kubeletplugin.HealthStatus{
 	ports.Up: kubeletplugin.HealthStatusHealthy, ports.Down: kubeletplugin.HealthStatusUnhealthy, ports.Unknown: kubeletplugin.HealthStatusUnknown,

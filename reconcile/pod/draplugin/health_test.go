@@ -12,6 +12,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/reconcile/ports"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -21,11 +22,13 @@ func TestHealth(t *testing.T) {
 	g := newGiven(t)
 	var mu sync.Mutex
 	var known []ports.Report
+	var changed table.Changes
+	g.PortsChanged = &changed
 	set := func(reports ...ports.Report) {
 		mu.Lock()
 		known = reports
 		mu.Unlock()
-		g.HealthChanged()
+		changed.Changed()
 	}
 	g.CDI = gate.Dir(filepath.Join(t.TempDir(), "cdi"))
 	if err := g.WatchHealthStatus(t.Context(), nil); err == nil {

@@ -3,12 +3,9 @@ package draplugin
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
-	"sync"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -27,6 +24,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/reconcile/ports"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -88,11 +86,12 @@ type Options struct {
 	// Patience bounds how long the preparation of a pod's claims waits for conditions
 	// that are temporary. Default 30 s: the kubelet gives up after 45.
 	Patience time.Duration
-	// Changed is called when a claim has been prepared or ended.
-	Changed func()
 	// Ports returns what is known of the ports of running pods, for the kubelet; nil
-	// reports none. HealthChanged is called when it has changed.
-	Ports func() []ports.Report
+	// reports none. PortsChanged changes with it.
+	Ports        func() []ports.Report
+	PortsChanged table.Source
+	// Registration is with the kubelet; New makes one if it is nil.
+	Registration *Registration
 	// CDI is the runtime's directory of CDI devices; with "" devices have no CDI device of
 	// their own.
 	CDI gate.Dir
@@ -104,12 +103,8 @@ type Options struct {
 type Plugin struct {
 	Options
 
-	calls  calls
-	health followers
-	began  time.Time // of Run
-
-	mu     sync.Mutex
-	helper *kubeletplugin.Helper
+	calls calls
+	began time.Time // of Run
 }
 
 var _ kubeletplugin.DRAPlugin = (*Plugin)(nil)
@@ -118,6 +113,12 @@ var _ kubeletplugin.DRAPlugin = (*Plugin)(nil)
 func New(o Options) *Plugin {
 	o.Patience = cmp.Or(o.Patience, 30*time.Second)
 	o.Discover = (&scans{list: o.Discover}).discover
+	if o.PortsChanged == nil {
+		o.PortsChanged = &table.Changes{}
+	}
+	if o.Registration == nil {
+		o.Registration = &Registration{}
+	}
 	return &Plugin{Options: o}
 }
 
@@ -175,9 +176,7 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 	if err != nil {
 		return fmt.Errorf("kubelet plugin: %w", err)
 	}
-	p.mu.Lock()
-	p.helper = helper
-	p.mu.Unlock()
+	p.Registration.helper.Set(helper)
 	defer helper.Stop()
 	if p.awaitRuntime(ctx) == nil {
 		if err := publish(ctx, helper); err != nil {
@@ -189,27 +188,8 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 	return nil
 }
 
-func (p *Plugin) serving() *kubeletplugin.Helper {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.helper
-}
-
 // Ready returns nil once kubelet has accepted the plugin.
-func (p *Plugin) Ready() error {
-	helper := p.serving()
-	if helper == nil {
-		return errors.New("kubelet plugin: not served yet")
-	}
-	status := helper.RegistrationStatus()
-	switch {
-	case status == nil:
-		return errors.New("kubelet plugin: kubelet has not registered it yet")
-	case !status.PluginRegistered:
-		return fmt.Errorf("kubelet plugin: kubelet refuses it: %s", status.Error)
-	}
-	return nil
-}
+func (p *Plugin) Ready() error { return p.Registration.Ready() }
 
 // PrepareResourceClaims implements kubeletplugin.DRAPlugin.
 func (p *Plugin) PrepareResourceClaims(ctx context.Context, all []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
@@ -220,7 +200,6 @@ func (p *Plugin) PrepareResourceClaims(ctx context.Context, all []*resourceapi.R
 		devices, err := p.prepare(ctx, rc)
 		out[rc.UID] = kubeletplugin.PrepareResult{Err: err, Devices: devices}
 	}
-	p.Changed()
 	return out, nil
 }
 
@@ -231,35 +210,10 @@ func (p *Plugin) UnprepareResourceClaims(ctx context.Context, all []kubeletplugi
 	for _, c := range all {
 		out[c.UID] = p.Keeper.Withdraw(ctx, c.UID)
 	}
-	p.Changed()
 	return out, nil
 }
 
 // HandleError implements kubeletplugin.DRAPlugin.
 func (p *Plugin) HandleError(_ context.Context, err error, msg string) {
 	p.Options.HandleError(err, msg)
-}
-
-// Refine writes what is known of the interfaces into the metadata that containers of the
-// claim see. It has to be called before the first of them is created: a container keeps the
-// file it was started with.
-func (p *Plugin) Refine(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error {
-	helper := p.serving()
-	if helper == nil {
-		return errors.New("kubelet plugin: not served yet")
-	}
-	of := map[string][]kubeletplugin.Device{}
-	var requests []string
-	for _, d := range describe(c, results) {
-		request, _, _ := strings.Cut(d.Requests[0], "/")
-		if of[request] == nil {
-			requests = append(requests, request)
-		}
-		of[request] = append(of[request], d)
-	}
-	var errs []error
-	for _, r := range requests {
-		errs = append(errs, helper.UpdateRequestMetadata(ctx, c.Namespace, c.Name, c.UID, of[r][0].Requests[0], of[r]))
-	}
-	return errors.Join(errs...)
 }

@@ -146,11 +146,11 @@ func newGiven(t *testing.T) *given {
 	}
 	g.Plugin = draplugin.New(draplugin.Options{
 		Store: g.store, Keeper: g, Cluster: g, Contracts: registry,
-		Discover: func() ([]inventory.Device, error) { return g.devices, nil },
-		Results:  func(reconcile.SandboxID) []topology.StepResult { return g.results },
-		Changed:  func() {}, HandleError: func(error, string) {},
-		Withdrawn: func(device string) bool { return g.withdrawnDevices[device] },
-		Log:       slog.New(g), Now: time.Now,
+		Discover:    func() ([]inventory.Device, error) { return g.devices, nil },
+		Results:     func(reconcile.SandboxID) []topology.StepResult { return g.results },
+		HandleError: func(error, string) {},
+		Withdrawn:   func(device string) bool { return g.withdrawnDevices[device] },
+		Log:         slog.New(g), Now: time.Now,
 	})
 	return g
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -57,14 +58,16 @@ type Options struct {
 	Contracts contract.Set
 	// Claims lists the claims of this node.
 	Claims func() []claims.Entry
-	// Apply gives a running claim the filters that Of returns, and reports whether they
-	// were others; see attachment.Keeper.
-	Apply    func(ctx context.Context, claim types.UID) (changed bool, err error)
+	// Topologies are those of the claims as they are in the cluster: nil for one that does not exist. Pods
+	// keep what the last labels of a topology mean.
+	Topologies table.Rows[string, *v1alpha1.NetworkTopology]
+	// WokenBy: claims were added, attached, released or removed, or the labels of the Node may have changed.
+	WokenBy  []table.Source
 	Reporter Reporter
 	// RuleOnPF returns the rule whose limit physical functions enforce for a sandbox, as
 	// ports.RuleOnPF. May be nil.
 	RuleOnPF func(id reconcile.SandboxID) string
-	// Missing is told by the engine where rules are not in place. May be nil.
+	// Missing learns from the engine where rules are not in place. May be nil.
 	Missing *Missing
 	Log     *slog.Logger
 	// Timeout bounds the update of one claim; default one minute.
@@ -97,7 +100,7 @@ const (
 // Follower knows the filters of this node's pods. It is safe for concurrent use.
 type Follower struct {
 	Options
-	wake    chan struct{}
+	wake    table.Wake
 	queue   workqueue.TypedRateLimitingInterface[types.UID]
 	reading sync.Mutex // held while objects are listed
 
@@ -114,7 +117,7 @@ type Follower struct {
 	behind   map[types.UID]bool
 	updating map[types.UID]bool
 	podsRead bool
-	node     string // what the Node said at the last call of NodeChanged; "" is nothing yet
+	node     string // what the Node said when it was last read; "" is nothing yet
 	reports  *nodereport.Writer
 }
 
@@ -134,10 +137,17 @@ type network struct {
 // New returns a Follower, which knows nothing until Run.
 func New(o Options) *Follower {
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
+	if o.Topologies == nil {
+		o.Topologies = &table.Table[string, *v1alpha1.NetworkTopology]{}
+	}
 	o.Pause = cmp.Or(o.Pause, time.Second)
 	o.Again = cmp.Or(o.Again, 30*time.Second)
+	by := append(slices.Clone(o.WokenBy), o.Topologies)
+	if o.Missing != nil {
+		by = append(by, o.Missing)
+	}
 	f := &Follower{
-		Options: o, wake: make(chan struct{}, 1),
+		Options: o, wake: table.Woken(by...),
 		queue:    workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](retryFirst, retryMost)),
 		compiler: qos.NewCompiler(), namespaces: map[string]*namespace{}, pods: map[types.NamespacedName]podLabels{},
 		topologies: map[string]*network{}, claims: map[types.UID]*claims.Claim{}, updated: map[types.UID]time.Time{}, failures: map[types.UID]failure{},
@@ -150,18 +160,8 @@ func New(o Options) *Follower {
 	return f
 }
 
-// Changed is called when claims were added or removed.
-func (f *Follower) Changed() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
-}
-
-// NodeChanged is called when labels of the Node may have changed.
-func (f *Follower) NodeChanged() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// readNode queues all claims if the Node switches enforcement on or off. The caller holds mu.
+func (f *Follower) readNode() {
 	said := "on"
 	switch off, known := f.off(); {
 	case !known:
@@ -187,24 +187,19 @@ func (f *Follower) off() (off, known bool) {
 	return labels[LabelNode] == Disabled, known
 }
 
-// PodsChanged is called when a claim was attached or released.
-func (f *Follower) PodsChanged() { f.reports.Changed() }
-
-// Topology is called with a topology when it is first known and whenever it changes; nil if
-// there is none of the name. Pods keep what its last labels mean.
-func (f *Follower) Topology(name string, o *v1alpha1.NetworkTopology) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// readTopology takes what is known of a topology, if anything. The caller holds mu.
+func (f *Follower) readTopology(name string) {
+	o, known := f.Topologies.Get(name)
 	n := f.topologies[name]
 	first := n == nil
-	if first {
+	switch {
+	case !known, !first && (o == nil || n.uid == o.UID && maps.Equal(n.labels, o.Labels)):
+		return
+	case first:
 		n = &network{}
 		f.topologies[name] = n
 	}
 	if o != nil {
-		if !first && n.uid == o.UID && maps.Equal(n.labels, o.Labels) {
-			return
-		}
 		n.uid, n.labels = o.UID, o.Labels
 	}
 	for _, c := range f.claims {
@@ -237,7 +232,7 @@ func (f *Follower) Known(namespace string, pod claims.Pod) error {
 			f.namespaces[namespace] = n
 		}
 		n.until = f.Now().Add(leaseFor)
-		f.Changed()
+		f.wake.Now()
 		return err
 	}
 	return nil
@@ -402,6 +397,32 @@ func (f *Follower) enqueueNamespace(name string) {
 	}
 }
 
+// Updates gives running claims the filters that a Follower knows, when these have changed.
+type Updates struct {
+	of    *Follower
+	apply func(ctx context.Context, claim types.UID) (changed bool, err error)
+}
+
+// Updates returns the updates of the Follower's claims. apply gives a running claim the filters that Of
+// returns, and reports whether they were others; see attachment.Keeper.
+func (f *Follower) Updates(apply func(ctx context.Context, claim types.UID) (changed bool, err error)) *Updates {
+	return &Updates{f, apply}
+}
+
+// Run runs until ctx ends, once.
+func (u *Updates) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer context.AfterFunc(ctx, u.of.queue.ShutDown)()
+	for range workers {
+		wg.Go(func() {
+			for u.next(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+}
+
 // Run runs until ctx ends.
 func (f *Follower) Run(ctx context.Context) {
 	var wg sync.WaitGroup
@@ -410,13 +431,6 @@ func (f *Follower) Run(ctx context.Context) {
 		wg.Go(func() { f.followPods(ctx) })
 		wg.Go(func() { f.reports.Run(ctx) })
 	}
-	for range workers {
-		wg.Go(func() {
-			for f.next(ctx) {
-			}
-		})
-	}
-	defer f.queue.ShutDown()
 	for {
 		soonest := f.follow(ctx, &wg)
 		if f.Client == nil { // a pod that starts from now on has no filters
@@ -469,6 +483,10 @@ func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) time.Duration
 	}
 	f.reports.Changed()
 	maps.DeleteFunc(f.topologies, func(name string, _ *network) bool { return !used[name] })
+	f.readNode()
+	for name := range used {
+		f.readTopology(name)
+	}
 	if f.Client == nil {
 		return 0
 	}
@@ -497,7 +515,8 @@ func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) time.Duration
 }
 
 // next updates one claim; false when Run is to end.
-func (f *Follower) next(ctx context.Context) bool {
+func (u *Updates) next(ctx context.Context) bool {
+	f := u.of
 	uid, stopped := f.queue.Get()
 	if stopped {
 		return false
@@ -524,7 +543,7 @@ func (f *Follower) next(ctx context.Context) bool {
 	}
 	within, cancel := context.WithTimeout(ctx, f.Timeout)
 	defer cancel()
-	changed, err := f.Apply(within, uid)
+	changed, err := u.apply(within, uid)
 	f.finish(c, changed, err)
 	switch {
 	case err == nil || fault.Of(err) == fault.Invalid || fault.Of(err) == fault.Unsupported:

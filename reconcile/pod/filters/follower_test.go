@@ -20,6 +20,7 @@ import (
 
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/filters"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -54,24 +55,26 @@ func TestNotEnforced(t *testing.T) {
 		entries := []claims.Entry{{Claim: claims.Claim{UID: "a", Namespace: "ns", Name: "a"}}, {Claim: claims.Claim{UID: "b", Namespace: "ns", Name: "b"}}}
 		var applied []types.UID
 		heard := &reports{}
+		var recorded table.Changes
 		f := filters.New(filters.Options{
 			Claims: func() []claims.Entry {
 				mu.Lock()
 				defer mu.Unlock()
 				return slices.Clone(entries)
 			},
-			Apply: func(_ context.Context, uid types.UID) (bool, error) {
-				mu.Lock()
-				defer mu.Unlock()
-				applied = append(applied, uid)
-				if uid == "b" && len(applied) < 5 {
-					return false, fault.New(fault.NotReady, errors.New("the disk is full"))
-				}
-				return true, nil
-			},
+			WokenBy:  []table.Source{&recorded},
 			Reporter: heard, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: time.Now,
 		})
 		go f.Run(ctx)
+		go f.Updates(func(_ context.Context, uid types.UID) (bool, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			applied = append(applied, uid)
+			if uid == "b" && len(applied) < 5 {
+				return false, fault.New(fault.NotReady, errors.New("the disk is full"))
+			}
+			return true, nil
+		}).Run(ctx)
 		time.Sleep(time.Minute)
 		mu.Lock()
 		slices.Sort(applied)
@@ -86,7 +89,7 @@ func TestNotEnforced(t *testing.T) {
 			t.Errorf("reported %q, want %q", heard.said, want)
 		}
 		heard.mu.Unlock()
-		f.Changed()
+		recorded.Changed()
 		time.Sleep(time.Minute)
 		mu.Lock()
 		defer mu.Unlock()
@@ -115,6 +118,7 @@ func TestSwitchedOffOnNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	var node atomic.Pointer[map[string]string]
+	var labels table.Changes
 	applied := make(chan types.UID, 100)
 	entry := claims.Entry{Claim: claims.Claim{UID: "a", Namespace: "ns", Name: "a", Topologies: []claims.Topology{{}}}}
 	f := filters.New(filters.Options{
@@ -126,7 +130,7 @@ func TestSwitchedOffOnNode(t *testing.T) {
 			return nil, false
 		},
 		Claims:   func() []claims.Entry { return []claims.Entry{entry} },
-		Apply:    func(_ context.Context, uid types.UID) (bool, error) { applied <- uid; return true, nil },
+		WokenBy:  []table.Source{&labels},
 		Reporter: &reports{}, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: time.Now,
 	})
 	refused := func(why string) {
@@ -139,7 +143,7 @@ func TestSwitchedOffOnNode(t *testing.T) {
 	}
 	refused(`the labels of node "n1" are not known yet`)
 	node.Store(&map[string]string{filters.LabelNode: "enabled"})
-	f.NodeChanged()
+	labels.Changed()
 	refused(`the NetworkQoS objects of namespace "ns" are not known`)
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -147,8 +151,11 @@ func TestSwitchedOffOnNode(t *testing.T) {
 	defer running.Wait()
 	defer stop()
 	node.Store(&map[string]string{filters.LabelNode: filters.Disabled})
-	f.NodeChanged()
+	labels.Changed()
 	running.Go(func() { f.Run(ctx) })
+	running.Go(func() {
+		f.Updates(func(_ context.Context, uid types.UID) (bool, error) { applied <- uid; return true, nil }).Run(ctx)
+	})
 	select {
 	case uid := <-applied:
 		if uid != "a" {
@@ -164,6 +171,6 @@ func TestSwitchedOffOnNode(t *testing.T) {
 		t.Errorf("switched off: %v", err)
 	}
 	node.Store(&map[string]string{})
-	f.NodeChanged()
+	labels.Changed()
 	refused(`the NetworkQoS objects of namespace "ns" are not known`)
 }

@@ -8,22 +8,23 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/table"
 )
 
 // Missing knows in which sandboxes the kernel, or OVN, does not have the rules of NetworkQoS objects: somebody has removed
 // them, and they are only observed, cannot be restored, or are removed after each repair. It is a recorder of the engine
-// and of the loop.
+// and of the loop, and changes with what it knows.
 type Missing struct {
-	changed func()
+	table.Changes
 
 	mu    sync.Mutex
 	of    map[reconcile.SandboxID]map[string]string // what the last pass has found, by rule; "" is of all rules
 	again map[reconcile.SandboxID]string            // what another writer changes back
 }
 
-// NewMissing returns a Missing that knows of nothing. changed is called when that changes; it must not block.
-func NewMissing(changed func()) *Missing {
-	return &Missing{changed: changed, of: map[reconcile.SandboxID]map[string]string{}, again: map[reconcile.SandboxID]string{}}
+// NewMissing returns a Missing that knows of nothing.
+func NewMissing() *Missing {
+	return &Missing{of: map[reconcile.SandboxID]map[string]string{}, again: map[reconcile.SandboxID]string{}}
 }
 
 // enforces reports whether rules are not in place while an object of a sandbox differs.
@@ -77,7 +78,7 @@ func (m *Missing) Contended(id reconcile.SandboxID, _ string, contended []reconc
 	}
 	m.mu.Unlock()
 	if !same {
-		m.changed()
+		m.Changed()
 	}
 }
 
@@ -95,7 +96,7 @@ func (m *Missing) set(id reconcile.SandboxID, of map[string]string) {
 	}
 	m.mu.Unlock()
 	if !same {
-		m.changed()
+		m.Changed()
 	}
 }
 

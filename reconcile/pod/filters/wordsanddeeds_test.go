@@ -89,6 +89,7 @@ type told struct {
 	engine   *reconcile.Reconciler
 	keeper   *attachment.Keeper
 	follower *Follower
+	updates  *Updates
 	reporter claimstatus.Claims
 	kube     *kubernetes.Clientset
 	objects  *namespace
@@ -138,7 +139,7 @@ func newTold(t *testing.T, policy v1alpha1.DriftPolicy) *told {
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	n.reporter = claimstatus.Claims{To: claimstatus.New(claimstatus.Options{Client: kube, Log: quiet, Settle: time.Nanosecond}), Contracts: registry}
 	n.follower, n.objects = crowded(t, 0)
-	n.follower.Missing = NewMissing(n.follower.PodsChanged)
+	n.follower.Missing = NewMissing()
 	drift := claimstatus.NewDriftReport(claimstatus.DriftOptions{
 		Reporter: n.reporter.To, Record: j.Get,
 		Claim: func(uid types.UID) (claims.Claim, bool) { e, known, _ := store.Get(uid); return e.Claim, known },
@@ -156,7 +157,8 @@ func newTold(t *testing.T, policy v1alpha1.DriftPolicy) *told {
 		Follow:   func(context.Context, *claims.Topology, *v1alpha1.NetworkTopology) error { return nil },
 		Filters:  n.follower.Of,
 	})
-	n.follower.Contracts, n.follower.Reporter, n.follower.Apply = registry, n.reporter, n.keeper.Refilter
+	n.follower.Contracts, n.follower.Reporter = registry, n.reporter
+	n.updates = n.follower.Updates(n.keeper.Refilter)
 	n.follower.Claims = func() []claims.Entry { all, _ := store.List(); return all }
 	n.follower.Pause, n.follower.podsRead = time.Nanosecond, true
 	n.follower.pods[types.NamespacedName{Namespace: "ns", Name: "p"}] = podLabels{"u", nil}
@@ -164,7 +166,7 @@ func newTold(t *testing.T, policy v1alpha1.DriftPolicy) *told {
 	n.topology = &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "rail", UID: "t", Generation: 1, Labels: map[string]string{"rail": "storage"}}}
 	n.topology.Spec.DriftPolicy = policy
 	n.mtu(mtuBefore)
-	n.follower.Topology("rail", n.topology)
+	n.follower.topologies["rail"] = &network{n.topology.UID, n.topology.Labels}
 	n.rule(1, 1)
 	n.allocate()
 	if err := store.Put(claims.Claim{
@@ -235,7 +237,7 @@ networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySele
 func (n *told) refiltered() {
 	n.t.Helper()
 	for n.follower.queue.Len() > 0 || len(n.follower.behind) > 0 && n.follower.behind["c"] {
-		n.follower.next(n.t.Context())
+		n.updates.next(n.t.Context())
 	}
 }
 
@@ -494,7 +496,7 @@ func TestWordsAndDeeds(t *testing.T) {
 		{"another rule, which the kernel refuses", v1alpha1.Repair, func(n *told) {
 			n.refuses(netstate.KindFilter)
 			n.rule(2, 2)
-			n.follower.next(n.t.Context())
+			n.updates.next(n.t.Context())
 		}, false, "ResourceClaim InSync"}, // it compares with the rules that the pod has been given
 		{"an edit", v1alpha1.Repair, func(n *told) { n.edited(1300) }, true, ""},
 		{"an edit that the kernel refuses", v1alpha1.Repair, func(n *told) {

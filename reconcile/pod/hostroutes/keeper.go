@@ -18,6 +18,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/excerpt"
@@ -75,8 +76,11 @@ type Options struct {
 	Watch func(changed, failed func()) (io.Closer, error)
 	// Claims lists the claims of this node.
 	Claims func() []claims.Entry
-	// Published is called when HostAddresses returns something else than before.
-	Published func()
+	// WokenBy: claims were added or removed, or PodNetwork returns something else.
+	WokenBy []table.Source
+	// Addresses is where the Keeper writes the addresses that the node publishes in its leases. New
+	// makes it if it is nil.
+	Addresses *Addresses
 	Log       *slog.Logger
 	// Resync is the interval of comparisons without any cause; default 30 s.
 	Resync time.Duration
@@ -99,7 +103,7 @@ const (
 // Keeper keeps the routes of one node. It is safe for concurrent use.
 type Keeper struct {
 	Options
-	wake chan struct{}
+	wake table.Wake
 
 	// Used by Run alone.
 	decoded  map[types.UID]decoded // by UID of a topology
@@ -114,13 +118,10 @@ type Keeper struct {
 
 	unwatched atomic.Bool // the watch has failed
 
-	mu     sync.Mutex
-	state  State
-	ready  map[Need]bool // those for which all that can be set is set
-	own    map[string][]v1alpha1.HostAddress
-	unsure map[string]bool // pools with a need that was never found
-	passed bool
-	done   chan struct{} // closed after the next pass
+	mu    sync.Mutex
+	state State
+	ready map[Need]bool // those for which all that can be set is set
+	done  chan struct{} // closed after the next pass
 }
 
 // decoded are the needs of one generation of a topology.
@@ -140,20 +141,15 @@ type State struct {
 // New returns a Keeper, which changes nothing until Run.
 func New(o Options) *Keeper {
 	o.Resync = cmp.Or(o.Resync, 30*time.Second)
+	if o.Addresses == nil {
+		o.Addresses = &Addresses{}
+	}
 	if o.PodNetwork == nil {
 		o.PodNetwork = func() PodNetwork { return PodNetwork{Known: true} }
 	}
 	return &Keeper{
-		Options: o, wake: make(chan struct{}, 1), decoded: map[types.UID]decoded{}, places: map[Need][]site{}, ready: map[Need]bool{},
-		own: map[string][]v1alpha1.HostAddress{}, done: make(chan struct{}),
-	}
-}
-
-// Changed is called when claims were added or removed, or pools changed.
-func (k *Keeper) Changed() {
-	select {
-	case k.wake <- struct{}{}:
-	default:
+		Options: o, wake: table.Woken(o.WokenBy...), decoded: map[types.UID]decoded{}, places: map[Need][]site{}, ready: map[Need]bool{},
+		done: make(chan struct{}),
 	}
 }
 
@@ -162,14 +158,6 @@ func (k *Keeper) State() State {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.state
-}
-
-// HostAddresses returns what the node publishes in its leases of a pool; false while that is
-// not known.
-func (k *Keeper) HostAddresses(pool string) ([]v1alpha1.HostAddress, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.own[pool], k.passed && !k.unsure[pool]
 }
 
 // Await waits until the host has the routes that the pod of a claim needs for a topology, as far
@@ -193,7 +181,7 @@ func (k *Keeper) Await(ctx context.Context, c *claims.Topology) error {
 		if missing < 0 {
 			return nil
 		}
-		k.Changed()
+		k.wake.Now()
 		select {
 		case <-done:
 		case <-ctx.Done():
@@ -308,7 +296,7 @@ func (k *Keeper) pass(ctx context.Context) error {
 		k.unwatch()
 	}
 	if needed && k.watched == nil {
-		w, err := k.Watch(k.Changed, func() { k.unwatched.Store(true); k.Changed() })
+		w, err := k.Watch(k.wake.Now, func() { k.unwatched.Store(true); k.wake.Now() })
 		if err != nil {
 			errs = append(errs, fmt.Errorf("watch the host: %w", err))
 		} else {
@@ -320,7 +308,7 @@ func (k *Keeper) pass(ctx context.Context) error {
 		names = append(names, n.Pool)
 	}
 	names = slices.Compact(names)
-	k.Leases.Follow(ctx, names, k.Changed)
+	k.Leases.Follow(ctx, names, k.wake.Now)
 	pools, unknown := k.pools(names)
 	places, lost := map[Need][]site{}, map[string]bool{}
 	var sites []site
@@ -426,7 +414,7 @@ type podRoutes struct {
 // toPods returns what the node's own pods need.
 func (k *Keeper) toPods(ctx context.Context, network PodNetwork) (podRoutes, error) {
 	if k.Nodes != nil {
-		k.Nodes.Follow(ctx, network.Used, k.Changed)
+		k.Nodes.Follow(ctx, network.Used, k.wake.Now)
 	}
 	if !network.Used {
 		k.tell(nil)
@@ -537,12 +525,9 @@ func (k *Keeper) publish(sites []site, unsure map[string]bool) {
 			now[s.pool] = append(of, h)
 		}
 	}
-	k.mu.Lock()
-	changed := !k.passed || !maps.Equal(k.unsure, unsure) || !maps.EqualFunc(k.own, now, slices.Equal[[]v1alpha1.HostAddress])
-	k.own, k.unsure, k.passed = now, unsure, true
-	k.mu.Unlock()
-	if changed && k.Published != nil {
-		k.Published()
+	before, passed := k.Addresses.found.Get()
+	if !passed || !maps.Equal(before.unsure, unsure) || !maps.EqualFunc(before.own, now, slices.Equal[[]v1alpha1.HostAddress]) {
+		k.Addresses.found.Set(found{now, unsure})
 	}
 }
 

@@ -225,25 +225,27 @@ func TestTrimNode(t *testing.T) {
 	}
 }
 
-// table is what a kernel has of our tables, for tests of decisions.
-type table struct {
+// hostTable is what a kernel has of our tables, for tests of decisions.
+type hostTable struct {
 	addresses []netstate.Addr
 	routes    map[netstate.Key]netstate.Route
 	rules     map[netstate.Key]netstate.Rule
 	failing   error // of Addresses
 }
 
-func (h *table) OnNetwork(context.Context, netip.Prefix) (link string, a netip.Addr, ok bool, err error) {
+func (h *hostTable) OnNetwork(context.Context, netip.Prefix) (link string, a netip.Addr, ok bool, err error) {
 	return "", a, false, nil
 }
 
-func (h *table) Master(context.Context, string) (link string, addresses []netip.Prefix, err error) {
+func (h *hostTable) Master(context.Context, string) (link string, addresses []netip.Prefix, err error) {
 	return "", nil, nil
 }
 
-func (h *table) Addresses(context.Context) ([]netstate.Addr, error) { return h.addresses, h.failing }
+func (h *hostTable) Addresses(context.Context) ([]netstate.Addr, error) {
+	return h.addresses, h.failing
+}
 
-func (h *table) Table(context.Context) (routes []netstate.Route, rules []netstate.Rule, err error) {
+func (h *hostTable) Table(context.Context) (routes []netstate.Route, rules []netstate.Rule, err error) {
 	for _, r := range h.routes {
 		routes = append(routes, r)
 	}
@@ -253,7 +255,7 @@ func (h *table) Table(context.Context) (routes []netstate.Route, rules []netstat
 	return routes, rules, nil
 }
 
-func (h *table) ApplyTable(_ context.Context, changes []netstate.Change) error {
+func (h *hostTable) ApplyTable(_ context.Context, changes []netstate.Change) error {
 	for _, c := range changes {
 		switch o := c.Object().(type) {
 		case netstate.Route:
@@ -293,7 +295,7 @@ func (c closer) Close() error { c(); return nil }
 
 // TestPodRoutesFailSafe: what is there stays until it is known that it is not needed, and goes then.
 func TestPodRoutesFailSafe(t *testing.T) {
-	h := &table{routes: map[netstate.Key]netstate.Route{}, rules: map[netstate.Key]netstate.Rule{}}
+	h := &hostTable{routes: map[netstate.Key]netstate.Route{}, rules: map[netstate.Key]netstate.Rule{}}
 	for _, a := range hostAt() {
 		h.addresses = append(h.addresses, netstate.Addr{Link: a.link, Address: a.at.String()})
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -61,7 +62,7 @@ func TestUsesPodCIDRs(t *testing.T) {
 	}
 	podCIDRs := []string{"10.244.1.0/24"}
 	o := FollowerOptions{
-		NodeName: "n", Contracts: reg, File: filepath.Join(t.TempDir(), "primary"), Changed: func() {}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		NodeName: "n", Contracts: reg, File: filepath.Join(t.TempDir(), "primary"), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Node: func() (map[string]string, []string, bool) { return nil, podCIDRs, true },
 	}
 	f := NewFollower(o)
@@ -167,9 +168,10 @@ func TestDecidesQuietly(t *testing.T) {
 	var out strings.Builder
 	changed := 0
 	f := NewFollower(FollowerOptions{
-		NodeName: "n", Contracts: reg, File: filepath.Join(t.TempDir(), "none", "primary"), Changed: func() { changed++ }, Log: slog.New(slog.NewTextHandler(&out, nil)),
+		NodeName: "n", Contracts: reg, File: filepath.Join(t.TempDir(), "none", "primary"), Log: slog.New(slog.NewTextHandler(&out, nil)),
 		Node: func() (map[string]string, []string, bool) { return nil, []string{"10.244.1.0/24"}, true },
 	})
+	decided := table.Woken(&f.Decided)
 	object := func(text string) *unstructured.Unstructured {
 		u := &unstructured.Unstructured{}
 		if err := json.Unmarshal([]byte(text), &u.Object); err != nil {
@@ -189,6 +191,11 @@ func TestDecidesQuietly(t *testing.T) {
 			}
 			good.SetResourceVersion(fmt.Sprint(i))
 			f.decide(t.Context(), []any{good, broken})
+			select {
+			case <-decided:
+				changed++
+			default:
+			}
 		}
 		if n := strings.Count(out.String(), "\n"); n != lines || changed != changes {
 			t.Errorf("%s: %d lines and %d changes, want %d and %d:\n%.500s", what, n, changed, lines, changes, out.String())

@@ -29,6 +29,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/validity"
@@ -52,16 +53,16 @@ type FollowerOptions struct {
 	TranslateBridged func() error
 	// ClusterCIDRs are in Network.
 	ClusterCIDRs []netip.Prefix
-	// Changed is called after each decision that differs from the one before. It must not block.
-	Changed func()
-	Log     *slog.Logger
+	Log          *slog.Logger
 }
 
 // Follower knows which topology is the own network of the node's pods.
 type Follower struct {
 	FollowerOptions
-	wake chan struct{}
-	said map[string]bool // what was logged in the last call of decide
+	// Decided changes after each decision that differs from the one before.
+	Decided table.Changes
+	wake    table.Wake
+	said    map[string]bool // what was logged in the last call of decide
 
 	mu       sync.Mutex
 	decided  bool // once, perhaps by an earlier process
@@ -82,7 +83,7 @@ type decision struct {
 
 // NewFollower returns a Follower that knows what an earlier process has decided.
 func NewFollower(o FollowerOptions) *Follower {
-	f := &Follower{FollowerOptions: o, wake: make(chan struct{}, 1), why: errors.New("which NetworkTopology is the network of pods is not known yet: the API server has not answered")}
+	f := &Follower{FollowerOptions: o, wake: make(table.Wake, 1), why: errors.New("which NetworkTopology is the network of pods is not known yet: the API server has not answered")}
 	var d decision
 	switch err := f.load(&d); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -159,12 +160,7 @@ func (f *Follower) Run(ctx context.Context) {
 		// The others are many, and their status changes often.
 		o.FieldSelector = fields.OneTermEqualSelector("spec.role", string(v1alpha1.Primary)).String()
 	}).Informer()
-	poke := func(any) {
-		select {
-		case f.wake <- struct{}{}:
-		default:
-		}
-	}
+	poke := func(any) { f.wake.Now() }
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: poke, DeleteFunc: poke, UpdateFunc: func(_, o any) { poke(o) }})
 	if err != nil {
 		f.Log.Error("cannot watch the topologies of role primary", "error", err)
@@ -241,7 +237,7 @@ func (f *Follower) decide(ctx context.Context, objects []any) {
 	}
 	f.take(ctx, d)
 	f.translate()
-	f.Changed()
+	f.Decided.Changed()
 }
 
 // Selects reports whether a topology with a role selects a node with these labels.

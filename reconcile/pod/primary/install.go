@@ -16,6 +16,7 @@ import (
 
 	"github.com/plumbline/plumbline/reconcile/pod/loopback"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
+	"github.com/plumbline/plumbline/reconcile/table"
 )
 
 // InstallerOptions are the settings of an Installer.
@@ -35,14 +36,16 @@ type InstallerOptions struct {
 	Leads func() bool
 	// LastEnded is when the runtime has last ended a pod, or the process began.
 	LastEnded func() time.Time
-	Log       *slog.Logger
-	Now       func() time.Time
+	// WokenBy changes when Ready or Selected may return something else.
+	WokenBy []table.Source
+	Log     *slog.Logger
+	Now     func() time.Time
 }
 
 // Installer keeps the plugin and its configuration where the container runtime finds them.
 type Installer struct {
 	InstallerOptions
-	wake chan struct{}
+	wake table.Wake
 
 	verified os.FileInfo // the installed program, as it was compared
 	said     string
@@ -50,15 +53,7 @@ type Installer struct {
 
 // NewInstaller returns an Installer.
 func NewInstaller(o InstallerOptions) *Installer {
-	return &Installer{InstallerOptions: o, wake: make(chan struct{}, 1)}
-}
-
-// Changed is called when Ready, Selected or InUse may return something else.
-func (i *Installer) Changed() {
-	select {
-	case i.wake <- struct{}{}:
-	default:
-	}
+	return &Installer{InstallerOptions: o, wake: table.Woken(o.WokenBy...)}
 }
 
 // reinstall is how often the files are compared: another program may remove them.

@@ -22,6 +22,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -49,10 +50,12 @@ type Options struct {
 	// Update applies a generation to a claim; see attachment.Keeper.
 	Update   func(ctx context.Context, claim types.UID, o *v1alpha1.NetworkTopology) error
 	Reporter Reporter
-	// Observed is called with each version of a topology that claims of this node use, and
-	// with nil when there is none of the name. May be nil.
-	Observed func(name string, o *v1alpha1.NetworkTopology)
-	Log      *slog.Logger
+	// Recorded changes when claims were added or removed. May be nil.
+	Recorded table.Source
+	// Topologies is where the Follower writes the topologies that claims of this node use, as they are
+	// in the cluster: nil for one that does not exist. New makes it if it is nil.
+	Topologies *table.Table[string, *v1alpha1.NetworkTopology]
+	Log        *slog.Logger
 	// Timeout bounds the update of one claim; default one minute.
 	Timeout time.Duration
 	// Again is the time after which an update that failed for now is retried; default
@@ -68,10 +71,7 @@ const retryMax = 5 * time.Minute
 // Follower applies edits of topologies to the claims of one node.
 type Follower struct {
 	Options
-	wake chan struct{}
-
-	mu      sync.Mutex
-	objects map[string]*v1alpha1.NetworkTopology // by name, as last seen
+	wake table.Wake
 
 	reported map[key]verdict // of Run alone
 }
@@ -120,15 +120,10 @@ var ofNode = []error{
 func New(o Options) *Follower {
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	o.Again = cmp.Or(o.Again, 10*time.Second)
-	return &Follower{Options: o, wake: make(chan struct{}, 1), objects: map[string]*v1alpha1.NetworkTopology{}, reported: map[key]verdict{}}
-}
-
-// Changed is called when claims were added or removed.
-func (f *Follower) Changed() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
+	if o.Topologies == nil {
+		o.Topologies = &table.Table[string, *v1alpha1.NetworkTopology]{}
 	}
+	return &Follower{Options: o, wake: table.Woken(o.Topologies, o.Recorded), reported: map[key]verdict{}}
 }
 
 // Run runs until ctx ends. An update in progress is rolled back then.
@@ -155,7 +150,7 @@ func (f *Follower) Run(ctx context.Context) {
 			if !names[name] {
 				stop()
 				delete(watched, name)
-				f.observe(name, nil)
+				f.Topologies.Delete(name)
 			}
 		}
 		next := 6 * f.Again
@@ -200,10 +195,10 @@ func (f *Follower) watch(ctx context.Context, name string) {
 			f.Log.Error("cannot watch a topology", "topology", name, "error", err)
 			return
 		}
-		f.observe(name, o)
+		f.Topologies.Put(name, o)
 	}
 	if _, err := one.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: take, UpdateFunc: func(_, v any) { take(v) }, DeleteFunc: func(any) { f.observe(name, nil) },
+		AddFunc: take, UpdateFunc: func(_, v any) { take(v) }, DeleteFunc: func(any) { f.Topologies.Put(name, nil) },
 	}); err != nil {
 		f.Log.Error("cannot watch a topology", "topology", name, "error", err)
 		return
@@ -212,31 +207,15 @@ func (f *Follower) watch(ctx context.Context, name string) {
 	defer wg.Wait()
 	wg.Go(func() {
 		if cache.WaitForCacheSync(ctx.Done(), one.HasSynced) && len(one.GetStore().ListKeys()) == 0 {
-			f.observe(name, nil)
+			f.Topologies.Put(name, nil)
 		}
 	})
 	one.RunWithContext(ctx)
 }
 
-// observe stores the current topology; nil if it no longer exists.
-func (f *Follower) observe(name string, o *v1alpha1.NetworkTopology) {
-	f.mu.Lock()
-	f.objects[name] = o
-	if o == nil {
-		delete(f.objects, name)
-	}
-	f.mu.Unlock()
-	if f.Observed != nil {
-		f.Observed(name, o)
-	}
-	f.Changed()
-}
-
 // eligible returns a topology if the rollout has reached this node.
 func (f *Follower) eligible(name string) *v1alpha1.NetworkTopology {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if o := f.objects[name]; o != nil && Named(o, f.NodeName) {
+	if o, _ := f.Topologies.Get(name); o != nil && Named(o, f.NodeName) {
 		return o
 	}
 	return nil

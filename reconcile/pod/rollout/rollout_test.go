@@ -336,24 +336,24 @@ func TestPass(t *testing.T) {
 		n.want("a runs 1", "b runs 1") // an earlier agent may not have reported it
 		o := pair(2)
 		o.Status.Rollout.Nodes = nil
-		n.observe("pair", o)
+		n.Topologies.Put("pair", o)
 		n.want()
-		n.observe("pair", pair(2))
+		n.Topologies.Put("pair", pair(2))
 		n.want("update a to 2", "a runs 2", "update b to 2", "b runs 2")
 		n.want()
-		n.observe("pair", nil)
+		n.Topologies.Put("pair", nil)
 		n.want()
 	})
 	t.Run("a failure", func(t *testing.T) {
 		n := newNode(t, "a", "b")
 		n.want("a runs 1", "b runs 1")
 		n.fails["a"] = fault.New(fault.Unsupported, errors.New("no"))
-		n.observe("pair", pair(2))
+		n.Topologies.Put("pair", pair(2))
 		n.want("a failed at 1, not 2", "update b to 2", "b runs 2")
 		n.want()
 		n.fails["a"] = nil
 		n.want() // already reported
-		n.observe("pair", pair(3))
+		n.Topologies.Put("pair", pair(3))
 		n.want("update a to 3", "a runs 3", "update b to 3", "b runs 3")
 	})
 	t.Run("what fails", func(t *testing.T) {
@@ -365,7 +365,7 @@ func TestPass(t *testing.T) {
 			n := newNode(t, "a", "b")
 			n.want("a runs 1", "b runs 1")
 			n.fails["a"] = err
-			n.observe("pair", pair(2))
+			n.Topologies.Put("pair", pair(2))
 			n.want("a failed at 1, not 2", "update b to 2", "b runs 2")
 			n.want()
 		}
@@ -382,7 +382,7 @@ func TestPass(t *testing.T) {
 				n := newNode(t, "a", "b")
 				n.want("a runs 1", "b runs 1")
 				n.fails["a"] = err
-				n.observe("pair", pair(2))
+				n.Topologies.Put("pair", pair(2))
 				n.want("a delayed at 1, not 2: attempt 1", "update b to 2", "b runs 2")
 				n.want()
 				time.Sleep(10 * time.Second)
@@ -393,7 +393,7 @@ func TestPass(t *testing.T) {
 				n.fails["a"] = nil
 				n.want("update a to 2", "a runs 2")
 				n.fails["a"] = err
-				n.observe("pair", pair(3))
+				n.Topologies.Put("pair", pair(3))
 				n.want("a delayed at 2, not 3: attempt 1", "update b to 3", "b runs 3")
 			}
 		})
@@ -402,7 +402,7 @@ func TestPass(t *testing.T) {
 		n := newNode(t, "a", "b")
 		n.want("a runs 1", "b runs 1")
 		n.fails["a"] = &HeldBack{"vf2", errors.New("no device")}
-		n.observe("pair", pair(2))
+		n.Topologies.Put("pair", pair(2))
 		n.want("a held back at 1, not 2", "update b to 2", "b runs 2")
 		n.want()
 		n.fails["a"] = nil // now the devices fit
@@ -413,7 +413,7 @@ func TestPass(t *testing.T) {
 		n.want("a runs 1", "b runs 1")
 		n.fails["a"] = fault.New(fault.Gone, errors.New("has ended"))
 		n.entries[1].In[0].Phase = claims.Released
-		n.observe("pair", pair(2))
+		n.Topologies.Put("pair", pair(2))
 		n.want("update b to 2") // for the next pod of the claim; nothing runs
 	})
 	t.Run("another topology of the name", func(t *testing.T) {
@@ -421,13 +421,13 @@ func TestPass(t *testing.T) {
 		n.want("a runs 1")
 		o := pair(2)
 		o.UID = "other"
-		n.observe("pair", o)
+		n.Topologies.Put("pair", o)
 		n.want()
 	})
 	t.Run("the agent stops", func(t *testing.T) {
 		n := newNode(t, "a")
 		n.want("a runs 1")
-		n.observe("pair", pair(2))
+		n.Topologies.Put("pair", pair(2))
 		ctx, cancel := context.WithCancel(t.Context())
 		n.Update = func(ctx context.Context, _ types.UID, _ *v1alpha1.NetworkTopology) error {
 			cancel()
