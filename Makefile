@@ -265,11 +265,16 @@ bench-throughput: ## benchmark between two nodes: pods beside hosts, and routes 
 # --- Keeping it in order ----------------------------------------------------------
 
 .PHONY: lint
-lint: lint-selftest ## golangci-lint and shellcheck
+lint: lint-selftest ## golangci-lint, types on the other architecture, and shellcheck
 	@. .ci/lib
 	begin 'golangci-lint'
 	$(BIN)/golangci-lint run ./...
 	end
+	for architecture in $(filter-out $(shell $(GO) env GOARCH),amd64 arm64); do
+		begin "types on $$architecture"
+		$(GO) run ./.ci/architectures $$architecture
+		end
+	done
 	if need shellcheck shellcheck; then
 		begin 'shellcheck'
 		git grep -lE '^#!/bin/(ba)?sh' | xargs shellcheck .ci/lib
@@ -279,6 +284,7 @@ lint: lint-selftest ## golangci-lint and shellcheck
 .PHONY: lint-selftest
 lint-selftest: $(BIN)/golangci-lint ## check that each lint rule of ours finds what it forbids
 	@.ci/lint/run $<
+	{ ! $(GO) run ./.ci/architectures arm64 .ci/architectures/testdata 2>&1; } | grep -q 'arm64.go.*overflows'
 
 .PHONY: vulncheck
 # The database cannot be had without the network, and changes daily.

@@ -1,0 +1,2 @@
+// Package test type-checks on each architecture but one.
+package test

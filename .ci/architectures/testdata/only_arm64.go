@@ -1,0 +1,3 @@
+package test
+
+var _ int32 = 1 << 40
