@@ -81,6 +81,7 @@ Two agents may run at the same time during an update.`,
 	f.StringVar(&g.logLevel, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
 	f.DurationVar(&g.AttachTimeout, "attach-timeout", 5*time.Minute, "`time` limit of an attachment that continues after the runtime's hook; then it is rolled back and tried again")
 	f.StringSliceVar(&g.SealedHandlers, "vm-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"}, "`patterns` of runtime handlers whose containers do not use the pod's network namespace, since they boot a virtual machine or have their own network stack. Their pods do not start with a topology that has interfaces")
+	a.daemon.add(cmd)
 	f.DurationVar(&g.Resync, "resync", time.Minute, "`interval` of the periodic check of each sandbox, because not every change produces a notification; longer if more than two sandboxes a second would be due")
 	return cmd
 }
@@ -196,6 +197,9 @@ func (g *agentFlags) run(ctx context.Context, a *app) error {
 		return err
 	}
 	logStart(c.Log)
+	if err := a.daemon.profile(ctx, c.Log); err != nil {
+		return err
+	}
 	if c.OVN, err = g.ovn.open(); err != nil {
 		return err
 	}

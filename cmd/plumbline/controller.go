@@ -87,6 +87,7 @@ into the webhook configurations; with --tls-dir both are your task. It serves
 	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` from the deletion of a Node object until the node's leases of addresses end")
 	f.StringVar(&c.networkQoS, "network-qos", "", "`which` NetworkQoS objects get conditions: topologies for those that select NetworkTopologies, all if nothing but plumbline enforces any; none if empty")
 	f.TextVar(&c.level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
+	a.daemon.add(cmd)
 	_ = cmd.MarkFlagFilename("kubeconfig")
 	_ = cmd.MarkFlagDirname("tls-dir")
 	_ = cmd.MarkFlagFilename("webhook-client-ca")
@@ -123,6 +124,9 @@ func (c *controllerCommand) run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer os.RemoveAll(certificates.Dir)
+	if err := a.daemon.profile(ctx, log); err != nil {
+		return err
+	}
 	runtimemetrics.Registry.MustRegister(metrics.BuildInfo(build()))
 	mgr, err := c.manager(config, certificates)
 	if err != nil {

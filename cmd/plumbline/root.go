@@ -34,6 +34,7 @@ type app struct {
 	timeout  time.Duration
 	verbose  bool
 	ovn      databases
+	daemon   daemonFlags
 	host     kernel.Options // where the host is found; not a matter of flags
 }
 
@@ -83,7 +84,7 @@ Exit status: 0 success, or nothing to do; 1 an error, and nothing was changed;
 	f.StringVar(&a.stateDir, "state-dir", "/var/lib/plumbline", "`directory` of the journal")
 	f.DurationVar(&a.timeout, "timeout", time.Minute, "`time` limit of apply and delete")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "log to standard error")
-	root.AddCommand(a.validate(), a.plan(), a.apply(), a.status(), a.delete(), a.run(), a.agent(), a.controller(), a.graph(), a.devices(), a.claim(), a.importing(), a.maintain(), a.northbound(), a.support(), a.demo(), a.version(), a.probe())
+	root.AddCommand(a.validate(), a.plan(), a.apply(), a.status(), a.delete(), a.run(), a.agent(), a.controller(), a.graph(), a.devices(), a.claim(), a.importing(), a.maintain(), a.northbound(), a.support(), a.demo(), a.version(), a.probe(), a.checkInstall())
 	return root
 }
 
@@ -131,7 +132,11 @@ func (a *app) log(level slog.Level) *slog.Logger {
 	if a.verbose {
 		level = slog.LevelDebug
 	}
-	return slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level, ReplaceAttr: withDetail}))
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: withDetail}
+	if a.daemon.logFormat == formatJSON {
+		return slog.New(slog.NewJSONHandler(a.err, options))
+	}
+	return slog.New(slog.NewTextHandler(a.err, options))
 }
 
 // withDetail adds to the log the details that an error has for operators only.
@@ -175,7 +180,8 @@ func (*oneFile) Type() string     { return "string" }
 
 // Set implements pflag.Value.
 func (o *oneFile) Set(file string) error {
-	if *o != "" {
+	// Cobra parses the flags twice to complete what follows them.
+	if *o != "" && string(*o) != file {
 		return fmt.Errorf("this command takes one file, and %q was given before", string(*o))
 	}
 	*o = oneFile(file)
@@ -250,10 +256,14 @@ func readFile(file string) ([]byte, error) {
 
 // outputFlag adds -o with these formats, of which the first is the default.
 func outputFlag(cmd *cobra.Command, value *string, formats ...string) {
-	*value = formats[0]
-	choice := &choice{value, formats}
-	cmd.Flags().VarP(choice, "output", "o", "`format`: "+strings.Join(formats, ", "))
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	choiceFlag(cmd, value, "output", "o", "`format`: "+strings.Join(formats, ", "), formats...)
+}
+
+// choiceFlag adds a flag with these values, of which the first is the default.
+func choiceFlag(cmd *cobra.Command, value *string, name, short, usage string, words ...string) {
+	*value = words[0]
+	cmd.Flags().VarP(&choice{value, words}, name, short, usage)
+	_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // choice is the value of a flag with a few allowed values.

@@ -69,6 +69,7 @@ It serves /metrics, /healthz and /readyz.`,
 	f.StringVar(&d.listen, "listen", "127.0.0.1:9477", "`address` to serve metrics on")
 	f.IntVar(&d.workers, "workers", 4, "`number` of sandboxes checked at the same time")
 	f.DurationVar(&d.resync, "resync", time.Minute, "`interval` of the periodic check of each sandbox, because not every change produces a notification; longer if more than two sandboxes a second would be due")
+	a.daemon.add(cmd)
 	a.ovn.flags(cmd, defaultOVS, defaultNB)
 	return cmd
 }
@@ -91,6 +92,9 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	}
 	defer e.Close()
 	logStart(log)
+	if err := a.daemon.profile(ctx, log); err != nil {
+		return err
+	}
 	watcher, err := watch.New(watch.Options{Resync: d.resync})
 	if err != nil {
 		return err

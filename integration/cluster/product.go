@@ -120,10 +120,11 @@ func (c *Cluster) Image(ctx context.Context, name, command string) (string, erro
 // Chart renders plumbline's chart as helm template does. Each value is what
 // follows helm's --set.
 func (c *Cluster) Chart(ctx context.Context, values ...string) (string, error) {
-	return c.render(ctx, filepath.Join(c.places.checkout, "chart", "plumbline"), values...)
+	return c.render(ctx, filepath.Join(c.places.checkout, "chart", "plumbline"), true, values...)
 }
 
-func (c *Cluster) render(ctx context.Context, chart string, values ...string) (string, error) {
+// render renders a chart, with or without what helm test runs.
+func (c *Cluster) render(ctx context.Context, chart string, tests bool, values ...string) (string, error) {
 	helm, err := c.helm(ctx)
 	if err != nil {
 		return "", err
@@ -131,6 +132,9 @@ func (c *Cluster) render(ctx context.Context, chart string, values ...string) (s
 	arguments := []string{
 		"template", "plumbline", chart,
 		"--namespace", ProductNamespace, "--kube-version", Version,
+	}
+	if !tests {
+		arguments = append(arguments, "--skip-tests")
 	}
 	for _, v := range values {
 		arguments = append(arguments, "--set", v)
@@ -172,7 +176,7 @@ func (c *Cluster) InstallRelease(ctx context.Context, r Release, values ...strin
 			return fmt.Errorf("install plumbline: %w", err)
 		}
 	}
-	manifest, err := c.render(ctx, r.chart, append([]string{
+	manifest, err := c.render(ctx, r.chart, false, append([]string{
 		"image.repository=" + productImage, "image.tag=" + r.tag(), "image.pullPolicy=Never", "controller.replicas=1",
 		"webhook.timeoutSeconds=30", // the machine is emulated
 	}, values...)...)

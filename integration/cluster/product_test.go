@@ -42,6 +42,8 @@ spec:
 		{"networkPolicy.enabled=true", "networkPolicy.apiServer[0].ipBlock.cidr=192.0.2.0/28", "agent.resources.limits=null"},
 		{"networkQoS.enabled=true", "networkQoS.crd=false"},
 		{"networkQoS.enabled=true"},
+		{"fullnameOverride=plumbline", "labels.team=net", "logFormat=json", "image.digest=sha256:" + strings.Repeat("0", 64), "agent.extraArgs={--pprof-address=127.0.0.1:6060}", "agent.extraEnv[0].name=A", "agent.extraEnv[0].value=b", "agent.seLinuxOptions.type=spc_t", "agent.podLabels.a=b", "agent.serviceAccountAnnotations.a=b"},
+		{"controller.extraArgs={--pprof-address=127.0.0.1:6060}", "controller.extraEnv[0].name=A", "controller.extraEnv[0].value=b", "controller.resources.limits=null", "controller.seLinuxOptions.type=x", "controller.podLabels.a=b", "controller.serviceAccountAnnotations.a=b", "controller.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution=null"},
 		{"podNetwork.enabled=true", "podNetwork.clusterCIDRs={10.244.0.0/16,fd00:244::/48}", "webhook.clientCA=x"},
 	} {
 		manifest, err := c.Chart(t.Context(), values...)
@@ -69,6 +71,8 @@ spec:
 	checkWithoutPodNetwork(t, manifest)
 	for value, want := range map[string]string{
 		"agent.nope=1":                "nope",
+		"agent.extraArgs={x}":         "agent/extraArgs/0",
+		"image.digest=latest":         "image/digest",
 		"podNetwork.clusterCIDRs={x}": "podNetwork/clusterCIDRs/0",
 		"serviceMonitor.enabled=true": "which nobody but the node itself can scrape",
 		"networkPolicy.enabled=true":  "networkPolicy.apiServer: is empty",

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic/fake"
+	kubetesting "k8s.io/client-go/testing"
+)
+
+// TestCheckInstall plays the answers of an API server; the chart's test runs on a real one.
+func TestCheckInstall(t *testing.T) {
+	workload := func(kind, name string, status map[string]any) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apps/v1", "kind": kind, "metadata": map[string]any{"name": name, "namespace": "ns"}, "status": status,
+		}}
+	}
+	for _, c := range []struct {
+		name          string
+		agents, ready int64
+		webhook       error
+		want          string // of the error; "" for none
+	}{
+		{"all is well", 2, 2, apierrors.NewForbidden(topologies.GroupResource(), "x", errors.New(`no step type "no-such-type"`)), ""},
+		{"an agent is not connected", 2, 1, apierrors.NewForbidden(topologies.GroupResource(), "x", errors.New(`no step type "no-such-type"`)), "1 of 2 pods"},
+		{"no node is selected", 0, 0, apierrors.NewForbidden(topologies.GroupResource(), "x", errors.New(`no step type "no-such-type"`)), "nodeSelector"},
+		{"no webhook", 2, 2, nil, "accepted"},
+		{"an unreachable webhook", 2, 2, apierrors.NewInternalError(errors.New("failed calling webhook")), "failed calling webhook"},
+	} {
+		client := fake.NewSimpleDynamicClient(runtime.NewScheme(),
+			workload("DaemonSet", "a", map[string]any{"desiredNumberScheduled": c.agents, "numberAvailable": c.ready}),
+			workload("Deployment", "c", map[string]any{"replicas": int64(1), "availableReplicas": int64(1)}))
+		client.PrependReactor("create", "networktopologies", func(kubetesting.Action) (bool, runtime.Object, error) {
+			return true, &unstructured.Unstructured{}, c.webhook
+		})
+		var out bytes.Buffer
+		check := checkInstall{app: &app{stdio: stdio{out: &out}}, namespace: "ns", agent: "a", controller: "c", webhook: true}
+		err := check.run(t.Context(), client)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: want an error with %q, have %v", c.name, c.want, err)
+		}
+		if c.want == "" && strings.Count(out.String(), "\n") != 3 {
+			t.Errorf("%s: said %q", c.name, out.String())
+		}
+	}
+}
