@@ -61,6 +61,7 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 	_ = cmd.MarkFlagRequired("filename")
 	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "default", "`namespace` of objects that name none")
 	cmd.Flags().StringVar(&o.ResourcePrefix, "resource-prefix", "openshift.io", "`prefix` of the resource names of the SR-IOV operator, as in its RESOURCE_PREFIX")
+	cmd.Flags().BoolVar(&o.Moved, "moved", false, "no pod has an address of the pools any more: exclude none")
 	return cmd
 }
 

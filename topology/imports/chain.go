@@ -285,6 +285,7 @@ func (c *converter) sriov(n *network, p *record) {
 	c.devices(n, s, p)
 	if s.typ == "vfio-pci" && len(ipam.left) > 0 {
 		p.note("ipam", "is left out: a function of %s has no interface that could have addresses", s.typ)
+		ipam.left = nil
 		return
 	}
 	c.ipam(n, s, ipam, false)

@@ -26,6 +26,8 @@ type Options struct {
 	Namespace string
 	// ResourcePrefix is before the resource names of the SR-IOV operator, such as openshift.io.
 	ResourcePrefix string
+	// Moved says that no pod has an address of a pool of the input any more. Otherwise such addresses are excluded.
+	Moved bool
 }
 
 // Result of a conversion. An object with a problem is not among Objects.
@@ -37,32 +39,50 @@ type Result struct {
 // converter holds what is known of the input.
 type converter struct {
 	Options
-	sources  []*source
-	networks []*network
-	pools    []*pool
-	shares   map[string]map[string]bool // the step types that use an interface of the host, by its name or its network
-	policies []*nodePolicy
-	made     map[string]bool // NAMESPACE/NAME of NetworkAttachmentDefinitions that another object of the input stands for
+	sources   []*source
+	networks  []*network
+	pools     []*pool
+	shares    map[string]map[string]bool // the step types that use an interface of the host, by its name or its network
+	policies  []*nodePolicy
+	excluded  []allocated
+	classes   map[string][]expression // selectors of DeviceClasses
+	hosts     []string                // networks that hosts have, by HostInterfaces
+	divisions map[string][]string     // masterNets by CIDRs of multi-nic-cni, by the name of the network
+	made      map[string]bool         // NAMESPACE/NAME of NetworkAttachmentDefinitions that another object of the input stands for
 }
 
 // kind converts objects of a kind.
 type kind struct {
-	group   string
-	global  bool // its objects have no namespace
+	groups  string // those that the kind is in, with commas
+	global  bool   // its objects have no namespace
 	convert func(*converter, *source)
 }
 
 // facts are kinds that others refer to, and which are read before these.
 var facts = map[string]kind{
-	"SriovNetworkNodePolicy": {"sriovnetwork.openshift.io", false, (*converter).nodePolicy},
+	"DeviceClass":                   {"resource.k8s.io", true, (*converter).deviceClass},
+	"CIDR":                          {"multinic.fms.io", true, (*converter).division},
+	"HostInterface":                 {"multinic.fms.io", true, (*converter).hostNetworks},
+	"CIDRPool":                      {"nv-ipam.nvidia.com", false, (*converter).cidrPool},
+	"IPPool":                        {"whereabouts.cni.cncf.io,nv-ipam.nvidia.com", false, (*converter).ipPool},
+	"OverlappingRangeIPReservation": {"whereabouts.cni.cncf.io", false, (*converter).reservation},
+	"SriovNetworkNodePolicy":        {"sriovnetwork.openshift.io", false, (*converter).nodePolicy},
 }
 
 // kinds are those of networks.
 var kinds = map[string]kind{
-	"MultiNicNetwork":             {"multinic.fms.io", true, (*converter).multiNIC},
+	"ClusterUserDefinedNetwork": {"k8s.ovn.org", true, (*converter).clusterUserDefined},
+	"ResourceClaim":             {"resource.k8s.io", false, (*converter).claimOf},
+	"ResourceClaimTemplate":     {"resource.k8s.io", false, (*converter).claimOf},
+	"UserDefinedNetwork":        {"k8s.ovn.org", false, (*converter).userDefined},
+	"MultiNicNetwork":           {"multinic.fms.io", true, (*converter).multiNIC},
+	"SriovIBNetwork":            {"sriovnetwork.openshift.io", false, (*converter).sriovIBNetwork},
+	"SriovNetwork":              {"sriovnetwork.openshift.io", false, (*converter).sriovNetwork},
+}
+
+// definitions are converted last: the other kinds may stand for some of them.
+var definitions = map[string]kind{
 	"NetworkAttachmentDefinition": {"k8s.cni.cncf.io", false, (*converter).definition},
-	"SriovIBNetwork":              {"sriovnetwork.openshift.io", false, (*converter).sriovIBNetwork},
-	"SriovNetwork":                {"sriovnetwork.openshift.io", false, (*converter).sriovNetwork},
 }
 
 // Kinds returns the kinds that can be converted, sorted.
@@ -73,17 +93,18 @@ func Kinds() []string {
 func mergedKinds() map[string]kind {
 	all := maps.Clone(facts)
 	maps.Copy(all, kinds)
+	maps.Copy(all, definitions)
 	return all
 }
 
 // Convert converts objects, as they are in JSON. The error is that of a context that has ended.
 func Convert(ctx context.Context, objects []map[string]any, o Options) (Result, error) {
-	c := &converter{Options: o, shares: map[string]map[string]bool{}, made: map[string]bool{}}
+	c := &converter{Options: o, shares: map[string]map[string]bool{}, made: map[string]bool{}, divisions: map[string][]string{}, classes: map[string][]expression{}}
 	for _, object := range objects {
 		c.read(object)
 	}
 	slices.SortStableFunc(c.sources, byID)
-	for _, pass := range []map[string]kind{facts, kinds} {
+	for _, pass := range []map[string]kind{facts, kinds, definitions} {
 		for _, s := range c.sources {
 			if k, ok := pass[s.kind]; ok && !s.failed() {
 				k.convert(c, s)
@@ -95,6 +116,7 @@ func Convert(ctx context.Context, objects []map[string]any, o Options) (Result, 
 	}
 	nameNetworks(c.networks)
 	c.namePools()
+	c.exclude()
 	c.nameResources()
 	return c.result(ctx)
 }
@@ -110,7 +132,10 @@ func (c *converter) read(object map[string]any) {
 	s.name, s.namespace = meta.text("name"), meta.text("namespace")
 	s.record = r
 	c.sources = append(c.sources, s)
-	r.ignore("kind", "status")
+	r.ignore("kind")
+	s.group, _, _ = strings.Cut(version, "/")
+	status, _ := r.take("status")
+	s.state, _ = status.(map[string]any)
 	k, known := mergedKinds()[name]
 	switch {
 	case k.global:
@@ -118,12 +143,11 @@ func (c *converter) read(object map[string]any) {
 	case known:
 		s.namespace = cmp.Or(s.namespace, c.Namespace)
 	}
-	group, _, _ := strings.Cut(version, "/")
 	switch {
 	case !known:
 		s.note("", "is not converted: objects of kind %s are", strings.Join(Kinds(), ", "))
-	case group != k.group:
-		s.problem("apiVersion", "%q is not of the group %q", version, k.group)
+	case !slices.Contains(strings.Split(k.groups, ","), s.group):
+		s.problem("apiVersion", "%q is not of the group %q", version, k.groups)
 	case s.name == "":
 		s.problem("metadata.name", "is missing")
 	default:
@@ -160,6 +184,9 @@ func (s *source) annotation(key string) string {
 	delete(all, key)
 	return v
 }
+
+// status is the state of the object, in which only what is taken counts.
+func (s *source) status() *record { return (&record{of: s}).below("status", s.state) }
 
 // others notes the annotations that were not taken.
 func (s *source) others() {

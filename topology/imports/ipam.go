@@ -269,8 +269,12 @@ func (c *converter) nvIPAM(n *network, s *step, ipam *record) {
 	ipam.none("it configures the programs of nv-ipam", "daemonSocket", "daemonCallTimeoutSeconds", "confDir", "logFile", "logLevel", "forcePoolName")
 	name := ipam.text("poolName")
 	kind := "IPPool"
-	if strings.EqualFold(ipam.text("poolType"), "cidrpool") {
+	switch typ := strings.ToLower(ipam.text("poolType")); typ {
+	case "", "ippool":
+	case "cidrpool":
 		kind = "CIDRPool"
+	default:
+		ipam.problem("poolType", "%q is neither ippool nor cidrpool", typ)
 	}
 	switch i := slices.IndexFunc(c.pools, func(p *pool) bool { return p.key == kind+" "+name }); {
 	case name == "" || strings.Contains(name, ","):

@@ -1,12 +1,52 @@
 package imports
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
+
+// hostNetworks reads the networks of a HostInterface, which says what a host has.
+func (c *converter) hostNetworks(s *source) {
+	s.others()
+	spec := s.record.sub("spec")
+	spec.ignore("hostName")
+	for _, i := range spec.subs("interfaces") {
+		i.ignore("hostIP", "interfaceName", "pciAddress", "product", "vendor")
+		network := i.text("netAddress")
+		if !slices.Contains(c.hosts, network) {
+			c.hosts = append(c.hosts, network)
+		}
+	}
+	slices.Sort(c.hosts)
+}
+
+// division reads a CIDR, in which multi-nic-cni has written which interface is which part of a network.
+func (c *converter) division(s *source) {
+	s.others()
+	spec := s.record.sub("spec")
+	spec.ignore("config") // is that of the MultiNicNetwork
+	parts := map[int64]string{}
+	for _, e := range spec.subs("cidr") {
+		index, _ := e.number("interfaceIndex")
+		e.ignore("hosts", "vlanCIDR")
+		parts[index] = e.text("netAddress")
+	}
+	var networks []string
+	for i := range int64(len(parts)) {
+		networks = append(networks, parts[i])
+	}
+	if slices.Contains(networks, "") {
+		spec.problem("cidr", "the numbers of the interfaces have a gap, and masterNets has none: write the AddressPool and the topology by hand")
+		return
+	}
+	c.divisions[s.name] = networks
+}
 
 // multiNIC converts a MultiNicNetwork (api/v1/multinicnetwork_types.go of multi-nic-cni).
 func (c *converter) multiNIC(s *source) {
@@ -26,29 +66,33 @@ func (c *converter) multiNIC(s *source) {
 	if typ == "" {
 		typ = "ipvlan"
 	}
-	masters := spec.texts("masterNets")
 	args := plugin.sub("args")
+	if typ != "ipvlan" && typ != "macvlan" {
+		plugin.problem("type", "%q cannot be converted, only ipvlan and macvlan, which leave the interfaces on the host: %s", typ, cmp.Or(insteadOf[typ], insteadOf[""]))
+		spec.left, args.left = nil, nil
+		return
+	}
 	config := map[string]any{}
-	st := n.add(typ, args.at, config)
-	switch typ {
-	case "ipvlan", "macvlan":
-	default:
-		plugin.problem("type", "%q cannot be converted, only ipvlan and macvlan, which leave the interfaces on the host: %s", typ, insteadOf[typ])
-		args.left = nil
-	}
-	if len(masters) == 0 {
-		spec.problem("masterNets", "is empty, which means all interfaces that a host happens to have: name the networks")
-	}
-	config["masterNets"] = texts(masters)
-	for _, network := range masters {
-		c.shared(network, typ)
-	}
 	for _, k := range []string{"mode", "mtu"} {
 		if v := args.text(k); v != "" {
 			config[k] = number(v)
 		}
 	}
-	c.multiNICIPAM(n, st, spec)
+	ipam, ok := spec.parseObject("ipam")
+	if !ok {
+		spec.problem("ipam", "is missing, or not read")
+		return
+	}
+	masters := spec.texts("masterNets")
+	if len(masters) == 0 {
+		if masters = c.divisions[s.name]; len(masters) == 0 {
+			masters = c.hosts
+		}
+	}
+	if kind, _ := ipam.left["type"].(string); len(masters) == 0 && kind != "multi-config" {
+		spec.problem("masterNets", "is empty, which means all interfaces that a host happens to have: name the networks, or give the objects CIDR and HostInterface of the cluster, too")
+	}
+	c.multiNICIPAM(n, step{typ: typ, at: args.at, config: config}, masters, spec, ipam)
 }
 
 // insteadOf says what there is for the main plugins that multi-nic-cni has and that move a device, or are of one cloud.
@@ -60,57 +104,78 @@ var insteadOf = map[string]string{
 	"sriov":       "write a topology with a step of type sriov for each function, with selectors",
 }
 
-// multiNICIPAM converts the addresses of a MultiNicNetwork, which are JSON in a string.
-func (c *converter) multiNICIPAM(n *network, s *step, spec *record) {
-	subnet := spec.text("subnet")
-	ours := spec.flag("multiNICIPAM")
-	if !spec.has("ipam") {
-		spec.problem("ipam", "is missing")
-		return
+// multiNICIPAM converts the addresses of a MultiNicNetwork, and adds its steps.
+func (c *converter) multiNICIPAM(n *network, like step, masters []string, spec, ipam *record) {
+	subnet, ours, typ := spec.text("subnet"), spec.flag("multiNICIPAM"), ipam.text("type")
+	if ours != (typ == topology.IPAMMultiNIC) {
+		spec.problem("multiNICIPAM", "is %t, and ipam is of type %q: it is true for type %s, and for no other", ours, typ, topology.IPAMMultiNIC)
 	}
-	ipam, ok := spec.parseObject("ipam")
-	if !ok {
-		return
+	if !ours && subnet != "" {
+		spec.note("subnet", "%q is left out: the addresses are those of ipam", subnet)
 	}
-	typ := ipam.text("type")
-	switch {
-	case typ == "whereabouts" && !ours:
-		if len(subnet) > 0 {
-			spec.note("subnet", "%q is left out: the addresses are those of the range in ipam", subnet)
-		}
+	switch typ {
+	case "multi-config":
+		c.multiConfig(n, like, ipam)
+		return
+	case topology.IPAMMultiNIC:
+	default:
 		ipam.left["type"] = typ
-		spec.problem("ipam", "gives each interface an address of one whereabouts range, and an AddressPool has a part for each interface: set multiNICIPAM, and ipam of type %s with hostBlock and interfaceBlock", topology.IPAMMultiNIC)
+		for i, network := range masters { // all of them have addresses of one pool
+			s := n.add(like.typ, like.at, maps.Clone(like.config))
+			s.name, s.dependOn = fmt.Sprintf("net1-%d", i), nil
+			s.config["name"], s.config["masterNet"] = s.name, network
+			c.shared(network, like.typ)
+			c.ipam(n, s, n.from.record.below(ipam.at, ipam.left), false)
+		}
 		ipam.left = nil
 		return
-	case typ != topology.IPAMMultiNIC:
-		spec.problem("ipam", "type %q cannot be converted, only %s: write a topology with the ipam that the plugin has", typ, topology.IPAMMultiNIC)
-		ipam.left = nil
-		return
-	case !ours:
-		spec.problem("multiNICIPAM", "is not true, and ipam is of type %s, which needs it", typ)
+	}
+	s := n.add(like.typ, like.at, like.config)
+	s.config["masterNets"] = texts(masters)
+	for _, network := range masters {
+		c.shared(network, like.typ)
 	}
 	host, _ := ipam.number("hostBlock")
 	iface, _ := ipam.number("interfaceBlock")
 	if host == 0 {
 		ipam.problem("hostBlock", "is 0, so that all hosts have the same addresses, as of interfaces that nobody manages: write an AddressPool for each network, and a topology with a step for each")
 	}
-	if subnet == "" {
-		subnet = "172.30.0.0/16" // as multi-nic-cni has it
-	}
 	p := &pool{key: "MultiNicNetwork " + n.name, name: label(n.name)}
-	p.spec = v1alpha1.AddressPoolSpec{Subnets: []v1alpha1.AddressSubnet{{Prefix: subnet}}, HostBlock: new(int32(host)), InterfaceBlock: new(int32(iface)), Exclude: ipam.texts("excludeCIDRs")}
+	p.spec = v1alpha1.AddressPoolSpec{
+		Subnets:   []v1alpha1.AddressSubnet{{Prefix: cmp.Or(subnet, "172.30.0.0/16")}}, // as multi-nic-cni has it
+		HostBlock: new(int32(host)), InterfaceBlock: new(int32(iface)), Exclude: ipam.texts("excludeCIDRs"),
+	}
 	c.usePool(n, s, p)
 	wanted := map[string]any{"type": topology.IPAMMultiNIC, "hostBlock": host, "interfaceBlock": iface}
 	if len(p.spec.Exclude) > 0 {
 		wanted["excludeCIDRs"] = texts(p.spec.Exclude)
 	}
-	if mode := ipam.text("vlanMode"); mode != "" && s.typ == "ipvlan" {
+	switch mode := ipam.text("vlanMode"); {
+	case mode != "" && s.typ == "ipvlan":
 		wanted["vlanMode"] = mode
-	} else if mode != "" && !strings.EqualFold(mode, "l2") {
-		ipam.problem("vlanMode", "%q is a mode of ipvlan, and the plugin is %s", mode, s.typ)
+	case mode != "":
+		ipam.note("vlanMode", "%q is left out: it is a mode of ipvlan, and the plugin is %s", mode, s.typ)
 	}
 	s.config["ipam"] = wanted
 	c.routes(s, ipam)
+}
+
+// multiConfig converts addresses that differ from interface to interface, by the name of the interface.
+func (c *converter) multiConfig(n *network, like step, ipam *record) {
+	kind := ipam.text("ipam_type")
+	args := ipam.sub("args")
+	for i, master := range args.keys() {
+		s := n.add(like.typ, like.at, maps.Clone(like.config))
+		s.name, s.dependOn = fmt.Sprintf("net1-%d", i), nil
+		s.config["name"], s.config["master"] = s.name, master
+		c.shared(master, like.typ)
+		one := args.sub(master)
+		one.left["type"] = kind
+		c.ipam(n, s, one, false)
+		if s.pool != nil && s.pool.name == "" {
+			s.pool.name = label(n.name + "-" + master)
+		}
+	}
 }
 
 // texts is a list as JSON has it.

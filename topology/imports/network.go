@@ -1,6 +1,7 @@
 package imports
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -15,6 +16,7 @@ type network struct {
 	// namespace and name are those of the NetworkAttachmentDefinition by which pods know it; without a namespace it is
 	// known by another name.
 	namespace, name string
+	definitionName  string // if name is another one
 	// namespaces are those in which pods may use it.
 	namespaces  []string
 	constraints []v1alpha1.ClaimConstraint
@@ -77,7 +79,7 @@ func (n *network) definition() string {
 	if n.namespace == "" {
 		return ""
 	}
-	return n.namespace + "/" + n.name
+	return n.namespace + "/" + cmp.Or(n.definitionName, n.name)
 }
 
 var notInNames = regexp.MustCompile(`[^a-z0-9]+`)

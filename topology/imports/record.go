@@ -26,7 +26,9 @@ func (r Remark) String() string {
 // source is an object of the input.
 type source struct {
 	kind, namespace, name string
+	group                 string
 	labels                map[string]string
+	state                 map[string]any // its status
 	record                *record
 	notes, problems       []Remark
 }
@@ -174,7 +176,8 @@ func (r *record) subs(key string) (out []*record) {
 
 // below is a record at a path for an object that was taken.
 func (r *record) below(at string, object map[string]any) *record {
-	sub := &record{of: r.of, at: at, left: maps.Clone(object)}
+	sub := &record{of: r.of, at: at, left: map[string]any{}}
+	maps.Copy(sub.left, object)
 	r.open = append(r.open, sub)
 	return sub
 }

@@ -50,7 +50,10 @@ func (c *converter) result(ctx context.Context) (out Result, err error) {
 		topologies = append(topologies, o)
 		objects.Topologies = append(objects.Topologies, named)
 	}
-	policies := c.exposures(objects.Topologies, &objects)
+	policies, err := c.exposures(objects.Topologies, &objects)
+	if err != nil {
+		return Result{}, err
+	}
 	notes, errs := validity.Across(ctx, objects, c.Set)
 	c.across(from, notes)
 	if err := errors.Join(errs...); err != nil {
@@ -234,12 +237,12 @@ func below(master string) string {
 	if !strings.Contains(master, "/") { // which no name of an interface has
 		return named("ifName", master)
 	}
-	networks := fmt.Sprintf("device.attributes[%q].?networks.orValue(\"\")", inventory.Driver)
-	return fmt.Sprintf("%q in %s.split(\",\")", master, networks)
+	networks := fmt.Sprintf("device.attributes[%q].networks", inventory.Driver)
+	return fmt.Sprintf("has(%s) && %q in %s.split(\",\")", networks, master, networks)
 }
 
 // exposures returns the policies that share what the topologies use of the host.
-func (c *converter) exposures(topologies []validity.Named, objects *validity.Objects) (out []map[string]any) {
+func (c *converter) exposures(topologies []validity.Named, objects *validity.Objects) (out []map[string]any, err error) {
 	used := map[string]bool{}
 	for _, t := range topologies {
 		for _, s := range validity.Shared(t.Topology, c.Set) {
@@ -260,14 +263,14 @@ func (c *converter) exposures(topologies []validity.Named, objects *validity.Obj
 		})
 		typed := &v1alpha1.DeviceExposurePolicy{}
 		if err := retype(object, typed); err != nil {
-			continue
+			return nil, err
 		}
 		p := exposure.New(typed)
 		if p.Err != nil {
-			continue // the topology then has the note that no policy shares its device
+			return nil, p.Err
 		}
 		objects.Policies = append(objects.Policies, p)
 		out = append(out, object)
 	}
-	return out
+	return out, nil
 }
