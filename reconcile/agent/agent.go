@@ -383,7 +383,7 @@ func (s *Agent) grants() []addresspool.Grant {
 	for _, e := range entries {
 		var literals []netip.Addr
 		for i := range e.Topologies {
-			t, err := topology.FromObject(&e.Topologies[i].Object)
+			t, err := e.Topologies[i].Decoded()
 			if err != nil {
 				continue
 			}

@@ -261,7 +261,7 @@ func (k *Keeper) reaches(e *claims.Entry, pod Pod) error {
 		return nil
 	}
 	for i := range e.Topologies {
-		t, err := topology.FromObject(&e.Topologies[i].Object)
+		t, err := e.Topologies[i].Decoded()
 		if err != nil {
 			return fault.New(fault.Invalid, err)
 		}

@@ -56,12 +56,63 @@ type Topology struct {
 	Attached int64 `json:"attached,omitempty"`
 	// Given are the given values of steps other than devices.
 	Given ops.Givens `json:"given,omitempty"`
+
+	read []decoded // Object and Next, as they were when the record was read
+}
+
+// decoded is a generation of an object, decoded.
+type decoded struct {
+	uid        types.UID
+	generation int64
+	topology   *topology.Topology
+	err        error
+}
+
+// decode decodes the topologies of a claim whose record was read.
+func (c *Claim) decode() {
+	for i := range c.Topologies {
+		t := &c.Topologies[i]
+		for _, o := range []*v1alpha1.NetworkTopology{&t.Object, t.Next} {
+			if o != nil {
+				d := decoded{uid: o.UID, generation: o.Generation}
+				d.topology, d.err = topology.FromObject(o)
+				t.read = append(t.read, d)
+			}
+		}
+	}
+}
+
+// Decoded returns Object as a topology. Callers share it, and must not change it.
+func (t *Topology) Decoded() (*topology.Topology, error) { return t.decoded(&t.Object) }
+
+// Generations returns Object, and Next if there is one, as topologies, without one that cannot be decoded. Callers share them,
+// and must not change them.
+func (t *Topology) Generations() (out []*topology.Topology) {
+	for _, o := range []*v1alpha1.NetworkTopology{&t.Object, t.Next} {
+		if o == nil {
+			continue
+		}
+		if decoded, err := t.decoded(o); err == nil {
+			out = append(out, decoded)
+		}
+	}
+	return out
+}
+
+// decoded returns a generation of the topology, which is decoded if it is another one than when the record was read.
+func (t *Topology) decoded(o *v1alpha1.NetworkTopology) (*topology.Topology, error) {
+	for _, d := range t.read {
+		if d.uid == o.UID && d.generation == o.Generation {
+			return d.topology, d.err
+		}
+	}
+	return topology.FromObject(o)
 }
 
 // OnePF returns notes about devices that fail together although the topology joins them for
 // redundancy.
 func (t *Topology) OnePF(set contract.Set) []string {
-	decoded, err := topology.FromObject(&t.Object)
+	decoded, err := t.Decoded()
 	if err != nil {
 		return nil // reported by the caller that prepares or attaches it
 	}
@@ -211,7 +262,7 @@ func (c *Claim) Sandboxes(sandbox, netns string) ([]reconcile.Sandbox, error) {
 // SandboxOf returns what is to be applied for one generation of a topology. A device
 // whose step no longer exists stays on the host.
 func (c *Claim) SandboxOf(t *Topology, o *v1alpha1.NetworkTopology, sandbox, netns string) (reconcile.Sandbox, error) {
-	decoded, err := topology.FromObject(o)
+	decoded, err := t.decoded(o)
 	if err != nil {
 		return reconcile.Sandbox{}, err
 	}

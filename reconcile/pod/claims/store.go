@@ -193,7 +193,11 @@ func (b *boot) check() error {
 	return nil
 }
 
-func (*Claim) check() error { return nil }
+// check decodes the topologies.
+func (c *Claim) check() error {
+	c.decode()
+	return nil
+}
 
 // List returns all records in order of UID, and an error for each that could not be read.
 // Those of other versions OtherVersions lists. As with Get, callers must not change what

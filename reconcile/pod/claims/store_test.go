@@ -2,10 +2,12 @@ package claims_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,8 +76,10 @@ func TestStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := get(t, other, "aa")
-	if !reflect.DeepEqual(e.Claim, want) {
-		t.Errorf("have %+v\nwant %+v", e.Claim, want)
+	have, err := json.Marshal(e.Claim)
+	wanted, wrong := json.Marshal(want)
+	if err != nil || wrong != nil || !bytes.Equal(have, wanted) {
+		t.Errorf("have %s %v\nwant %s %v", have, err, wanted, wrong)
 	}
 	e.Set(claims.Sandbox{ID: "s1", Netns: "/n", NetnsID: reconcile.NetnsID{Inode: 7}, Phase: claims.Attached})
 	if err := other.PutSandboxes(e); err != nil {
@@ -259,7 +263,7 @@ func TestGiven(t *testing.T) {
 		}
 		e := get(t, s, "aa")
 		next := claims.Pinned(&e.Topologies[0].Object)
-		next.Spec.Steps = next.Spec.Steps[:1]
+		next.Spec.Steps, next.Generation = next.Spec.Steps[:1], next.Generation+1
 		for _, o := range []*v1alpha1.NetworkTopology{&e.Topologies[0].Object, &next} {
 			sb, err := e.SandboxOf(&e.Topologies[0], o, "s1", "/netns")
 			want := ops.Givens{"vf0": {Device: "0000:03:10.0", Share: "3f", Addresses: given["vf0"].Addresses}}
@@ -270,6 +274,40 @@ func TestGiven(t *testing.T) {
 				t.Errorf("given %+v, %v; want %+v", sb.Given, err, want)
 			}
 		}
+	}
+}
+
+// TestDecodedOnce holds that the topologies of a claim are decoded when its record is read, and not again until it is written; one
+// that is edited meanwhile is another one.
+func TestDecodedOnce(t *testing.T) {
+	s := open(t, t.TempDir(), "boot")
+	c := example("aa")
+	c.Topologies[0].Next = c.Topologies[0].Object.DeepCopy()
+	c.Topologies[0].Next.Generation++
+	if err := s.Put(c); err != nil {
+		t.Fatal(err)
+	}
+	read := func() *claims.Topology { e := get(t, s, "aa"); return &e.Topologies[0] }
+	first, err := read().Decoded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := read().Decoded()
+	e := get(t, s, "aa")
+	sb, wrong := e.SandboxOf(&e.Topologies[0], &e.Topologies[0].Object, "s1", "/netns")
+	if err != nil || wrong != nil || again != first || sb.Topology != first {
+		t.Errorf("decoded again: %t, %t, %v, %v", again != first, sb.Topology != first, err, wrong)
+	}
+	all := read().Generations()
+	if later := read().Generations(); len(all) != 2 || all[0] != first || all[1] == first || later[1] != all[1] || all[1].Generation != first.Generation+1 {
+		t.Errorf("generations %v, then %v", all, later)
+	}
+	edited := read()
+	edited.Object.Spec.Steps = slices.Clone(edited.Object.Spec.Steps)
+	edited.Object.Generation += 2
+	edited.Object.Spec.Steps[0].Name = "other"
+	if got, err := edited.Decoded(); err != nil || got.Steps[0].Name != "other" {
+		t.Errorf("an edit is %+v, %v", got, err)
 	}
 }
 

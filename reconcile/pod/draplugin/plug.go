@@ -19,7 +19,7 @@ func (d *decision) plug(ctx context.Context, c *claims.Claim) error {
 	var asked, used bool
 	stepOf := map[string]string{} // by attachment
 	for i := range c.Topologies {
-		t, err := topology.FromObject(&c.Topologies[i].Object)
+		t, err := c.Topologies[i].Decoded()
 		if err != nil {
 			return err
 		}

@@ -144,7 +144,7 @@ func (d *decision) addresses(c *claims.Claim) error {
 	var wants []addresses.Want
 	at := map[addresses.Want]int{}
 	for i := range c.Topologies {
-		t, err := topology.FromObject(&c.Topologies[i].Object)
+		t, err := c.Topologies[i].Decoded()
 		if err != nil {
 			return err
 		}
@@ -575,7 +575,7 @@ func (p *Plugin) together(ctx context.Context, c *claims.Claim, others []claims.
 func members(c *claims.Claim) []validity.Member {
 	var out []validity.Member
 	for i := range c.Topologies {
-		t, err := topology.FromObject(&c.Topologies[i].Object)
+		t, err := c.Topologies[i].Decoded()
 		if err != nil {
 			continue
 		}
@@ -669,7 +669,7 @@ func (p *Plugin) stacked(c *claims.Claim) map[string]string {
 		if !slices.ContainsFunc(t.Devices, func(d claims.Device) bool { return d.ShareID != nil && d.Host.Shared != nil }) {
 			continue
 		}
-		decoded, _ := topology.FromObject(&t.Object)
+		decoded, _ := t.Decoded()
 		if decoded == nil {
 			continue // it was checked when the claim was prepared
 		}

@@ -14,12 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/table"
-	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -106,7 +103,6 @@ type Keeper struct {
 	wake table.Wake
 
 	// Used by Run alone.
-	decoded  map[types.UID]decoded // by UID of a topology
 	read     map[*v1alpha1.AddressLease]published
 	places   map[Need][]site // where they were found last
 	watched  io.Closer
@@ -122,12 +118,6 @@ type Keeper struct {
 	state State
 	ready map[Need]bool // those for which all that can be set is set
 	done  chan struct{} // closed after the next pass
-}
-
-// decoded are the needs of one generation of a topology.
-type decoded struct {
-	generation int64
-	steps      []stacked
 }
 
 // State counts what there is, for metrics.
@@ -148,7 +138,7 @@ func New(o Options) *Keeper {
 		o.PodNetwork = func() PodNetwork { return PodNetwork{Known: true} }
 	}
 	return &Keeper{
-		Options: o, wake: table.Woken(o.WokenBy...), decoded: map[types.UID]decoded{}, places: map[Need][]site{}, ready: map[Need]bool{},
+		Options: o, wake: table.Woken(o.WokenBy...), places: map[Need][]site{}, ready: map[Need]bool{},
 		done: make(chan struct{}),
 	}
 }
@@ -163,7 +153,7 @@ func (k *Keeper) State() State {
 // Await waits until the host has the routes that the pod of a claim needs for a topology, as far
 // as nodes have published them. An error of kind NotReady says that it has not.
 func (k *Keeper) Await(ctx context.Context, c *claims.Topology) error {
-	t, err := topology.FromObject(&c.Object)
+	t, err := c.Decoded()
 	if err != nil {
 		return nil // reported by the caller that attaches it
 	}
@@ -237,31 +227,15 @@ func (k *Keeper) Run(ctx context.Context) {
 // needs returns those of all claims of the node.
 func (k *Keeper) needs() []Need {
 	var out []Need
-	now := map[types.UID]decoded{}
-	add := func(o *v1alpha1.NetworkTopology, devices []claims.Device) {
-		d, ok := now[o.UID]
-		if !ok || d.generation != o.Generation {
-			if d, ok = k.decoded[o.UID]; !ok || d.generation != o.Generation {
-				d = decoded{generation: o.Generation}
-				if t, err := topology.FromObject(o); err == nil {
-					d.steps = stackedIn(t)
-				}
-			}
-			now[o.UID] = d
-		}
-		out = append(out, withDevices(d.steps, devices)...)
-	}
 	entries := k.Claims()
 	for i := range entries {
 		for j := range entries[i].Topologies {
 			t := &entries[i].Topologies[j]
-			add(&t.Object, t.Devices)
-			if t.Next != nil {
-				add(t.Next, t.Devices)
+			for _, of := range t.Generations() {
+				out = append(out, withDevices(stackedIn(of), t.Devices)...)
 			}
 		}
 	}
-	k.decoded = now
 	return unique(out)
 }
 

@@ -33,7 +33,7 @@ func (h *HeldBack) Unwrap() error { return h.Err }
 // ovn-kubernetes, which needs a new claim, and of kind Invalid if the generation is not valid here: admission may have
 // been bypassed, or be of another version.
 func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology, set contract.Set, ported Ported) error {
-	was, err := topology.FromObject(&t.Object)
+	was, err := t.Decoded()
 	if err != nil {
 		return fault.New(fault.Invalid, err)
 	}
