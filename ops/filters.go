@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -13,7 +14,7 @@ import (
 // MaxFilters bounds the filters of a sandbox on all its interfaces together: each is an
 // object of the record, and one question to the kernel at each check. Objects of tenants
 // decide how many are wanted.
-const MaxFilters = 4096
+const MaxFilters = 16384
 
 // ErrTooManyFilters means that a sandbox would get more than MaxFilters.
 var ErrTooManyFilters = errors.New("too many filters")
@@ -62,6 +63,27 @@ func (p *Planner) wantRules() error {
 		}
 	}
 	return nil
+}
+
+// isReplaced reports whether a change deletes a filter of a link that has others from now on.
+func (q *sequencer) isReplaced(c netstate.Change) bool {
+	f, ok := c.Before.(netstate.Filter)
+	_, stays := q.p.claims[netstate.ClsactKey(f.Link)]
+	return ok && c.After == nil && stays
+}
+
+// replaced deletes filters once those are there that decide instead, and first those that the kernel evaluates last: so no
+// packet is decided at any moment by another rule than before or after (tc.Filters).
+func (q *sequencer) replaced() {
+	slices.SortStableFunc(q.stale, func(a, b netstate.Change) int {
+		f, g := a.Before.(netstate.Filter), b.Before.(netstate.Filter)
+		return cmp.Or(cmp.Compare(f.Link, g.Link), cmp.Compare(f.Chain, g.Chain), cmp.Compare(g.Pref, f.Pref), cmp.Compare(g.Handle, f.Handle))
+	})
+	for _, c := range q.stale {
+		if _, there := q.now.Get(c.Key()); there && !q.waits(c.Before.(netstate.Filter).Link) {
+			q.do(c)
+		}
+	}
 }
 
 // sendsForPod reports whether the pod sends packets with its own addresses over a link of

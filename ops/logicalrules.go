@@ -9,6 +9,9 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
+// MaxLogicalRules bounds the rows of a sandbox in a database of OVN, for all its ports together.
+const MaxLogicalRules = 4096
+
 // Enforced are the rules of the NetworkQoS objects of a pod, as each backend enforces them. An
 // interface has those of one.
 type Enforced struct {
@@ -67,8 +70,8 @@ const maxNested = 16
 // wantLogicalRules wants the rules of the sandbox for its ports of OVN. They belong to the step
 // that makes the port.
 func (p *Planner) wantLogicalRules(links []string) error {
-	if n := len(p.req.LogicalRules) * len(links); n > MaxFilters {
-		return fault.New(fault.Invalid, fmt.Errorf("%w: %d rows on each of %d ports of OVN, and a pod's network may have %d: use fewer NetworkQoS objects", ErrTooManyFilters, len(p.req.LogicalRules), len(links), MaxFilters))
+	if n := len(p.req.LogicalRules) * len(links); n > MaxLogicalRules {
+		return fault.New(fault.Invalid, fmt.Errorf("%w: %d rows on each of %d ports of OVN, and a pod's network may have %d: use fewer NetworkQoS objects", ErrTooManyFilters, len(p.req.LogicalRules), len(links), MaxLogicalRules))
 	}
 	for _, link := range links {
 		p.current = p.steps[p.makers[link]]

@@ -16,6 +16,8 @@ type sequencer struct {
 	p      *Planner
 	full   map[netstate.Key]netstate.Link
 	made   map[netstate.Key]bool // created by us, according to the record
+	record map[netstate.Key]bool // what the record contains
+	stale  []netstate.Change     // filters to delete once others decide instead
 	held   []netstate.Change     // see Plan
 	shared []netstate.Change     // see Plan
 	stuck  []Pending             // what cannot be undone now
@@ -27,9 +29,10 @@ type sequencer struct {
 // settings; then addresses; then routes. Links are enslaved before they get addresses, since
 // joining a VRF or a bond drops routes and IPv6 addresses.
 func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
-	q := &sequencer{p: p, full: map[netstate.Key]netstate.Link{}, made: map[netstate.Key]bool{}}
+	q := &sequencer{p: p, full: map[netstate.Key]netstate.Link{}, made: map[netstate.Key]bool{}, record: map[netstate.Key]bool{}}
 	q.overlay = newOverlay(p.req.Have, q.lose)
 	for _, c := range p.req.Owned {
+		q.record[c.Key()] = true
 		if c.Before == nil {
 			q.made[c.Key()] = true
 		}
@@ -78,6 +81,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 		}
 		q.recreateLost(q.interrupted()...) // those without their gateway follow after the addresses
 	}
+	q.replaced()
 	plan := &Plan{Pending: q.stuck, Changes: q.changes, Held: q.held, Shared: q.shared, Notes: p.notes, SettlesMillis: p.settlesMillis, ViaHost: p.viaHost, by: p, leadsTo: &prospect{p, q.now, order}}
 	results := map[string]topology.Result{}
 	for _, step := range order {
@@ -170,7 +174,11 @@ func (q *sequencer) prune() []netstate.Object {
 	for _, c := range changes {
 		// Implied deletions are computed again, now that all wants are known, and the
 		// objects are recreated as soon as those they depend on exist.
-		if !c.Implied && (!c.Foreign || netstate.OfHost(c.Object())) {
+		switch {
+		case c.Implied || c.Foreign && !netstate.OfHost(c.Object()):
+		case q.isReplaced(c):
+			q.stale = append(q.stale, c)
+		default:
 			q.do(c)
 		}
 	}
@@ -199,9 +207,7 @@ func (q *sequencer) interrupted() []netstate.Change {
 }
 
 // owned reports whether the record contains the object.
-func (q *sequencer) owned(k netstate.Key) bool {
-	return slices.ContainsFunc(q.p.req.Owned, func(c netstate.Change) bool { return c.Key() == k })
-}
+func (q *sequencer) owned(k netstate.Key) bool { return q.record[k] }
 
 func (q *sequencer) emit(w want) error {
 	if w.none {

@@ -378,7 +378,7 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 	p.record.fail(nil)
 	held := slices.Concat(plan.Shared, plan.Held)
 	history := p.dropLeft(netstate.Coalesce(p.record.History, held...), plan)
-	history = netstate.DropDeleted(netstate.Compact(history, p.snapshot, held...), func(c netstate.Change) bool { return p.deleted(c, plan) })
+	history = netstate.DropDeleted(netstate.Compact(history, p.snapshot, held...), p.deleted(plan))
 	p.record.History = withIndexes(history, p.snapshot)
 	if p.trigger != TriggerRepair {
 		p.record.Fighting = nil // it concerned the earlier state; the loop records further contention
@@ -403,18 +403,22 @@ func sameAddresses(a, b []topology.StepResult) bool {
 	})
 }
 
-// deleted reports whether an object that we created no longer exists and is not wanted:
+// deleted returns what reports whether an object that we created no longer exists and is not wanted:
 // this pass deleted it, or an earlier one that was interrupted.
-func (p *pass) deleted(c netstate.Change, plan *ops.Plan) bool {
-	for _, done := range slices.Backward(p.executed) {
-		if done.Key() == c.Key() {
-			return done.After == nil
-		}
+func (p *pass) deleted(plan *ops.Plan) func(netstate.Change) bool {
+	exists := make(map[netstate.Key]bool, len(p.executed)) // after the last change of each
+	for _, done := range p.executed {
+		exists[done.Key()] = done.After != nil
 	}
-	_, there := p.snapshot.Get(c.Key())
-	// A repair does not recreate what belongs to steps with policy Observe: that is
-	// still ours. What no step wants any more, the kernel has deleted: a leased address.
-	return (p.trigger == TriggerEnsure || !plan.Wants(c.Key())) && !there && p.snapshot.Known(c.Object())
+	return func(c netstate.Change) bool {
+		if is, changed := exists[c.Key()]; changed {
+			return !is
+		}
+		_, there := p.snapshot.Get(c.Key())
+		// A repair does not recreate what belongs to steps with policy Observe: that is
+		// still ours. What no step wants any more, the kernel has deleted: a leased address.
+		return (p.trigger == TriggerEnsure || !plan.Wants(c.Key())) && !there && p.snapshot.Known(c.Object())
+	}
 }
 
 // withIndexes adds to a history the indexes of the links we created and of the devices

@@ -72,6 +72,50 @@ func TestFiltersOnInterfaces(t *testing.T) {
 	}
 }
 
+// TestFiltersAreReplaced: other rules have their filters created and changed before those of now are deleted, and of these the ones
+// that the kernel evaluates last are deleted first, so that no packet is decided by a rule that decides neither before nor after.
+func TestFiltersAreReplaced(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	chained := mark(20000, 9)
+	chained.Chain = 20000
+	now := []netstate.Filter{chained, mark(20000, 1), mark(20002, 2), mark(20004, 3), mark(20006, 4)}
+	next := []netstate.Filter{mark(20002, 7), mark(28080, 5), mark(28090, 6)}
+	request := ops.Request{Topology: steps(t, "\n  - {name: a, type: dummy, config: {name: a0}}\n"), Netns: "/run/netns/pod", Filters: now, Have: withoutIPv6(netstate.NewSnapshot())}
+	plan, err := reg.Plan(t.Context(), request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := request.Have.Clone()
+	for _, c := range plan.Changes {
+		have.Apply(c)
+	}
+	request.Have, request.Owned, request.Filters = have, plan.Changes, next
+	if plan, err = reg.Plan(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	want := `~ filter a0 egress pref 20002 handle 1 of ai/a[0] dscp 2 → 7
++ filter a0 egress pref 28080 handle 1 of ai/a[0] family ipv4, dscp 5
++ filter a0 egress pref 28090 handle 1 of ai/a[0] family ipv4, dscp 6
+- filter a0 egress pref 20006 handle 1 of ai/a[0]
+- filter a0 egress pref 20004 handle 1 of ai/a[0]
+- filter a0 egress pref 20000 handle 1 of ai/a[0]
+- filter a0 egress chain 20000 pref 20000 handle 1 of ai/a[0]
+`
+	if got := plan.String(); got != want {
+		t.Errorf("planned\n%s, want\n%s", got, want)
+	}
+	request.Filters = nil
+	if plan, err = reg.Plan(t.Context(), request); err != nil {
+		t.Fatal(err)
+	}
+	if c := plan.Changes[len(plan.Changes)-1]; len(plan.Changes) != len(now)+1 || c.Key() != netstate.ClsactKey("a0") {
+		t.Errorf("without rules:\n%s", plan)
+	}
+}
+
 // TestTooManyFilters: the filters of all interfaces together are bounded.
 func TestTooManyFilters(t *testing.T) {
 	reg, err := all.Registry()
@@ -113,7 +157,7 @@ spec:
 	}
 	rule := netstate.LogicalRule{Direction: new(netstate.FromPort), Priority: new(uint16(1)), Match: new("ip"), DSCP: new(uint8(1)), Rate: new(uint32(0)), Burst: new(uint32(0))}
 	var rules []netstate.LogicalRule
-	for i := range ops.MaxFilters / 2 {
+	for i := range ops.MaxLogicalRules / 2 {
 		rule.Rule = fmt.Sprintf("ai/q[%d]", i)
 		rules = append(rules, rule)
 	}

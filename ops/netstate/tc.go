@@ -40,7 +40,12 @@ type Filter struct {
 	Link string `json:"link,omitempty" plan:"key"`
 	// Rule names the rule of a NetworkQoS, for people: the kernel does not have it.
 	Rule string `json:"rule,omitempty" plan:"-"`
-	// Pref is the preference: lower ones decide first. Handle counts the filters of one
+	// Place orders rules, from 1 for the one that decides first. Filters of earlier versions have none: their
+	// preferences are in that order.
+	Place int `json:"place,omitempty" plan:"-"`
+	// Chain is 0, but for filters to which another one leads.
+	Chain uint32 `json:"chain,omitempty" plan:"key"`
+	// Pref is the preference: lower ones decide first. Handle numbers the filters of one
 	// preference.
 	Pref   uint16 `json:"pref" plan:"key"`
 	Handle uint32 `json:"handle" plan:"key"`
@@ -54,6 +59,8 @@ type Filter struct {
 	// Fragment says that it matches fragments alone, the first one too: they have no port for the kernel. Such a filter limits,
 	// marks nothing, and decides nothing: the filters after it do.
 	Fragment *bool `json:"fragment,omitempty" plan:"replace"`
+	// Goto is the chain whose filters decide, 0 if this one does. It does nothing else then.
+	Goto *uint32 `json:"goto,omitempty" plan:"live"`
 
 	DSCP *uint8 `json:"dscp,omitempty" plan:"live"`
 	// Policer numbers the token buckets of the link, from 1: filters with one number share
@@ -78,8 +85,15 @@ const MaxPolicers = 1<<12 - 1
 // Key is link, preference and handle.
 func (f Filter) Key() Key {
 	// Not by fmt: a sandbox may have thousands.
-	return Key{KindFilter, f.Link + " egress pref " + strconv.Itoa(int(f.Pref)) + " handle " + strconv.Itoa(int(f.Handle))}
+	chain := ""
+	if f.Chain != 0 {
+		chain = " chain " + strconv.Itoa(int(f.Chain))
+	}
+	return Key{KindFilter, f.Link + " egress" + chain + " pref " + strconv.Itoa(int(f.Pref)) + " handle " + strconv.Itoa(int(f.Handle))}
 }
+
+// Chained reports whether the filter is in a chain of its own, or leads to one.
+func (f Filter) Chained() bool { return f.Chain != 0 || f.Goto != nil && *f.Goto != 0 }
 
 // LivesOn is the clsact of the link.
 func (f Filter) LivesOn() Key { return ClsactKey(f.Link) }
@@ -93,7 +107,7 @@ func (f Filter) On(carrier Key) Object {
 // A pod may have any number of filters on its links, so they are read by key.
 var filterTraits = Traits{
 	Phase: PhaseRoutes, Cost: 2, label: func(o Object) string { return o.(Filter).Rule },
-	unsaid: []string{"to", "protocol", "port", "fragment", "policer", "rateBytes", "burstNanos"}, // any, and no limit
+	unsaid: []string{"to", "protocol", "port", "fragment", "goto", "policer", "rateBytes", "burstNanos"}, // any, and no limit
 }
 
 // Traits are those of filters.

@@ -44,6 +44,9 @@ const (
 	// Plugged is the version of a record in which a step is given a port of ovn-kubernetes. A
 	// reader of version 4 would make a port of its own, and bind the interface to that.
 	Plugged = "5"
+	// Chained is the version of a record with filters in a chain of their own. A reader of version 5 would take them for
+	// filters of the first chain.
+	Chained = "6"
 )
 
 // Versioned is a payload that not every version can be given.
@@ -129,7 +132,7 @@ func Decode(line []byte) ([]byte, error) {
 	if got := checksum(payload); got != uint32(want) {
 		return nil, &Damage{fmt.Errorf("checksum is %08x, content has %08x", want, got)}
 	}
-	if version := string(v); version != Version && version != Addressed && version != Routed && version != Filtered && version != Plugged {
+	if version := string(v); version != Version && version != Addressed && version != Routed && version != Filtered && version != Plugged && version != Chained {
 		return payload, unknown(fmt.Errorf("version %q is unknown", v), payload)
 	}
 	return payload, nil

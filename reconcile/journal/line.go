@@ -58,6 +58,11 @@ func (e entry) FrameVersion() string {
 	switch {
 	case e.Record == nil:
 		return frame.Version
+	case slices.ContainsFunc(e.Record.Sandbox.Filters, netstate.Filter.Chained) || slices.ContainsFunc(e.Record.History, func(c netstate.Change) bool {
+		f, ok := c.Object().(netstate.Filter)
+		return ok && f.Chained()
+	}):
+		return frame.Chained
 	case e.Record.Sandbox.Given.Plugged():
 		return frame.Plugged
 	case len(e.Record.Sandbox.Filters) > 0:

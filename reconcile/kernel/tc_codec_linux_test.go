@@ -16,7 +16,10 @@ func drawFilter(rng *rand.Rand) netstate.Filter {
 	f := netstate.Filter{
 		Pref: uint16(1 + rng.IntN(65535)), Handle: 1 + uint32(rng.IntN(5000)), Family: new([]string{netstate.IPv4, netstate.IPv6}[rng.IntN(2)]),
 		To: new(""), Protocol: new(""), Port: new(uint16(0)), DSCP: new(uint8(rng.IntN(64))),
-		Policer: new(uint16(0)), Rate: new(uint64(0)), BurstNanos: new(uint64(0)), Fragment: new(false),
+		Policer: new(uint16(0)), Rate: new(uint64(0)), BurstNanos: new(uint64(0)), Fragment: new(false), Goto: new(uint32(0)),
+	}
+	if rng.IntN(4) == 0 {
+		f.Chain = rng.Uint32N(1 << 28)
 	}
 	if rng.IntN(3) > 0 {
 		a := netip.AddrFrom4([4]byte{byte(rng.Uint32()), byte(rng.Uint32()), byte(rng.Uint32()), byte(rng.Uint32())})
@@ -36,6 +39,9 @@ func drawFilter(rng *rand.Rand) netstate.Filter {
 		if *f.Port == 0 && rng.IntN(3) == 0 {
 			f.Fragment, f.DSCP = new(true), nil
 		}
+	}
+	if rng.IntN(8) == 0 {
+		f.Goto, f.DSCP, f.Policer, f.Rate, f.BurstNanos = new(f.Chain^(1+rng.Uint32N(1<<28-1))), nil, nil, nil, nil
 	}
 	return f
 }

@@ -34,6 +34,7 @@ const (
 	actShot     = 2
 	actPipe     = 3
 	actContinue = 1<<32 - 1 // TC_ACT_UNSPEC: the filters of the next preference
+	actGoto     = 2 << 28   // TC_ACT_GOTO_CHAIN, with the chain in the bits below
 
 	flowerFragment = 1 // TCA_FLOWER_KEY_FLAGS_IS_FRAGMENT
 
@@ -92,12 +93,16 @@ func tcMsg(index int, handle, parent, info uint32) body {
 
 func network16(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
 
-// filterMsg is the header of a request about one filter. Its info is the preference and
-// the protocol, in network order.
-func filterMsg(f netstate.Filter, index int) body {
+// filterMsg begins a request about one filter: the header, whose info is the preference and
+// the protocol, in network order, and the chain.
+func filterMsg(f netstate.Filter, index int) []nl.NetlinkRequestData {
 	family, _ := filterFamilies.number(deref(f.Family))
 	protocol := binary.NativeEndian.Uint16(network16(uint16(family)))
-	return tcMsg(index, f.Handle, egressHook, uint32(f.Pref)<<16|uint32(protocol))
+	out := []nl.NetlinkRequestData{tcMsg(index, f.Handle, egressHook, uint32(f.Pref)<<16|uint32(protocol))}
+	if f.Chain != 0 {
+		out = append(out, attr(tcaChain, nl.Uint32Attr(f.Chain)))
+	}
+	return out
 }
 
 // policerIndex is the index of a policer in the network namespace: indices are shared by
@@ -152,11 +157,20 @@ func encodeFilter(f netstate.Filter, index int) ([]nl.NetlinkRequestData, error)
 		options.AddRtAttr(types[0], network16(port))
 		options.AddRtAttr(types[1], network16(0xffff))
 	}
-	return []nl.NetlinkRequestData{filterMsg(f, index), attr(tcaKind, nl.ZeroTerminated("flower")), options}, nil
+	return append(filterMsg(f, index), attr(tcaKind, nl.ZeroTerminated("flower")), options), nil
 }
 
-// encodeActions writes the actions: mark, for IPv4 correct the checksum, limit; of fragments limit, and continue.
+// encodeActions writes the actions: mark, for IPv4 correct the checksum, limit; of fragments limit, and continue; or
+// nothing but go to another chain.
 func encodeActions(to *nl.RtAttr, f netstate.Filter, index int) error {
+	if chain := deref(f.Goto); chain != 0 {
+		if chain >= 1<<28 || chain == f.Chain {
+			return invalid("goto: %d is no other chain", chain)
+		}
+		// A mark that changes no bit, for its verdict: so no further module is needed.
+		encodePedit(actionOptions(to, 1, "pedit"), *f.Family == netstate.IPv4, nil, actGoto|chain)
+		return nil
+	}
 	limited := deref(f.Policer) != 0
 	if deref(f.Fragment) {
 		if !limited {
@@ -282,9 +296,7 @@ func decodeFilter(b []byte) (f netstate.Filter, index int, ok bool) {
 		case tcaOptions:
 			options = v
 		case tcaChain:
-			if u32(v) != 0 {
-				return f, index, false
-			}
+			f.Chain = u32(v)
 		}
 	}
 	if kind != "flower" || family == nil {
@@ -301,7 +313,7 @@ func decodeFilter(b []byte) (f netstate.Filter, index int, ok bool) {
 // decodeFlower reads the match and the actions; false for a match that netstate cannot
 // represent.
 func decodeFlower(f *netstate.Filter, b []byte, index int) bool {
-	f.To, f.Protocol, f.Port, f.Fragment = new(""), new(""), new(uint16(0)), new(false)
+	f.To, f.Protocol, f.Port, f.Fragment, f.Goto = new(""), new(""), new(uint16(0)), new(false), new(uint32(0))
 	var address, mask, port, portMask, actions, flags, flagsMask []byte
 	portType := uint16(0)
 	for typ, v := range attributes(b) {
@@ -390,6 +402,13 @@ func decodeActions(f *netstate.Filter, b []byte, index int) {
 			}
 		}
 		all = append(all, a)
+	}
+	if len(all) == 1 && all[0].kind == "pedit" {
+		parms := all[0].options[peditParmsEx]
+		if len(parms) >= sizeofPeditKeys && u32(parms[8:])>>28 == actGoto>>28 && isPedit(all[0].options, *f.Family == netstate.IPv4, nil, u32(parms[8:])) {
+			f.Goto = new(u32(parms[8:]) &^ actGoto)
+			return
+		}
 	}
 	if *f.Fragment {
 		if len(all) == 2 && all[0].kind == "police" && all[1].kind == "pedit" && isPedit(all[1].options, *f.Family == netstate.IPv4, nil, actContinue) {
@@ -522,7 +541,7 @@ func (s *Sandbox) readFilter(ctx context.Context, queried netstate.Filter) (nets
 		return queried, false, err
 	}
 	queried.Family = nil // a filter of another family is found too
-	b, err := c.get(ctx, unix.RTM_GETTFILTER, unix.RTM_NEWTFILTER, filterMsg(queried, index))
+	b, err := c.get(ctx, unix.RTM_GETTFILTER, unix.RTM_NEWTFILTER, filterMsg(queried, index)...)
 	if isAny(err, noFilter...) {
 		return queried, false, nil
 	}
@@ -530,10 +549,10 @@ func (s *Sandbox) readFilter(ctx context.Context, queried netstate.Filter) (nets
 		return queried, false, err
 	}
 	f, _, ok := decodeFilter(b)
-	if !ok || f.Pref != queried.Pref || f.Handle != queried.Handle {
+	if !ok || f.Chain != queried.Chain || f.Pref != queried.Pref || f.Handle != queried.Handle {
 		return queried, false, nil
 	}
-	f.Link, f.Rule = queried.Link, queried.Rule
+	f.Link, f.Rule, f.Place = queried.Link, queried.Rule, queried.Place
 	return f, true, nil
 }
 
@@ -546,7 +565,7 @@ func (s *Sandbox) applyFilter(ctx context.Context, c netstate.Change) error {
 	if c.Action() == netstate.Delete {
 		return unlessGone(s.onLink(ctx, before.Link, func(c *conn, index int) error {
 			before.Family = nil
-			return c.write(ctx, unix.RTM_DELTFILTER, 0, filterMsg(before, index))
+			return c.write(ctx, unix.RTM_DELTFILTER, 0, filterMsg(before, index)...)
 		}), noFilter...)
 	}
 	flags := unix.NLM_F_CREATE | unix.NLM_F_EXCL

@@ -35,6 +35,37 @@ func filtered(t testing.TB) *bench {
 	return b
 }
 
+// TestChains: a filter in a chain is another one than that with its preference and handle in the first chain, and is deleted by
+// itself; what leads to a chain is read, and what a pod makes of it is seen.
+func TestChains(t *testing.T) {
+	b := filtered(t)
+	first := filter("ipv4", 20000)
+	chained := limited(netstate.Merge(first, netstate.Filter{Protocol: new("udp"), Fragment: new(true)}), 3, 125000, 64000)
+	chained.Chain, chained.DSCP = 20000, nil
+	lead := netstate.Filter{Link: "d0", Pref: 28080, Handle: 1, Family: new("ipv4"), To: new(""), Protocol: new(""), Port: new(uint16(0)), Fragment: new(true), Goto: new(uint32(20000))}
+	b.absent(chained)
+	b.create(first)
+	b.absent(chained)
+	b.create(chained, lead)
+	for _, f := range []netstate.Filter{first, chained, lead} {
+		b.holds(f)
+	}
+	astray := lead
+	astray.Goto = new(uint32(7))
+	c := b.update(astray)
+	b.holds(astray)
+	b.apply(c.Inverse())
+	b.holds(lead)
+	b.remove(first)
+	b.absent(first)
+	b.holds(chained)
+	b.remove(lead)
+	b.remove(chained)
+	b.absent(chained)
+	b.remove(chained)
+	b.refused(fault.Invalid, netstate.Change{After: func() netstate.Filter { f := chained; f.Goto = new(uint32(20000)); return f }()})
+}
+
 // TestFilters: what was written is what is read, a change in place and its inverse change
 // what they say, and deleting what does not exist is no error.
 func TestFilters(t *testing.T) {
