@@ -40,7 +40,7 @@ type rulesOf struct {
 	last  bool
 }
 
-var ruleSets = []rulesOf{{}, {1, false}, {20, false}, {20, true}, {200, false}, {200, true}}
+var ruleSets = []rulesOf{{}, {1, false}, {200, false}, {200, true}, {1000, true}}
 
 func (r rulesOf) name() string {
 	switch {
@@ -68,7 +68,7 @@ func (r rulesOf) rules() ([]qos.Rule, error) {
 		if i%qos.MaxRules == 0 {
 			fmt.Fprintf(&text, "---\napiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q%d}\nspec:\n  priority: %d\n  egress:\n", i, i/qos.MaxRules)
 		}
-		to, dscp := fmt.Sprintf("203.0.113.%d", i), i%mark
+		to, dscp := fmt.Sprintf("203.0.%d.%d", 100+i/250, i%250), i%mark
 		if i == decides {
 			to, dscp = destination, mark
 		}

@@ -2,18 +2,19 @@
 // data: it opens no socket.
 //
 // tc evaluates filters by preference, lowest first, and the first one whose actions end the
-// classification decides. So each rule gets preferences of its own, the winning rule the
-// lowest, one per address family, as one preference holds filters of one protocol. tc has
-// no "all but" (tc-flower(8)): a destination with exceptions is a list of prefixes. All
+// classification decides. The filters of one preference that have one mask are in a hash table, so that their number costs a
+// packet nothing; each further preference does. So all filters of one mask share a preference, and those of narrower
+// masks come first: see packed. tc has no "all but" (tc-flower(8)): a destination with exceptions is a list of prefixes. All
 // filters of a rule that has a limit share one policer, which is their bucket.
 //
 // A fragment has no port for flower, which does not dissect what follows the header of even the first one
 // (FLOW_DISSECTOR_F_PARSE_1ST_FRAG, net/core/flow_dissector.c). So no filter with a port decides about one, and
 // a rule with ports and a limit has further filters for fragments that its limit may be about: they share its policer, and leave the
-// decision to the filters after them. What is sent in fragments is within each such limit, whatever its port.
+// decision to the filters after them. What is sent in fragments is within each such limit, whatever its port. These filters need
+// the order of the rules, so where there are any, fragments have a chain of their own, see byRule.
 //
-// A rule keeps its preferences, and a filter its handle, when others come and go: the
-// former follow from the rule's precedence, the latter from what the filter matches.
+// The preference and the handle of a filter follow from what it matches, so that filters keep their place when others come
+// and go. A rule that has another mark or limit changes its filters in place.
 package tc
 
 import (
@@ -31,13 +32,15 @@ import (
 
 // Numbers of ours, for everything on a hook that others may use too.
 const (
-	// FirstPref is the lowest preference of ours. There are two for each place.
+	// FirstPref is the lowest preference of ours, and LastPref the highest.
 	FirstPref = 20000
+	LastPref  = firstPacked + 2 + ports*(33+129) - 1
 	// MaxRules of an interface.
 	MaxRules = qos.MaxAttachmentRules
-	// MaxFilters of an interface, and as many again for fragments. Linux searches the filters of one preference and
-	// mask in a hash table, but each preference by itself.
-	MaxFilters = 1024
+	// MaxFilters that decide on an interface. Those for fragments are at most twice as many again.
+	MaxFilters = 10240
+	// FragmentChain is the chain of the filters that decide about fragments alone.
+	FragmentChain = 20000
 )
 
 // Family is the EtherType that a filter matches.
@@ -52,6 +55,7 @@ const (
 // Filter is one filter of class flower with its actions: mark, then police, then accept; of fragments police, then
 // continue.
 type Filter struct {
+	Chain    uint32 // 0, or FragmentChain
 	Pref     uint16
 	Handle   uint32 // follows from what it matches
 	Family   Family
@@ -59,9 +63,11 @@ type Filter struct {
 	Protocol qos.Protocol // 0: any
 	Port     uint16       // 0: any
 	Fragment bool         // fragments alone: it limits, and does not decide
-	DSCP     uint8
-	Policer  uint16 // number, 0 for none
-	Rule     int    // index of the rule in the input
+	// Goto is the chain that decides about fragments, 0 for other filters. Such a filter is of no rule.
+	Goto    uint32
+	DSCP    uint8
+	Policer uint16 // number, 0 for none
+	Rule    int    // index of the rule in the input
 }
 
 // Policer is a token bucket: what exceeds it is dropped.
@@ -75,9 +81,13 @@ type Policer struct {
 
 // Filters is what the rules of an interface compile to.
 type Filters struct {
-	Filters  []Filter // by preference and handle
+	// Filters are in the order in which they are created: those of the chain of fragments first, then by preference and
+	// handle. Created and changed in this order before others are deleted in the opposite one, they decide about each packet
+	// at each moment as the rules before or the rules after do.
+	Filters  []Filter
 	Policers []Policer
 	rules    []qos.Rule
+	places   []int
 }
 
 // ErrTooMany says that the rules of an interface need more filters than it may have.
@@ -89,13 +99,13 @@ func Compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Filters, 
 	if len(rules) > MaxRules {
 		return nil, fmt.Errorf("%w: %d rules cover the interface, and it may have %d", ErrTooMany, len(rules), MaxRules)
 	}
-	out := &Filters{rules: rules}
-	places, deciding := qos.Places(rules), 0
+	out := &Filters{rules: rules, places: qos.Places(rules)}
+	var deciding, limiting []Filter
 	for i := range rules {
-		r, place := &rules[i], places[i]
+		r := &rules[i]
 		var policer uint16
 		if r.RateKbit > 0 {
-			policer = uint16(place + 1)
+			policer = uint16(out.places[i] + 1)
 			out.Policers = append(out.Policers, newPolicer(policer, r))
 		}
 		to := destinations(r, members)
@@ -103,44 +113,81 @@ func Compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Filters, 
 		if len(ports) == 0 {
 			ports = []qos.Port{{}}
 		}
-		if deciding += len(to) * len(ports); deciding > MaxFilters {
-			return nil, fmt.Errorf("%w: with rule %d of %s they are %d, and an interface may have %d: use fewer exceptions, ports or destination pods", ErrTooMany, r.Index, r.Policy, deciding, MaxFilters)
-		}
-		type key struct {
-			pref   uint16
-			handle uint32
-		}
-		taken := map[key]bool{}
-		add := func(f Filter) {
-			f.Pref, f.DSCP, f.Policer, f.Rule = pref(place, f.Family), r.DSCP, policer, i
-			f.Handle = handle(&f)
-			for f.Handle == 0 || taken[key{f.Pref, f.Handle}] {
-				f.Handle++
-			}
-			taken[key{f.Pref, f.Handle}] = true
-			out.Filters = append(out.Filters, f)
+		if n := len(deciding) + len(to)*len(ports); n > MaxFilters {
+			return nil, fmt.Errorf("%w: with rule %d of %s they are %d, and an interface may have %d: use fewer exceptions, ports or destination pods", ErrTooMany, r.Index, r.Policy, n, MaxFilters)
 		}
 		for _, d := range to {
+			f := Filter{Family: d.family, To: d.prefix, DSCP: r.DSCP, Policer: policer, Rule: i}
 			for n, p := range ports {
-				if slices.Contains(ports[:n], p) {
-					continue // the kernel refuses a second filter with one match
+				if !slices.Contains(ports[:n], p) { // the kernel refuses a second filter with one match
+					f.Protocol, f.Port = p.Protocol, p.Port
+					deciding = append(deciding, f)
 				}
-				add(Filter{Family: d.family, To: d.prefix, Protocol: p.Protocol, Port: p.Port})
 			}
-		}
-		if policer == 0 {
-			continue
-		}
-		for _, d := range to {
-			for _, protocol := range withPort(ports) {
-				add(Filter{Family: d.family, To: d.prefix, Protocol: protocol, Fragment: true})
+			if policer == 0 {
+				continue
+			}
+			f.Fragment, f.Port = true, 0
+			for _, f.Protocol = range withPort(ports) {
+				limiting = append(limiting, f)
 			}
 		}
 	}
-	slices.SortFunc(out.Filters, func(a, b Filter) int {
-		return cmp.Or(cmp.Compare(a.Pref, b.Pref), cmp.Compare(a.Handle, b.Handle))
-	})
+	out.Filters = out.arrange(deciding, limiting)
 	return out, nil
+}
+
+// arrange gives the filters of all rules their places, those that decide, and those that limit fragments.
+func (f *Filters) arrange(deciding, limiting []Filter) []Filter {
+	packed, limits, ok := pack(deciding, limiting)
+	if !ok {
+		return f.byRule(0, append(deciding, limiting...))
+	}
+	gotos := map[Family]bool{}
+	for _, l := range limits {
+		gotos[l.Family] = true
+	}
+	for _, d := range deciding {
+		if d.Port == 0 && gotos[d.Family] {
+			limits = append(limits, d)
+		}
+	}
+	out := f.byRule(FragmentChain, limits)
+	for i, family := range []Family{IPv4, IPv6} {
+		if gotos[family] {
+			out = append(out, Filter{Pref: firstPacked + uint16(i), Handle: 1, Family: family, Fragment: true, Goto: FragmentChain, Rule: -1})
+		}
+	}
+	return append(out, packed...)
+}
+
+// byRule gives each rule preferences of its own, the winning one the lowest, one for each address family, as one preference
+// holds filters of one protocol. The preferences follow from the precedence of the rule.
+func (f *Filters) byRule(chain uint32, all []Filter) []Filter {
+	for i := range all {
+		all[i].Chain, all[i].Pref = chain, uint16(FirstPref+2*f.places[all[i].Rule])
+		if all[i].Family == IPv6 {
+			all[i].Pref++
+		}
+	}
+	return numbered(all)
+}
+
+// numbered sorts filters by preference, and gives them handles that follow from what they match. The kernel has one filter for
+// each match: by handles that count, an update could move a match to a handle while another one still has it.
+func numbered(all []Filter) []Filter {
+	for i := range all {
+		all[i].Handle = max(1, hash(&all[i]))
+	}
+	slices.SortStableFunc(all, func(a, b Filter) int {
+		return cmp.Or(cmp.Compare(a.Pref, b.Pref), cmp.Compare(a.Handle, b.Handle), a.To.Compare(b.To), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+	})
+	for i := 1; i < len(all); i++ {
+		if all[i].Pref == all[i-1].Pref && all[i].Handle <= all[i-1].Handle {
+			all[i].Handle = all[i-1].Handle + 1
+		}
+	}
+	return all
 }
 
 // withPort returns the protocols of which fragments may be of one of the ports, and are not matched without it.
@@ -154,25 +201,13 @@ func withPort(ports []qos.Port) []qos.Protocol {
 	return out
 }
 
-// handle is the handle of a filter within its preference. The kernel has one filter for each
-// match: by a handle that counted, an update could move a match to a handle while another
-// one still has it.
-func handle(f *Filter) uint32 {
+func hash(f *Filter) uint32 {
 	h := fnv.New32a()
 	fmt.Fprint(h, f.To, f.Protocol, f.Port)
 	if f.Fragment {
 		fmt.Fprint(h, " fragment")
 	}
-	return h.Sum32()
-}
-
-// pref is the preference of the rule at a place.
-func pref(place int, f Family) uint16 {
-	n := FirstPref + 2*place
-	if f == IPv6 {
-		n++
-	}
-	return uint16(n)
+	return h.Sum32() &^ (1 << 31) // there is room after it
 }
 
 type destination struct {
@@ -229,20 +264,33 @@ func newPolicer(number uint16, r *qos.Rule) Policer {
 	return p
 }
 
-// Matches reports whether the filter decides about a packet.
-func (f *Filter) Matches(p qos.Packet) bool {
-	return !f.Fragment && f.about(p) && (f.Port == 0 || f.Port == p.Port && !p.Fragment)
+// Decide evaluates the filters for a packet as the kernel does: it returns the filter that decides, nil if none does, and the
+// policers that the packet passes before that.
+func (f *Filters) Decide(p qos.Packet) (decides *Filter, limits []uint16) {
+	chain := uint32(0)
+	for i := 0; i < len(f.Filters); i++ {
+		o := &f.Filters[i]
+		switch {
+		case o.Chain != chain || !o.about(p):
+		case o.Goto != 0:
+			chain, i = o.Goto, -1
+		case o.Fragment:
+			limits = append(limits, o.Policer)
+		default:
+			return o, limits
+		}
+	}
+	return nil, limits
 }
 
-// Limits reports whether the filter limits a packet about which a later one decides.
-func (f *Filter) Limits(p qos.Packet) bool { return f.Fragment && p.Fragment && f.about(p) }
-
+// about reports whether a packet matches the filter.
 func (f *Filter) about(p qos.Packet) bool {
 	family := IPv4
 	if p.Destination.Is6() {
 		family = IPv6
 	}
-	return f.Family == family && (!f.To.IsValid() || f.To.Contains(p.Destination)) && (f.Protocol == 0 || f.Protocol == p.Protocol)
+	return f.Family == family && (!f.To.IsValid() || f.To.Contains(p.Destination)) && (f.Protocol == 0 || f.Protocol == p.Protocol) &&
+		(f.Port == 0 || f.Port == p.Port && !p.Fragment) && (!f.Fragment || p.Fragment)
 }
 
 // Objects returns the filters as objects of a sandbox, without a link.
@@ -260,12 +308,17 @@ func (f *Filters) Objects() []netstate.Filter {
 		if o.To.IsValid() {
 			to = o.To.String()
 		}
+		out[i] = netstate.Filter{
+			Chain: o.Chain, Pref: o.Pref, Handle: o.Handle, Family: &family, To: &to,
+			Protocol: new(protocols[o.Protocol]), Port: &o.Port, Fragment: &o.Fragment, Goto: &o.Goto,
+		}
+		if o.Goto != 0 {
+			continue
+		}
 		p := policers[o.Policer]
 		r := &f.rules[o.Rule]
-		out[i] = netstate.Filter{
-			Rule: fmt.Sprintf("%s[%d]", r.Policy, r.Index), Pref: o.Pref, Handle: o.Handle, Family: &family, To: &to,
-			Protocol: new(protocols[o.Protocol]), Port: &o.Port, Fragment: &o.Fragment, DSCP: &o.DSCP, Policer: &o.Policer, Rate: &p.RateBytes, BurstNanos: new(p.burstNanos()),
-		}
+		out[i].Rule, out[i].Place = fmt.Sprintf("%s[%d]", r.Policy, r.Index), f.places[o.Rule]+1
+		out[i].DSCP, out[i].Policer, out[i].Rate, out[i].BurstNanos = &o.DSCP, &o.Policer, &p.RateBytes, new(p.burstNanos())
 		if o.Fragment {
 			out[i].DSCP = nil
 		}

@@ -33,14 +33,13 @@ func TestFilters(t *testing.T) {
 		for range 200 {
 			p := qostest.Packet(rng)
 			want := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(p, members) })
-			n := slices.IndexFunc(out.Filters, func(f tc.Filter) bool { return f.Matches(p) })
-			if n < 0 || want < 0 {
-				if (n < 0) != (want < 0) {
-					t.Fatalf("seed %d, packet %+v: filter %d, rule %d", seed, p, n, want)
+			f, _ := out.Decide(p)
+			if f == nil || want < 0 {
+				if (f == nil) != (want < 0) {
+					t.Fatalf("seed %d, packet %+v: filter %+v, rule %d", seed, p, f, want)
 				}
 				continue
 			}
-			f := out.Filters[n]
 			if f.Rule != want || f.DSCP != rules[want].DSCP || (f.Policer != 0) != (rules[want].RateKbit > 0) {
 				t.Fatalf("seed %d, packet %+v: %+v, want rule %d: %+v", seed, p, f, want, rules[want])
 			}
@@ -49,21 +48,28 @@ func TestFilters(t *testing.T) {
 }
 
 // wellFormed holds what the kernel requires: one protocol per preference, one filter per
-// preference and handle, and a policer for each index.
+// preference and handle, and a policer for each index; and what packing promises: one mask for each preference.
 func wellFormed(t *testing.T, out *tc.Filters) {
 	t.Helper()
 	type key struct {
+		chain  uint32
 		pref   uint16
 		handle uint32
 	}
-	families, seen := map[uint16]tc.Family{}, map[key]bool{}
+	families, masks, seen := map[key]tc.Family{}, map[key]string{}, map[key]bool{}
 	for _, f := range out.Filters {
-		if known, ok := families[f.Pref]; ok && known != f.Family {
+		pref := key{f.Chain, f.Pref, 0}
+		if known, ok := families[pref]; ok && known != f.Family {
 			t.Fatalf("preference %d has two protocols", f.Pref)
 		}
-		families[f.Pref] = f.Family
-		k := key{f.Pref, f.Handle}
-		if seen[k] || f.Handle == 0 || f.Port != 0 && f.Protocol == 0 || f.Pref < tc.FirstPref {
+		families[pref] = f.Family
+		mask := fmt.Sprint(f.To.Bits(), f.Protocol != 0, f.Port != 0, f.Fragment)
+		if known, ok := masks[pref]; ok && known != mask && f.Chain == 0 {
+			t.Fatalf("preference %d has two masks", f.Pref)
+		}
+		masks[pref] = mask
+		k := key{f.Chain, f.Pref, f.Handle}
+		if seen[k] || f.Handle == 0 || f.Port != 0 && f.Protocol == 0 || f.Pref < tc.FirstPref || f.Pref > tc.LastPref {
 			t.Fatalf("filter %+v", f)
 		}
 		seen[k] = true
@@ -100,13 +106,9 @@ func TestFragmentsAreLimited(t *testing.T) {
 					}
 				}
 			}
-			for i := range out.Filters {
-				if out.Filters[i].Matches(p) {
-					break
-				}
-				if out.Filters[i].Limits(p) && out.Filters[i].Policer != 0 {
-					have = append(have, out.Filters[i].Rule)
-				}
+			_, limits := out.Decide(p)
+			for _, n := range limits {
+				have = append(have, slices.IndexFunc(qos.Places(rules), func(place int) bool { return place == int(n)-1 }))
 			}
 			if !slices.Equal(have, want) {
 				t.Fatalf("seed %d, packet %+v: within the limits of rules %v, want %v", seed, p, have, want)
@@ -156,43 +158,83 @@ func TestTooMany(t *testing.T) {
 	}
 }
 
-// TestStable: when rules and destinations come and go, the others keep their preferences and
-// handles, so that no filter of theirs is touched; and no two filters of a preference match
-// the same, which the kernel refuses.
-func TestStable(t *testing.T) {
-	for seed := range uint64(200) {
+// TestChangeIsBounded: when a rule is added, removed or edited, only filters change that match nothing but what the rule matches;
+// and one that has another mark or limit changes its filters in place.
+func TestChangeIsBounded(t *testing.T) {
+	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		rules, sets := qostest.Rules(rng, 2+rng.IntN(8))
 		members := func(id qos.SetID) []netip.Addr { return sets[id] }
 		for i := range rules {
 			rules[i].Precedence = qos.MaxPrecedence - 3*i
 		}
-		before := objects(t, rules, members)
-		gone := rng.IntN(len(rules))
-		after := objects(t, slices.Delete(slices.Clone(rules), gone, gone+1), members)
-		for key, f := range before {
-			if _, there := after[key]; there != (f.Rule != fmt.Sprintf("ns/q[%d]", rules[gone].Index)) {
-				t.Fatalf("seed %d: without rule %d, filter %+v is there: %v", seed, gone, f, there)
+		n := rng.IntN(len(rules))
+		of, err := tc.Compile(rules[n:n+1], members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, without := compile(t, rules, members), compile(t, slices.Delete(slices.Clone(rules), n, n+1), members)
+		if leads(before) == leads(without) { // else fragments get a chain, or lose it
+			for _, f := range changed(before, without) {
+				if !slices.ContainsFunc(of.Filters, func(o tc.Filter) bool { return o.Goto == 0 && contains(o, f) }) {
+					t.Fatalf("seed %d: without rule %s a filter changes that matches other packets: %+v", seed, &rules[n], f)
+				}
+			}
+		}
+		marked := slices.Clone(rules)
+		marked[n].DSCP ^= 1
+		after := compile(t, marked, members)
+		for key := range before {
+			if _, ok := after[key]; !ok {
+				t.Fatalf("seed %d: with another mark of rule %s there is no filter %s", seed, &rules[n], key)
 			}
 		}
 	}
 }
 
-// objects are the filters by all that they are.
-func objects(t *testing.T, rules []qos.Rule, members func(qos.SetID) []netip.Addr) map[string]netstate.Filter {
+func leads(of map[string]tc.Filter) (n int) {
+	for _, f := range of {
+		if f.Goto != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// contains reports whether a filter matches all that another one matches. A rule with a port also has filters of all fragments of its
+// protocol.
+func contains(o, f tc.Filter) bool {
+	to := !o.To.IsValid() || f.To.IsValid() && f.To.Bits() >= o.To.Bits() && o.To.Contains(f.To.Addr())
+	return o.Family == f.Family && to && (o.Protocol == 0 || o.Protocol == f.Protocol) && (o.Port == 0 || o.Port == f.Port || f.Fragment)
+}
+
+func changed(a, b map[string]tc.Filter) (out []tc.Filter) {
+	for _, of := range [][2]map[string]tc.Filter{{a, b}, {b, a}} {
+		for key, f := range of[0] {
+			if g, ok := of[1][key]; !ok || g.DSCP != f.DSCP || g.Policer != f.Policer {
+				out = append(out, f)
+			}
+		}
+	}
+	return out
+}
+
+// compile returns the filters by what the kernel knows them by, and what they match. No two filters of a preference may match the
+// same, which the kernel refuses.
+func compile(t *testing.T, rules []qos.Rule, members func(qos.SetID) []netip.Addr) map[string]tc.Filter {
 	t.Helper()
 	compiled, err := tc.Compile(rules, members)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, matches := map[string]netstate.Filter{}, map[string]bool{}
-	for _, f := range compiled.Objects() {
-		match := fmt.Sprint(f.Pref, *f.To, *f.Protocol, *f.Port, *f.Fragment)
+	out, matches := map[string]tc.Filter{}, map[string]bool{}
+	for _, f := range compiled.Filters {
+		match := fmt.Sprint(f.Chain, f.Pref, f.To, f.Protocol, f.Port, f.Fragment)
 		if matches[match] {
 			t.Fatalf("two filters match %s", match)
 		}
 		matches[match] = true
-		out[fmt.Sprint(f.Rule, match, f.Handle, f.DSCP != nil, *f.Policer, *f.Rate, *f.BurstNanos)] = f
+		out[fmt.Sprint(match, f.Handle)] = f
 	}
 	return out
 }
@@ -206,25 +248,36 @@ func TestObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := compiled.Objects()
-	if len(got) != 6 {
-		t.Fatalf("%d filters", len(got))
+	type kind struct {
+		chain    uint32
+		place    int
+		family   string
+		fragment bool
 	}
-	if *got[0].Fragment { // their order is that of handles
-		got[0], got[1] = got[1], got[0]
+	got := map[kind]netstate.Filter{}
+	for _, f := range compiled.Objects() {
+		got[kind{f.Chain, f.Place, *f.Family, *f.Fragment}] = f
 	}
-	if f := got[1]; !*f.Fragment || f.DSCP != nil || *f.Policer != 1 || *f.Port != 0 || *f.Protocol != "tcp" {
+	// Of the first rule the port, and fragments; of the second all, in both chains; and two that lead to the chain of fragments.
+	if len(got) != 10 {
+		t.Fatalf("%d filters: %v", len(got), got)
+	}
+	if f := got[kind{tc.FragmentChain, 1, "ipv4", true}]; f.DSCP != nil || *f.Policer != 1 || *f.Port != 0 || *f.Protocol != "tcp" || f.Pref != tc.FirstPref {
 		t.Errorf("of fragments: %v", netstate.Fields(f))
 	}
+	if f := got[kind{0, 0, "ipv6", true}]; *f.Goto != tc.FragmentChain || f.DSCP != nil || f.Policer != nil || f.Rule != "" {
+		t.Errorf("to fragments: %v", netstate.Fields(f))
+	}
+	first := got[kind{0, 1, "ipv4", false}]
 	want := netstate.Filter{
-		Rule: "ai/a[3]", Pref: tc.FirstPref, Handle: got[0].Handle, Family: new("ipv4"), To: new(""), Protocol: new("tcp"), Port: new(uint16(80)), Fragment: new(false),
+		Rule: "ai/a[3]", Place: 1, Pref: first.Pref, Handle: first.Handle, Family: new("ipv4"), To: new(""), Protocol: new("tcp"), Port: new(uint16(80)), Fragment: new(false), Goto: new(uint32(0)),
 		DSCP: new(uint8(26)), Policer: new(uint16(1)), Rate: new(uint64(1250000)), BurstNanos: new(uint64(100_000_000)),
 	}
-	if !reflect.DeepEqual(got[0], want) {
-		t.Errorf("got %v", netstate.Fields(got[0]))
+	if !reflect.DeepEqual(first, want) {
+		t.Errorf("got %v", netstate.Fields(first))
 	}
 	// 64 KiB at 1 kbit/s take longer than the kernel can keep.
-	if last := got[5]; *last.BurstNanos != netstate.MaxBurstNanos || *last.Family != "ipv6" || last.Pref != tc.FirstPref+2*2019+1 {
+	if last := got[kind{0, tc.MaxRules, "ipv6", false}]; *last.BurstNanos != netstate.MaxBurstNanos || last.Pref != tc.LastPref {
 		t.Errorf("got %d %v", last.Pref, netstate.Fields(last))
 	}
 }

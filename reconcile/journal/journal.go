@@ -24,7 +24,7 @@ const compactBytes = 64 << 10
 
 // limitBytes is the size above which a file is not read: no log gets there. Tests have
 // a smaller one.
-var limitBytes = 16 << 20
+var limitBytes = 64 << 20
 
 // Journal keeps the records of one directory. Its methods may be called from
 // several goroutines, and several processes may use one directory at a time.

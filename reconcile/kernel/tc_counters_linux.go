@@ -22,10 +22,17 @@ const (
 	statsQueue = 3 // struct gnet_stats_queue
 	statsPkt64 = 8
 
-	// prefFilters bounds the filters of one preference that are read. A rule has at most as many, with those of
-	// fragments, and the owner of the namespace can add others.
-	prefFilters = 2048
+	// prefFilters bounds the filters of one preference that are read. All of an interface may share one, and the owner of
+	// the namespace can add others.
+	prefFilters = 20480
 )
+
+// hook is a preference of a chain on an interface.
+type hook struct {
+	link  int
+	chain uint32
+	pref  uint16
+}
 
 // RuleReadings reads what the kernel has counted for rules on the interfaces of a sandbox, with one
 // dump for each preference. The namespace at the path must still be the one of the record. A rule whose
@@ -37,40 +44,54 @@ func (h *Host) RuleReadings(ctx context.Context, path string, id reconcile.Netns
 	}
 	defer s.Close()
 	out := make([]ports.Reading, len(of))
+	rules := map[hook]map[uint32]int{} // by handle
+	var order []hook
 	for i := range of {
-		if out[i], err = s.inside.rule(ctx, &of[i]); err != nil {
-			return nil, fmt.Errorf("rule %s on %q: %w", of[i].Name, of[i].Port.Name, err)
+		out[i].Filters = make(map[ports.FilterKey]ports.FilterCount, len(of[i].Filters))
+		for _, f := range of[i].Filters {
+			at := hook{of[i].Port.Index, f.Chain, f.Pref}
+			if rules[at] == nil {
+				rules[at] = map[uint32]int{}
+				order = append(order, at)
+			}
+			rules[at][f.Handle] = i
+		}
+	}
+	for _, at := range order {
+		counted, err := s.inside.counters(ctx, at, rules[at])
+		if err != nil {
+			return nil, fmt.Errorf("filters of preference %d on link %d: %w", at.pref, at.link, err)
+		}
+		for _, f := range counted {
+			r := &out[rules[at][f.Handle]]
+			r.Filters[f.FilterKey] = f.FilterCount
+			r.Dropped = max(r.Dropped, f.dropped) // of the one policer that they share
 		}
 	}
 	return out, nil
 }
 
-// rule reads the counters of the filters of a rule. A dump of one preference does not grow with the filters that
+// counters reads the counters of filters by their handles. A dump of one preference does not grow with the filters that
 // a pod has elsewhere, and a terse one (since Linux 5.9) has no matches.
-func (c *conn) rule(ctx context.Context, r *ports.Rule) (ports.Reading, error) {
-	out := ports.Reading{Filters: map[ports.FilterKey]ports.FilterCount{}}
+func (c *conn) counters(ctx context.Context, at hook, wanted map[uint32]int) ([]filterCounters, error) {
 	terse := make([]byte, 8) // struct nla_bitfield32
 	binary.NativeEndian.PutUint32(terse, tcaDumpFlagsTerse)
 	binary.NativeEndian.PutUint32(terse[4:], tcaDumpFlagsTerse)
-	for _, pref := range r.Prefs {
-		q := query{typ: unix.RTM_GETTFILTER, reply: unix.RTM_NEWTFILTER, what: "filters", most: prefFilters, read: 2 * prefFilters, parts: []nl.NetlinkRequestData{
-			tcMsg(r.Port.Index, 0, egressHook, uint32(pref)<<16), attr(tcaChain, nl.Uint32Attr(0)), attr(tcaDumpFlags, terse),
-		}}
-		counted, err := dump(ctx, c, q, func(b []byte, keep func(filterCounters)) error {
-			if f, ok := decodeFilterCounters(b); ok && f.Pref == pref {
-				keep(f)
-			}
-			return nil
-		})
-		if err != nil && !isAny(err, noFilter...) && !errors.Is(err, reconcile.ErrPartial) {
-			return out, err
+	q := query{typ: unix.RTM_GETTFILTER, reply: unix.RTM_NEWTFILTER, what: "filters", most: prefFilters, read: 2 * prefFilters, parts: []nl.NetlinkRequestData{
+		tcMsg(at.link, 0, egressHook, uint32(at.pref)<<16), attr(tcaChain, nl.Uint32Attr(at.chain)), attr(tcaDumpFlags, terse),
+	}}
+	counted, err := dump(ctx, c, q, func(b []byte, keep func(filterCounters)) error {
+		f, ok := decodeFilterCounters(b)
+		if _, ours := wanted[f.Handle]; ok && ours && f.Pref == at.pref {
+			f.Chain = at.chain
+			keep(f)
 		}
-		for _, f := range counted {
-			out.Filters[f.FilterKey] = f.FilterCount
-			out.Dropped = max(out.Dropped, f.dropped) // of the one policer that they share
-		}
+		return nil
+	})
+	if err != nil && !isAny(err, noFilter...) && !errors.Is(err, reconcile.ErrPartial) {
+		return nil, err
 	}
-	return out, nil
+	return counted, nil
 }
 
 type filterCounters struct {

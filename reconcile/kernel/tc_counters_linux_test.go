@@ -23,8 +23,8 @@ func (w *wired) counted(rec *reconcile.Record) map[string]ports.RuleCounters {
 	}
 	out := map[string]ports.RuleCounters{}
 	for i, r := range rules {
-		if n := len(readings[i].Filters); n != r.Filters {
-			w.Errorf("rule %s: counters of %d filters, of %d", r.Name, n, r.Filters)
+		if n := len(readings[i].Filters); n != len(r.Filters) {
+			w.Errorf("rule %s: counters of %d filters, of %d", r.Name, n, len(r.Filters))
 		}
 		out[r.Name] = readings[i].Counters()
 	}
@@ -119,7 +119,9 @@ func TestRuleCounters(t *testing.T) {
 	if got := w.counted(rec); len(got) != 1 || got["ai/a[1]"] != c {
 		t.Errorf("without the first rule: %+v", got)
 	}
-	none, err := w.host.RuleReadings(w.ctx, w.ns.path(), w.NetnsID(), []ports.Rule{{Port: ports.Port{Name: "gone", Index: 1 << 20}, Prefs: []uint16{20000}}, {Port: w.port("d0"), Prefs: []uint16{20000}}})
+	none, err := w.host.RuleReadings(w.ctx, w.ns.path(), w.NetnsID(), []ports.Rule{
+		{Port: ports.Port{Name: "gone", Index: 1 << 20}, Filters: []ports.FilterKey{{Pref: 20000, Handle: 1}}}, {Port: w.port("d0"), Filters: []ports.FilterKey{{Pref: 20000, Handle: 1}}},
+	})
 	if err != nil || len(none) != 2 || none[0].Counters() != (ports.RuleCounters{}) || none[1].Counters() != (ports.RuleCounters{}) {
 		t.Errorf("no interface and no filters: %+v, %v", none, err)
 	}

@@ -54,19 +54,21 @@ spec:
 			}
 		}
 	}
-	// 64 destinations and 20 ports are 1280 filters, and one row.
+	// 64 destinations and 64 ports are 4096 filters, and one row. There are three such rules.
 	var to, ports []string
 	for i := range 64 {
 		to = append(to, fmt.Sprintf("{ipBlock: {cidr: 10.%d.0.0/24}}", i))
 	}
-	for i := range 20 {
+	for i := range 64 {
 		ports = append(ports, fmt.Sprintf("{protocol: TCP, port: %d}", i+1))
 	}
 	large := strings.NewReplacer("{ipBlock: {cidr: 192.0.2.0/24}}, {podSelector: {}}", strings.Join(to, ", "), "PORTS", strings.Join(ports, ", ")).Replace(object)
+	_, rule, _ := strings.Cut(strings.TrimRight(large, "]\n"), "egress: [")
+	large = strings.Replace(large, rule, rule+", "+rule+", "+rule, 1)
 	if out, _, err := node.CompileRules([][]byte{[]byte(large)}, topology(dummy), node.Pod{Namespace: "ai"}, reg); fault.Of(err) != fault.Invalid || !errors.Is(err, tc.ErrTooMany) {
 		t.Errorf("%d filters, %v", len(out.Filters), err)
 	}
-	if out, _, err := node.CompileRules([][]byte{[]byte(large)}, topology(overlay), node.Pod{Namespace: "ai"}, reg); err != nil || len(out.LogicalRules) != 1 {
+	if out, _, err := node.CompileRules([][]byte{[]byte(large)}, topology(overlay), node.Pod{Namespace: "ai"}, reg); err != nil || len(out.LogicalRules) != 3 {
 		t.Errorf("%d rows, %v", len(out.LogicalRules), err)
 	}
 }

@@ -2,6 +2,7 @@ package ports
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,11 +15,8 @@ type Rule struct {
 	Port Port
 	// Name is that of netstate.Filter.Rule.
 	Name string
-	// Prefs are the preferences of its filters, one for each address family. No other rule
-	// of the interface has filters there.
-	Prefs []uint16
-	// Filters is how many there are.
-	Filters int
+	// Filters are those of the rule. Others of the interface may have the same preferences.
+	Filters []FilterKey
 	// OnPF says that they only mark, and the physical function enforces the rule's limit.
 	OnPF bool
 }
@@ -27,49 +25,54 @@ type Rule struct {
 // that decides first.
 func RulesOf(rec *reconcile.Record, of []Port) []Rule {
 	// The record's changes have the names that rules had when their filters were set.
-	names, limits := map[uint16]string{}, map[uint16]bool{}
-	for _, f := range rec.Sandbox.Filters {
-		names[f.Pref], limits[f.Pref] = f.Rule, f.Policer != nil && *f.Policer != 0
+	given := make(map[FilterKey]*netstate.Filter, len(rec.Sandbox.Filters))
+	for i := range rec.Sandbox.Filters {
+		f := &rec.Sandbox.Filters[i]
+		given[keyOf(f)] = f
 	}
 	type key struct{ link, rule string }
-	found := map[key]*Rule{}
+	type place struct{ place, pref int }
+	found, places := map[key]*Rule{}, map[*Rule]place{}
 	for _, c := range rec.History {
 		f, ok := c.After.(netstate.Filter)
-		name := names[f.Pref]
-		if !ok || name == "" {
+		if !ok {
 			continue
 		}
-		r := found[key{f.Link, name}]
+		is := given[keyOf(&f)]
+		if is == nil || is.Rule == "" {
+			continue
+		}
+		r := found[key{f.Link, is.Rule}]
 		if r == nil {
 			i := slices.IndexFunc(of, func(p Port) bool { return p.Name == f.Link })
 			if i < 0 {
 				continue
 			}
-			r = &Rule{Port: of[i], Name: name}
-			found[key{f.Link, name}] = r
+			r = &Rule{Port: of[i], Name: is.Rule}
+			found[key{f.Link, is.Rule}], places[r] = r, place{is.Place, int(is.Pref)}
 		}
-		r.Filters++
-		r.OnPF = r.OnPF || limits[f.Pref] && f.Policer != nil && *f.Policer == 0
-		if !slices.Contains(r.Prefs, f.Pref) {
-			r.Prefs = append(r.Prefs, f.Pref)
-		}
+		r.Filters = append(r.Filters, keyOf(&f))
+		r.OnPF = r.OnPF || is.Policer != nil && *is.Policer != 0 && f.Policer != nil && *f.Policer == 0
 	}
-	var out []Rule
-	for _, r := range found {
-		slices.Sort(r.Prefs)
-		out = append(out, *r)
-	}
-	slices.SortFunc(out, func(a, b Rule) int {
-		return cmp.Or(strings.Compare(a.Port.Name, b.Port.Name), cmp.Compare(a.Prefs[0], b.Prefs[0]))
+	order := slices.Collect(maps.Values(found))
+	slices.SortFunc(order, func(a, b *Rule) int {
+		return cmp.Or(strings.Compare(a.Port.Name, b.Port.Name), cmp.Compare(places[a].place, places[b].place), cmp.Compare(places[a].pref, places[b].pref))
 	})
+	out := make([]Rule, len(order))
+	for i, r := range order {
+		out[i] = *r
+	}
 	return out
 }
 
 // FilterKey is a filter of an interface.
 type FilterKey struct {
+	Chain  uint32
 	Pref   uint16
 	Handle uint32
 }
+
+func keyOf(f *netstate.Filter) FilterKey { return FilterKey{f.Chain, f.Pref, f.Handle} }
 
 // FilterCount is what a filter has marked, as its link would send it.
 type FilterCount struct{ Packets, Bytes uint64 }

@@ -95,7 +95,7 @@ func TestRulesOf(t *testing.T) {
 		return netstate.Filter{Link: link, Rule: rule, Pref: pref, Handle: handle}
 	}
 	rec := &reconcile.Record{
-		Sandbox: reconcile.Sandbox{Filters: []netstate.Filter{filter("", "ai/new[1]", 20000, 7), filter("", "ai/new[0]", 20002, 7), filter("", "ai/new[0]", 20003, 9)}},
+		Sandbox: reconcile.Sandbox{Filters: []netstate.Filter{filter("", "ai/new[1]", 20000, 7), filter("", "ai/new[1]", 20000, 8), filter("", "ai/new[0]", 20002, 7), filter("", "ai/new[0]", 20003, 9)}},
 		History: []netstate.Change{
 			{After: filter("net1", "ai/old[1]", 20000, 7)},
 			{After: filter("net1", "ai/old[1]", 20000, 8)},
@@ -108,9 +108,20 @@ func TestRulesOf(t *testing.T) {
 		},
 	}
 	port := ports.Port{Name: "net1", Index: 3}
-	want := []ports.Rule{{Port: port, Name: "ai/new[1]", Prefs: []uint16{20000}, Filters: 2}, {Port: port, Name: "ai/new[0]", Prefs: []uint16{20002, 20003}, Filters: 2}}
+	want := []ports.Rule{
+		{Port: port, Name: "ai/new[1]", Filters: []ports.FilterKey{{Pref: 20000, Handle: 7}, {Pref: 20000, Handle: 8}}},
+		{Port: port, Name: "ai/new[0]", Filters: []ports.FilterKey{{Pref: 20003, Handle: 9}, {Pref: 20002, Handle: 7}}},
+	}
 	if diff := cmp.Diff(want, ports.RulesOf(rec, []ports.Port{{Name: "lo", Index: 1}, port})); diff != "" {
 		t.Errorf("rules (-want +got):\n%s", diff)
+	}
+	// Preferences are not in the order of rules where filters say their place.
+	for i := range rec.Sandbox.Filters {
+		rec.Sandbox.Filters[i].Place = 3 - i
+	}
+	slices.Reverse(want)
+	if diff := cmp.Diff(want, ports.RulesOf(rec, []ports.Port{port})); diff != "" {
+		t.Errorf("by place (-want +got):\n%s", diff)
 	}
 }
 
