@@ -55,10 +55,10 @@ func (d Device) AsShared() Device {
 	return d
 }
 
-// CanBeMaster reports whether other links can be stacked on a device of this kind: of
-// software devices, only bonds, bridges and VLANs are shared.
-func (d Device) CanBeMaster() bool {
-	return d.Kind != KindVirtual || d.DevType == "bond" || d.DevType == "bridge" || d.DevType == "vlan"
+// SharedByName reports whether only a policy that names the device shares it: all software but bonds,
+// bridges and VLANs, since most veths and the like are of pods.
+func (d Device) SharedByName() bool {
+	return d.Kind == KindVirtual && d.DevType != "bond" && d.DevType != "bridge" && d.DevType != "vlan"
 }
 
 // Forms returns the devices, each followed by the form in which it is shared, if it is.

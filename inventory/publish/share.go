@@ -155,9 +155,7 @@ func (k known) unshareable(d inventory.Device) string {
 		return d.State()
 	case port && stacks:
 		return fmt.Sprintf("%s: a port's packets are its master's, so share the master", portOf(d))
-	case !d.CanBeMaster():
-		return "virtual: of those bonds, bridges and VLANs are shared"
-	case d.Kind != inventory.KindVirtual && d.LinkType != inventory.Ethernet:
+	case (d.Kind != inventory.KindVirtual || d.SharedByName()) && d.LinkType != inventory.Ethernet:
 		return "not Ethernet"
 	case d.IfName == "":
 		return d.State()

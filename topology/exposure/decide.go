@@ -105,7 +105,7 @@ func wire(devices []inventory.Device, deciding []*Policy) {
 func (s Set) decide(ctx context.Context, d inventory.Device) (*Policy, inventory.Exposure) {
 	if d.Kind == inventory.KindVirtual {
 		// It can only be offered as a shared device.
-		if !d.CanBeMaster() || !slices.ContainsFunc(s.policies, func(p *Policy) bool { return p.Sharing != nil }) {
+		if !slices.ContainsFunc(s.policies, func(p *Policy) bool { return p.Sharing != nil }) {
 			return nil, inventory.Exposure{}
 		}
 		p, e := s.highest(ctx, d)
@@ -180,13 +180,27 @@ func undecided(p *Policy, reason string) inventory.Exposure {
 	return inventory.Exposure{Policy: p.Name, Verdict: inventory.Undecided, Reason: reason}
 }
 
+// noName is none that a link can have: it contains a slash (dev_valid_name, net/core/dev.c).
+const noName = "/"
+
 // selects reports whether a policy is for a device. A policy whose problem is not its
 // selector still selects.
+//
+// Of software links like veth most belong to pods, so a policy selects one only if it
+// names it: if it would not select it under another name.
 func (p *Policy) selects(ctx context.Context, d inventory.Device) (bool, error) {
 	if p.unread != nil {
 		return false, errors.New(firstOf(p.Err))
 	}
 	matches, err := p.selector.Match(ctx, d)
+	if d.SharedByName() {
+		if !matches || err != nil { // as of most links of pods
+			return false, nil
+		}
+		d.IfName = noName
+		other, err := p.selector.Match(ctx, d)
+		return err == nil && !other, nil
+	}
 	if cause := errors.Unwrap(err); cause != nil { // without the device, which the caller names
 		err = fmt.Errorf("spec.selector.cel: %w", cause)
 	}
