@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/plumbline/plumbline/integration/image"
@@ -48,6 +49,13 @@ func (r release) build(ctx context.Context) error {
 		return fmt.Errorf("version %q: want one such as v0.1.0 or v0.2.0-rc.1", r.version)
 	case r.revision == "" || r.registry == "" || r.helm == "":
 		return errors.New("want -revision, -registry and -helm")
+	}
+	_, err := name.NewTag(r.image()+":"+r.version, name.StrictValidation)
+	if err == nil && strings.Contains(r.registry, "://") {
+		err = errors.New("it is not a URL")
+	}
+	if err != nil {
+		return fmt.Errorf("registry %q: want a host and a path, such as registry.example.com/net: %w", r.registry, err)
 	}
 	if err := r.clean(); err != nil {
 		return err
@@ -119,8 +127,13 @@ func (r release) run(ctx context.Context, environment []string, name string, arg
 	return string(out), nil
 }
 
+// platform is the environment of the compiler, so that nobody's own changes a release. The flags are those of the
+// Makefile, with which all else is compiled and cached.
 func platform(architecture string) []string {
-	return []string{"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + architecture, "GOWORK=off"}
+	return []string{
+		"CGO_ENABLED=0", "GOOS=linux", "GOARCH=" + architecture, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off",
+		"GOFLAGS=-trimpath -buildvcs=false -gcflags=all=-dwarf=false",
+	}
 }
 
 func (r release) compile(ctx context.Context, program, architecture string) error {
@@ -129,7 +142,7 @@ func (r release) compile(ctx context.Context, program, architecture string) erro
 		return err
 	}
 	variables := "-X " + module + "/reconcile/version."
-	_, err = r.run(ctx, platform(architecture), "go", "build", "-trimpath", "-buildvcs=false",
+	_, err = r.run(ctx, platform(architecture), "go", "build",
 		"-ldflags=-s -w "+variables+"release="+r.version+" "+variables+"revision="+r.revision,
 		"-o", output, "./cmd/"+program)
 	return err

@@ -74,7 +74,7 @@ func TestArtifact(t *testing.T) {
 }
 
 // What is refused is refused before anything is compiled.
-func TestRefusedVersions(t *testing.T) {
+func TestRefusals(t *testing.T) {
 	for _, version := range []string{"", "0.1.0", "v0.1", "v01.0.0", "v0.1.0+build", "v0.1.0/x", "latest"} {
 		r := release{version: version, revision: "x", registry: "x", helm: "x", folder: filepath.Join(t.TempDir(), "out")}
 		if err := r.build(t.Context()); err == nil || !strings.Contains(err.Error(), "v0.1.0") {
@@ -82,6 +82,12 @@ func TestRefusedVersions(t *testing.T) {
 		}
 		if _, err := os.Stat(r.folder); err == nil {
 			t.Errorf("version %q: something was written", version)
+		}
+	}
+	for _, registry := range []string{"ghcr.io/Plumbline", "https://ghcr.io/plumbline", "ghcr.io/plumbline:5", "ghcr.io/a b"} {
+		r := release{version: "v0.1.0", revision: "x", registry: registry, helm: "x", folder: filepath.Join(t.TempDir(), "out")}
+		if err := r.build(t.Context()); err == nil || !strings.Contains(err.Error(), "registry.example.com/net") {
+			t.Errorf("registry %q: %v", registry, err)
 		}
 	}
 }
