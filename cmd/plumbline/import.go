@@ -28,12 +28,17 @@ A file may have several documents, and lists as kubectl get -o yaml prints them;
 repeated. What refers to each other, such as a SriovNetwork and the SriovNetworkNodePolicies
 of its resource, is converted together. Needs neither root nor a cluster.
 
+With --pods, pods and workloads with the annotation k8s.v1.cni.cncf.io/networks are converted, too: their interfaces
+keep their names, networks that build on others of a pod, such as a bond, become one topology with them, and a
+comment at the end has the patch of each.
+
 Each key that is left out is a note, and each that has no counterpart an error, with the
 object and the path of the key. An object with an error is not converted.
 
 Exit status: 0 everything was converted; 1 an object was not.`,
 		Example: `  plumbline import -f network.yaml | kubectl apply -f -
-  kubectl get net-attach-def -A -o yaml | plumbline import -f -`,
+  kubectl get net-attach-def -A -o yaml | plumbline import -f -
+  kubectl get net-attach-def,deploy,sts -n shop -o yaml | plumbline import --pods -f -`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var objects []map[string]any
@@ -61,6 +66,7 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 	_ = cmd.MarkFlagRequired("filename")
 	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "default", "`namespace` of objects that name none")
 	cmd.Flags().StringVar(&o.ResourcePrefix, "resource-prefix", "openshift.io", "`prefix` of the resource names of the SR-IOV operator, as in its RESOURCE_PREFIX")
+	cmd.Flags().BoolVar(&o.Pods, "pods", false, "convert the networks of pods, Deployments and other workloads, too")
 	cmd.Flags().BoolVar(&o.Moved, "moved", false, "no pod has an address of the pools any more: exclude none")
 	return cmd
 }
@@ -82,6 +88,11 @@ func (a *app) printConverted(r imports.Result) error {
 			return err
 		}
 	}
+	for _, p := range r.Patches {
+		if err := a.printPatch(p); err != nil {
+			return err
+		}
+	}
 	var errs []error
 	for _, p := range r.Problems {
 		errs = append(errs, errors.New(p.String()))
@@ -90,4 +101,22 @@ func (a *app) printConverted(r imports.Result) error {
 		errs = append(errs, fmt.Errorf("nothing to convert: objects of kind %s are converted", strings.Join(imports.Kinds(), ", ")))
 	}
 	return errors.Join(errs...)
+}
+
+// printPatch prints what a pod needs as a comment: applied with the objects it would be refused, as it is a part of one.
+func (a *app) printPatch(p imports.Patch) error {
+	text, err := yaml.Marshal(p.Merge)
+	if err != nil {
+		return err
+	}
+	say := "has its networks by claims with this patch, for kubectl patch --patch-file; a pod is created again with it"
+	if p.Unchanged {
+		say = "requests its devices already, and only loses the annotation"
+	}
+	lines := []string{"---", fmt.Sprintf("# %s %s:", p.Object, say)}
+	for line := range strings.Lines(string(text)) {
+		lines = append(lines, "#   "+strings.TrimSuffix(line, "\n"))
+	}
+	_, err = fmt.Fprintln(a.out, strings.Join(lines, "\n"))
+	return err
 }

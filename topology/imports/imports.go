@@ -28,12 +28,15 @@ type Options struct {
 	ResourcePrefix string
 	// Moved says that no pod has an address of a pool of the input any more. Otherwise such addresses are excluded.
 	Moved bool
+	// Pods has the pods of the input, and the workloads that make pods, converted, too.
+	Pods bool
 }
 
 // Result of a conversion. An object with a problem is not among Objects.
 type Result struct {
 	Objects         []map[string]any // in the order in which they can be applied
 	Notes, Problems []Remark
+	Patches         []Patch
 }
 
 // converter holds what is known of the input.
@@ -45,6 +48,8 @@ type converter struct {
 	shares    map[string]map[string]bool // the step types that use an interface of the host, by its name or its network
 	policies  []*nodePolicy
 	excluded  []allocated
+	pods      []*pod
+	resources map[string]bool         // extended resources of device plugins
 	classes   map[string][]expression // selectors of DeviceClasses
 	hosts     []string                // networks that hosts have, by HostInterfaces
 	divisions map[string][]string     // masterNets by CIDRs of multi-nic-cni, by the name of the network
@@ -99,7 +104,7 @@ func mergedKinds() map[string]kind {
 
 // Convert converts objects, as they are in JSON. The error is that of a context that has ended.
 func Convert(ctx context.Context, objects []map[string]any, o Options) (Result, error) {
-	c := &converter{Options: o, shares: map[string]map[string]bool{}, made: map[string]bool{}, divisions: map[string][]string{}, classes: map[string][]expression{}}
+	c := &converter{Options: o, shares: map[string]map[string]bool{}, made: map[string]bool{}, divisions: map[string][]string{}, classes: map[string][]expression{}, resources: map[string]bool{}}
 	for _, object := range objects {
 		c.read(object)
 	}
@@ -114,7 +119,14 @@ func Convert(ctx context.Context, objects []map[string]any, o Options) (Result, 
 	for _, s := range c.sources {
 		s.record.report()
 	}
+	for _, n := range c.networks {
+		if n.resource != "" && len(n.steps) > 0 {
+			n.steps[0].plugin = n.resource
+		}
+	}
+	c.resolvePods()
 	nameNetworks(c.networks)
+	c.allowPods()
 	c.namePools()
 	c.exclude()
 	c.nameResources()
@@ -125,7 +137,7 @@ func Convert(ctx context.Context, objects []map[string]any, o Options) (Result, 
 func (c *converter) read(object map[string]any) {
 	object, _ = topology.Exact(object).(map[string]any)
 	name, _ := object["kind"].(string)
-	s := &source{kind: excerpt.Of(name, maxName)}
+	s := &source{object: object, kind: excerpt.Of(name, maxName)}
 	r := &record{of: s, left: maps.Clone(object)}
 	version := r.text("apiVersion")
 	meta := r.sub("metadata")
@@ -143,7 +155,12 @@ func (c *converter) read(object map[string]any) {
 	case known:
 		s.namespace = cmp.Or(s.namespace, c.Namespace)
 	}
+	_, isWorkload := workloads[name]
 	switch {
+	case isWorkload && c.Pods && s.name != "":
+		s.namespace = cmp.Or(s.namespace, c.Namespace)
+		c.workload(s)
+		return
 	case !known:
 		s.note("", "is not converted: objects of kind %s are", strings.Join(Kinds(), ", "))
 	case !slices.Contains(strings.Split(k.groups, ","), s.group):
@@ -230,16 +247,12 @@ func (c *converter) definition(s *source) {
 
 // namePools names the pools after the first network that has them.
 func (c *converter) namePools() {
-	for _, p := range c.pools {
-		if p.name == "" && len(p.nets) > 0 {
-			p.name = p.nets[0].topology
-		}
-	}
 	for _, n := range c.networks {
 		for _, s := range n.steps {
 			if s.pool == nil {
 				continue
 			}
+			s.pool.name = cmp.Or(s.pool.name, n.topology)
 			s.config["ipam"].(map[string]any)["pool"] = s.pool.name
 			if other := s.pool.froms[0]; other != n.from {
 				n.from.note("", "has its addresses of the AddressPool %q, as %s does: their ranges are the same", s.pool.name, other.title())
@@ -252,22 +265,32 @@ func (c *converter) namePools() {
 func (c *converter) nameResources() {
 	of := map[string][]*network{}
 	for _, n := range c.networks {
-		if n.resource != "" && len(n.steps) > 0 {
-			of[n.resource] = append(of[n.resource], n)
+		for _, s := range n.steps {
+			if s.plugin == "" {
+				continue
+			}
+			c.resources[s.plugin] = true
+			if !slices.Contains(of[s.plugin], n) {
+				of[s.plugin] = append(of[s.plugin], n)
+			}
 		}
 	}
 	for _, resource := range slices.Sorted(maps.Keys(of)) {
 		nets := of[resource]
-		if len(nets) == 1 {
-			nets[0].steps[0].resource = resource
-			continue
-		}
 		var names []string
 		for _, n := range nets {
 			names = append(names, n.topology)
 		}
 		for _, n := range nets {
-			n.from.note(n.resourceAt, "the extended resource name %q is left out: it would lead to one topology, and %s have it: pods need a claim, and no longer request the resource", resource, strings.Join(names, ", "))
+			if len(nets) > 1 {
+				n.from.note(n.resourceAt, "the extended resource name %q is left out: it would lead to one topology, and %s have it: pods need a claim, and no longer request the resource", resource, strings.Join(names, ", "))
+				continue
+			}
+			for _, s := range n.steps {
+				if s.plugin == resource {
+					s.resource = resource
+				}
+			}
 		}
 	}
 }

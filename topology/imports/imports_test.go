@@ -37,7 +37,7 @@ func contracts(t testing.TB) contract.Set {
 
 func convert(t testing.TB, set contract.Set, objects []map[string]any) imports.Result {
 	t.Helper()
-	got, err := imports.Convert(t.Context(), objects, imports.Options{Set: set, Namespace: "default", ResourcePrefix: "openshift.io"})
+	got, err := imports.Convert(t.Context(), objects, imports.Options{Set: set, Namespace: "default", ResourcePrefix: "openshift.io", Pods: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,6 +57,13 @@ func show(t testing.TB, r imports.Result) (output, remarks string) {
 			out.WriteString("---\n")
 		}
 		out.Write(text)
+	}
+	for _, p := range r.Patches {
+		text, err := yaml.Marshal(p.Merge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&out, "--- # %s, unchanged %t\n%s", p.Object, p.Unchanged, text)
 	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&said, "note: %s\n", n)
@@ -135,6 +142,7 @@ var silent = map[string]*regexp.Regexp{
 	"the name that the plugin bond itself does not use":     regexp.MustCompile(`\.ifname$`),
 	"a host, of which only the networks count":              regexp.MustCompile(`^HostInterface (metadata\.name|spec\.hostName|spec\.interfaces\[\d+\]\.(hostIP|interfaceName|pciAddress|product|vendor))$`),
 	"what multi-nic-cni has computed of a network":          regexp.MustCompile(`^CIDR spec\.(config\b|cidr\[\d+\]\.(vlanCIDR|hosts))`),
+	"what a pod is beside its networks":                     regexp.MustCompile(`^(Pod|Deployment|StatefulSet) (unheardOf|metadata\.unheardOf|.*annotations\.(unheardOf|k8s\.v1\.cni\.cncf\.io/network-status)|spec\b.*(replicas|containers|image|limits|claims|labels|selector|unheardOf)\b)`),
 	"the namespace of an operator's own object":             regexp.MustCompile(`^(SriovNetwork|SriovIBNetwork|MultiNicNetwork) metadata\.namespace$`),
 	"who has an address":                                    regexp.MustCompile(`^(IPPool spec\.allocations\.\d+|OverlappingRangeIPReservation spec)\.(id|containerid|podref|ifname)$`),
 }
@@ -289,7 +297,7 @@ var trailing = regexp.MustCompile(`,(\s*[}\]])`)
 // embedded decodes JSON in a string: an object, or several with commas.
 func embedded(s string) (v any, before, after string, ok bool) {
 	text := trailing.ReplaceAllString(s, "$1")
-	if !strings.HasPrefix(strings.TrimSpace(text), "{") {
+	if !strings.HasPrefix(strings.TrimSpace(text), "{") && !strings.HasPrefix(strings.TrimSpace(text), "[{") {
 		return nil, "", "", false
 	}
 	for _, try := range [][2]string{{"", ""}, {"[", "]"}} {

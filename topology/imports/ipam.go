@@ -121,7 +121,6 @@ func (c *converter) usePool(n *network, s *step, p *pool) {
 	if !slices.Contains(p.froms, n.from) {
 		p.froms = append(p.froms, n.from)
 	}
-	p.nets = append(p.nets, n)
 	s.pool = p
 	s.config["ipam"] = map[string]any{"type": topology.IPAMPool}
 }

@@ -24,7 +24,7 @@ type network struct {
 	steps       []*step
 	// inside are the interfaces of other networks of the pod that the first step builds on.
 	inside []string
-	// resource is the extended resource that pods request beside the network.
+	// resource is the extended resource that pods request beside the network, of its first step.
 	resource, resourceAt string
 	topology             string // its name; set when all networks are known
 }
@@ -36,7 +36,8 @@ type step struct {
 	config              map[string]any
 	at                  string // path of the config in the source
 	pool                *pool  // set as ipam.pool when it has a name
-	resource            string
+	plugin              string // the extended resource of a device plugin that pods request for the device
+	resource            string // that of the step, if it leads to this topology alone
 }
 
 // pool becomes an AddressPool.
@@ -45,7 +46,6 @@ type pool struct {
 	key   string // pools with equal keys are one
 	spec  v1alpha1.AddressPoolSpec
 	froms []*source
-	nets  []*network
 }
 
 // add appends a step which builds on those before it.

@@ -27,6 +27,7 @@ func (r Remark) String() string {
 type source struct {
 	kind, namespace, name string
 	group                 string
+	object                map[string]any
 	labels                map[string]string
 	state                 map[string]any // its status
 	record                *record

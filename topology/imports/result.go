@@ -31,6 +31,7 @@ func (c *converter) result(ctx context.Context) (out Result, err error) {
 	pools := c.validPools(objects.Pools)
 	var topologies []map[string]any
 	from := map[string]*source{}
+	roots := map[*network][]*topology.Step{}
 	for _, n := range c.networks {
 		if n.from.failed() || !c.hasPools(n, objects.Pools) {
 			continue
@@ -47,6 +48,7 @@ func (c *converter) result(ctx context.Context) (out Result, err error) {
 			continue
 		}
 		from[n.topology] = n.from
+		roots[n] = claim.Requested(named.Topology, c.Set)
 		topologies = append(topologies, o)
 		objects.Topologies = append(objects.Topologies, named)
 	}
@@ -66,6 +68,7 @@ func (c *converter) result(ctx context.Context) (out Result, err error) {
 		slices.SortFunc(list, byName)
 		out.Objects = append(out.Objects, list...)
 	}
+	out.Patches = c.patches(roots)
 	out.Notes, out.Problems = c.remarks()
 	return out, nil
 }
