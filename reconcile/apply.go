@@ -364,7 +364,7 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 		Unchanged: len(p.executed) == 0,
 	}
 	p.recovered = rep.Unchanged && p.trigger == TriggerRepair && p.before.Phase == Failed
-	if rep.Unchanged && !p.intended && p.known && p.before.Phase == Applied && sameSpec(p.before.Sandbox, p.sandbox) && maps.Equal(p.before.Chosen, plan.Chosen) {
+	if rep.Unchanged && !p.intended && p.known && p.before.Phase == Applied && p.before.Sandbox.Equal(p.sandbox) && maps.Equal(p.before.Chosen, plan.Chosen) {
 		if sameAddresses(p.before.Results, plan.Results) {
 			return rep, nil
 		}

@@ -2,9 +2,7 @@ package reconcile
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"reflect"
 	"time"
 
 	"github.com/plumbline/plumbline/ops"
@@ -161,14 +159,4 @@ func drifts(t *topology.Topology, plan *ops.Plan) []Drift {
 		out = append(out, Drift{Step: w.Step, Type: types[w.Step], Action: netstate.Update, Field: w.Needs})
 	}
 	return out
-}
-
-// sameSpec reports whether two sandboxes have the same JSON.
-func sameSpec(a, b Sandbox) bool {
-	if reflect.DeepEqual(a, b) {
-		return true // the usual case, and much cheaper to find out
-	}
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
-	return errX == nil && errY == nil && string(x) == string(y)
 }

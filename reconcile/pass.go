@@ -201,7 +201,7 @@ func (p *pass) sameTopology() bool {
 
 func sameTopology(a, b Sandbox) bool {
 	part := func(sb Sandbox) Sandbox { return Sandbox{Topology: sb.Topology, Given: sb.Given.WithoutDevices()} }
-	return sameSpec(part(a), part(b))
+	return part(a).Equal(part(b))
 }
 
 // verify observes the result of applying a plan, and returns what is left to do. If

@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -37,7 +36,5 @@ func (p *pass) newRules() bool {
 	if p.trigger != TriggerEnsure && p.trigger != TriggerPlan || p.record.RatesRefused == nil {
 		return false
 	}
-	a, errA := json.Marshal(p.record.Sandbox.Filters)
-	b, errB := json.Marshal(p.sandbox.Filters)
-	return errA != nil || errB != nil || string(a) != string(b)
+	return !Sandbox{Filters: p.record.Sandbox.Filters}.Equal(Sandbox{Filters: p.sandbox.Filters})
 }

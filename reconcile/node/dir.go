@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,9 +59,8 @@ func (w desired) same(o desired) bool {
 	if w.id != o.id || w.netns != o.netns || !maps.Equal(w.requested, o.requested) {
 		return false
 	}
-	a, errA := json.Marshal(reconcile.Sandbox{Topology: w.topology, Given: w.given, Filters: w.rules.Filters, LogicalRules: w.rules.LogicalRules})
-	b, errB := json.Marshal(reconcile.Sandbox{Topology: o.topology, Given: o.given, Filters: o.rules.Filters, LogicalRules: o.rules.LogicalRules})
-	return errA == nil && errB == nil && bytes.Equal(a, b)
+	return reconcile.Sandbox{Topology: w.topology, Given: w.given, Filters: w.rules.Filters, LogicalRules: w.rules.LogicalRules}.Equal(
+		reconcile.Sandbox{Topology: o.topology, Given: o.given, Filters: o.rules.Filters, LogicalRules: o.rules.LogicalRules})
 }
 
 // FromFile reports whether a sandbox was made from a file by a loop: a loop releases

@@ -1,9 +1,7 @@
 package node
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -101,7 +99,7 @@ func (l *Loop) ensure(ctx context.Context, w desired, rec reconcile.Record, know
 		return l.verdictOf(err), err
 	}
 	sb.AppliedBefore = w.fromRecord
-	if known && l.wasApplied(rec) && sameSandbox(rec.Sandbox, sb) {
+	if known && l.wasApplied(rec) && rec.Sandbox.Equal(sb) {
 		// A new namespace may have the inode of the old one; only opening it shows that
 		// it is another one. What the file describes is applied there.
 		v, err := l.checkAndRepair(ctx, rec)
@@ -179,12 +177,6 @@ func (l *Loop) sandbox(ctx context.Context, w desired, rec reconcile.Record, kno
 		Alive:         func(rec reconcile.Record) bool { return alive(rec, l.BootID, l.Identify) },
 		Discover:      l.Discover, Sys: l.Sys,
 	}.Sandbox(ctx)
-}
-
-func sameSandbox(a, b reconcile.Sandbox) bool {
-	x, errX := json.Marshal(a)
-	y, errY := json.Marshal(b)
-	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
 // checkAndRepair checks a sandbox that was applied, and repairs drift where the policy

@@ -1,9 +1,7 @@
 package attachment
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -121,10 +119,5 @@ func enforces(rec *reconcile.Record) bool {
 
 // equalRules compares rules as records hold them.
 func equalRules(a, b ops.Enforced) bool {
-	if len(a.Filters) != len(b.Filters) || len(a.LogicalRules) != len(b.LogicalRules) {
-		return false
-	}
-	x, errX := json.Marshal(reconcile.Sandbox{Filters: a.Filters, LogicalRules: a.LogicalRules})
-	y, errY := json.Marshal(reconcile.Sandbox{Filters: b.Filters, LogicalRules: b.LogicalRules})
-	return errX == nil && errY == nil && bytes.Equal(x, y)
+	return reconcile.Sandbox{Filters: a.Filters, LogicalRules: a.LogicalRules}.Equal(reconcile.Sandbox{Filters: b.Filters, LogicalRules: b.LogicalRules})
 }

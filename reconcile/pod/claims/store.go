@@ -193,11 +193,7 @@ func (b *boot) check() error {
 	return nil
 }
 
-// check decodes the topologies.
-func (c *Claim) check() error {
-	c.decode()
-	return nil
-}
+func (*Claim) check() error { return nil }
 
 // List returns all records in order of UID, and an error for each that could not be read.
 // Those of other versions OtherVersions lists. As with Get, callers must not change what
@@ -437,6 +433,9 @@ func read[T Claim | boot, P content[T]](s *Store, path string) (*T, error) {
 	case other != nil:
 		s.known[path] = other
 	case err == nil:
+		if c, is := any(v).(*Claim); is {
+			c.decode()
+		}
 		s.known[path] = v
 	}
 	return v, err
