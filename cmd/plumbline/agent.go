@@ -34,6 +34,7 @@ type agentFlags struct {
 	ovn          databases
 	clusterCIDRs []string
 	logLevel     string
+	graph        bool
 }
 
 func (a *app) agent() *cobra.Command {
@@ -57,9 +58,19 @@ Serves /metrics, /healthz and /readyz. When it stops, the networks of all pods s
 Two agents may run at the same time during an update.`,
 		Example: `  plumbline agent --node-name n1 --kubeconfig /etc/kubernetes/agent.conf`,
 		Args:    noArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return g.run(cmd.Context(), a) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if !g.graph {
+				return g.run(cmd.Context(), a)
+			}
+			parts, err := agent.Graph()
+			if err == nil {
+				fmt.Fprint(cmd.OutOrStdout(), parts)
+			}
+			return err
+		},
 	}
 	f := cmd.Flags()
+	f.BoolVar(&g.graph, "graph", false, "print the parts of an agent, in the order in which they are built, with what each reads and writes, and exit")
 	f.StringVar(&g.NodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node; default: NODE_NAME")
 	f.StringVar(&g.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the service account of the pod")
 	f.StringVar(&g.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "`socket` of the container runtime's Node Resource Interface")

@@ -17,6 +17,7 @@ var withoutValue = map[string]map[string]string{
 		"cni-plugin": "the image has it at the default",
 		"cni-socket": "the plugin on the host knows no other than the default",
 		"timeout":    "a limit within --attach-timeout",
+		"graph":      "it runs no agent",
 
 		"pprof-address": "for the moment of a measurement",
 	},

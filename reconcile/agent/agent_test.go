@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -23,28 +24,24 @@ import (
 	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/liveness"
-	"github.com/plumbline/plumbline/reconcile/metrics"
-	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
-	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
 // TestHealthz: the liveness probe fails when the server for the kubelet has failed, since it
 // is not restarted, but not for parts that are retried.
 func TestHealthz(t *testing.T) {
-	s := &Agent{
-		Config: Config{Log: slog.New(slog.NewTextHandler(io.Discard, nil))}, alive: liveness.New(time.Now), publisher: publish.New(publish.Options{}),
-		counts: metrics.New(metrics.Build{}, time.Now), hooks: nriplugin.NewMetrics(), interfaces: ports.NewMetrics(ports.MetricsOptions{}), rules: ports.NewRuleMetrics(ports.RuleMetricsOptions{}),
-	}
+	log, publisher := slog.New(slog.NewTextHandler(io.Discard, nil)), publish.New(publish.Options{})
+	g := started{alive: liveness.New(time.Now)}
+	h := handler(http.NotFoundHandler(), g.alive, func() error { return nil })
 	probe := func() (int, string) {
 		w := httptest.NewRecorder()
-		s.handler().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/healthz", nil))
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/healthz", nil))
 		return w.Code, w.Body.String()
 	}
-	s.handle(fmt.Errorf("slices: %w", kubeletplugin.ErrRecoverable), "publish")
+	handle(log, g, publisher, fmt.Errorf("slices: %w", kubeletplugin.ErrRecoverable), "publish")
 	if code, body := probe(); code != 200 {
 		t.Errorf("after an error that is tried again: %d %s", code, body)
 	}
-	s.handle(errors.New("accept: no such socket"), "DRA gRPC server failed")
+	handle(log, g, publisher, errors.New("accept: no such socket"), "DRA gRPC server failed")
 	if code, body := probe(); code != 500 || !strings.Contains(body, "server for the kubelet has ended: DRA gRPC server failed: accept: no such socket") {
 		t.Errorf("after the server has failed: %d %s", code, body)
 	}
@@ -95,12 +92,9 @@ func TestOtherVersionsAreWithheld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Agent{
-		Config: Config{Now: time.Now}, base: &hostengine.Base{Journal: j, Store: j},
-		Engine: reconcile.New(reconcile.Options{Store: j, BootID: "boot"}),
-	}
-	s.Engine.List() // as the loop does first
-	if dirty := s.dirty(); !strings.Contains(dirty["0000:03:00.2"], "another version") {
+	e := reconcile.New(reconcile.Options{Store: j, BootID: "boot"})
+	e.List() // as the loop does first
+	if dirty := unreleased(&hostengine.Base{Journal: j, Store: j}, e, time.Now); !strings.Contains(dirty["0000:03:00.2"], "another version") {
 		t.Errorf("dirty: %q", dirty)
 	}
 }

@@ -2,72 +2,89 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/hostengine"
+	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
 	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/exposure/follower"
 )
 
-// podServing are the parts that give pods their own network.
-type podServing struct {
-	server    *primary.Server
-	installer *primary.Installer
+// newPodTopology returns nil if the agent gives pods no network of their own.
+func newPodTopology(c Config, base *hostengine.Base, policies *follower.Follower) *primary.Follower {
+	if !c.PodNetwork.Enabled {
+		return nil
+	}
+	return primary.NewFollower(primary.FollowerOptions{
+		Client: c.Clients.Dynamic, NodeName: c.NodeName, Node: policies.Node, Contracts: c.Registry, File: filepath.Join(c.StateDir, "primary"),
+		Proc: "/proc", TranslateBridged: base.Host.TranslateBridged, ClusterCIDRs: c.PodNetwork.ClusterCIDRs, Log: c.Log,
+	})
 }
 
-func (s *Agent) wirePodNetwork() {
-	o := s.PodNetwork
-	if !o.Enabled {
-		return
+// newCNIServer returns nil if the agent gives pods no network of their own.
+func newCNIServer(c Config, g started, base *hostengine.Base, e *reconcile.Reconciler, a *addresses.Allocator, pods *primary.Follower, urgent writes[*node.Urgent]) *primary.Server {
+	if pods == nil {
+		return nil
 	}
-	p := &podServing{}
-	p.server = primary.New(primary.Options{
-		Engine: s.Engine, Addresses: s.addresses, Contracts: s.Registry, Vet: s.Registry.Vet, Network: s.podTopology.Network,
-		Socket: o.Socket, NetnsDir: o.NetnsDir, HostNetns: s.base.Host.NetnsID(), BootID: s.base.Host.BootID(),
-		Damaged: s.base.Damaged, Yield: s.urgent.Begin, Log: s.Log, Now: s.Now,
-		Alive: func(within time.Duration) { s.alive.Alive(partCNI, within) },
+	return primary.New(primary.Options{
+		Engine: e, Addresses: a, Contracts: c.Registry, Vet: c.Registry.Vet, Network: pods.Network,
+		Socket: c.PodNetwork.Socket, NetnsDir: c.PodNetwork.NetnsDir, HostNetns: base.Host.NetnsID(), BootID: base.Host.BootID(),
+		Damaged: base.Damaged, Yield: urgent.to.Begin, Log: c.Log, Now: c.Now,
+		Alive: func(within time.Duration) { g.alive.Alive(partCNI, within) },
 	})
-	p.installer = primary.NewInstaller(primary.InstallerOptions{
+}
+
+// newInstaller returns nil if the agent gives pods no network of their own.
+func newInstaller(c Config, pods *primary.Follower, server *primary.Server) *primary.Installer {
+	if pods == nil {
+		return nil
+	}
+	o := c.PodNetwork
+	return primary.NewInstaller(primary.InstallerOptions{
 		Program: o.Plugin, BinDir: o.BinDir, ConfDir: o.ConfDir, ConfName: o.ConfName, Socket: o.Socket,
-		Ready:    func() error { _, err := s.podTopology.Network(); return err },
-		Selected: s.podTopology.Selected, InUse: p.server.InUse, Leads: p.server.Leads, LastEnded: p.server.LastEnded,
-		WokenBy: []table.Source{&s.podTopology.Decided}, Log: s.Log, Now: s.Now,
+		Ready:    func() error { _, err := pods.Network(); return err },
+		Selected: pods.Selected, InUse: server.InUse, Leads: server.Leads, LastEnded: server.LastEnded,
+		WokenBy: []table.Source{&pods.Decided}, Log: c.Log, Now: c.Now,
 	})
-	s.pods = p
 }
 
 // podCIDRs says whether pods have addresses of the node's pod CIDRs. Those of a topology that
 // selects the node no longer keep theirs, also if the agent was started without --pod-network.
-func (s *Agent) podCIDRs() hostroutes.PodNetwork {
+func podCIDRs(pods *primary.Follower, a *addresses.Allocator, clusterCIDRs []netip.Prefix) hostroutes.PodNetwork {
 	n := hostroutes.PodNetwork{Known: true}
-	if s.podTopology != nil {
-		n.ClusterCIDRs = s.PodNetwork.ClusterCIDRs
-		if n.Used, n.Known = s.podTopology.UsesPodCIDRs(); n.Used {
+	if pods != nil {
+		n.ClusterCIDRs = clusterCIDRs
+		if n.Used, n.Known = pods.UsesPodCIDRs(); n.Used {
 			return n
 		}
 	}
-	grants, err := s.addresses.Grants()
+	grants, err := a.Grants()
 	used := slices.ContainsFunc(grants, func(g addresspool.Grant) bool { return g.Pool == topology.LocalPool && primary.Owns(g.Claim) })
-	n.Used = used && s.podTopology != nil
+	n.Used = used && pods != nil
 	n.Known = n.Known && err == nil && (!used || n.Used)
 	return n
 }
 
 // podGrants are the addresses in the records of pods' own networks.
-func (s *Agent) podGrants() []addresspool.Grant {
+func podGrants(e *reconcile.Reconciler) []addresspool.Grant {
 	var out []addresspool.Grant
-	ids, _ := s.Engine.IDs()
+	ids, _ := e.IDs()
 	for _, id := range ids {
 		origin := id.Origin()
 		if origin.Container == "" {
 			continue
 		}
-		rec, known, err := s.Engine.Record(id)
+		rec, known, err := e.Record(id)
 		if err != nil || !known {
 			continue // damage is reported by the loop
 		}
@@ -88,16 +105,24 @@ func (s *Agent) podGrants() []addresspool.Grant {
 // hostPortsEvery is the interval of searches for ports of the host without a record.
 const hostPortsEvery = 30 * time.Second
 
-// releaseHostPorts deletes ports of the host whose record is lost, at the start and regularly.
-func (s *Agent) releaseHostPorts(ctx context.Context) {
+// hostPorts deletes ports of the host whose record is lost.
+type hostPorts struct {
+	engine    *reconcile.Reconciler
+	addresses *addresses.Allocator
+	pods      *primary.Follower // nil if the agent gives pods no network of their own
+	log       *slog.Logger
+}
+
+// Run deletes ports of the host whose record is lost, at the start and regularly, until ctx ends.
+func (s *hostPorts) Run(ctx context.Context) {
 	tick := time.NewTicker(hostPortsEvery)
 	defer tick.Stop()
 	for said := ""; ; {
 		now := ""
-		if err := s.releaseHostPortsOnce(ctx); err != nil {
+		if err := s.release(ctx); err != nil {
 			now = err.Error()
 			if now != said {
-				s.Log.Warn("failed to search for host ports without a record", "error", err)
+				s.log.Warn("failed to search for host ports without a record", "error", err)
 			}
 		}
 		said = now
@@ -109,19 +134,19 @@ func (s *Agent) releaseHostPorts(ctx context.Context) {
 	}
 }
 
-func (s *Agent) releaseHostPortsOnce(ctx context.Context) error {
+func (s *hostPorts) release(ctx context.Context) error {
 	var networks []netip.Prefix
-	if s.podTopology != nil {
-		n, _ := s.podTopology.Network() // empty without one
+	if s.pods != nil {
+		n, _ := s.pods.Network() // empty without one
 		networks = n.PodCIDRs
 	}
 	unused, err := s.addresses.Unused(networks)
 	if err != nil {
 		return err
 	}
-	deleted, err := s.Engine.ReleaseHostPorts(ctx, unused)
+	deleted, err := s.engine.ReleaseHostPorts(ctx, unused)
 	for _, m := range deleted {
-		s.Log.Warn("deleted a host port of a pod without a record", "port", m.Host, "to", *m.To)
+		s.log.Warn("deleted a host port of a pod without a record", "port", m.Host, "to", *m.To)
 	}
 	return err
 }

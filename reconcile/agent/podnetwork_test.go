@@ -28,8 +28,7 @@ func TestPodCIDRsWithoutTheFlag(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Agent{addresses: a}
-	if n := s.podCIDRs(); n.Used || !n.Known {
+	if n := podCIDRs(nil, a, nil); n.Used || !n.Known {
 		t.Errorf("without pods: %+v", n)
 	}
 	layout, err := addresspool.Local(topology.IPAM{IPRange: topology.IPRange{Subnet: "10.244.1.0/24"}})
@@ -43,17 +42,17 @@ func TestPodCIDRsWithoutTheFlag(t *testing.T) {
 		}
 	}
 	take("claim-of-host-local")
-	if n := s.podCIDRs(); n.Used || !n.Known {
+	if n := podCIDRs(nil, a, nil); n.Used || !n.Known {
 		t.Errorf("with a claim's addresses: %+v", n)
 	}
 	take(reconcile.OwnerOfPrimary("container", "eth0"))
-	if n := s.podCIDRs(); n.Used || n.Known {
+	if n := podCIDRs(nil, a, nil); n.Used || n.Known {
 		t.Errorf("with a pod: %+v", n)
 	}
 	// With the flag, those pods keep their routes, whatever the topologies say.
-	s.PodNetwork.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
-	s.podTopology = primary.NewFollower(primary.FollowerOptions{File: filepath.Join(t.TempDir(), "primary")})
-	if n := s.podCIDRs(); !n.Used || !slices.Equal(n.ClusterCIDRs, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}) {
+	clusters := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
+	pods := primary.NewFollower(primary.FollowerOptions{File: filepath.Join(t.TempDir(), "primary")})
+	if n := podCIDRs(pods, a, clusters); !n.Used || !slices.Equal(n.ClusterCIDRs, clusters) {
 		t.Errorf("with a pod and the flag: %+v", n)
 	}
 }

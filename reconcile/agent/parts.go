@@ -1,0 +1,444 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/inventory/lldp"
+	"github.com/plumbline/plumbline/inventory/publish"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/binding"
+	"github.com/plumbline/plumbline/reconcile/dhcp"
+	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/hostengine"
+	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/reconcile/metrics"
+	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/reconcile/pod/attachment"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
+	"github.com/plumbline/plumbline/reconcile/pod/draplugin"
+	"github.com/plumbline/plumbline/reconcile/pod/failures"
+	"github.com/plumbline/plumbline/reconcile/pod/filters"
+	"github.com/plumbline/plumbline/reconcile/pod/gate"
+	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
+	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
+	"github.com/plumbline/plumbline/reconcile/pod/ovnkubernetes"
+	"github.com/plumbline/plumbline/reconcile/pod/primary"
+	"github.com/plumbline/plumbline/reconcile/pod/rollout"
+	"github.com/plumbline/plumbline/reconcile/ports"
+	"github.com/plumbline/plumbline/reconcile/table"
+	"github.com/plumbline/plumbline/reconcile/watch"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/exposure/follower"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Data that has no package of its own.
+type (
+	// topologies are those of the node's claims, as they are in the cluster: nil for one that does not exist.
+	topologies = table.Table[string, *v1alpha1.NetworkTopology]
+	// nodeChanges change with what the policies know of the Node.
+	nodeChanges struct{ table.Changes }
+	// deviceChanges change with what is published of devices.
+	deviceChanges struct{ table.Changes }
+)
+
+// The parts that show on their own that they work.
+const (
+	partRuntime   = "connection to the container runtime"
+	partKubelet   = "server for the kubelet"
+	partSandboxes = "sandboxes"
+	partCNI       = "server for the CNI plugin"
+)
+
+// declared are the parts of an agent, in the order in which they are built. Their names are those of the
+// liveness probe and of errors.
+func declared() []declaration {
+	return []declaration{
+		// Data, and what opens none.
+		{"counters", func(c Config) *metrics.Metrics { return metrics.New(c.Build, c.Now) }},
+		{"counters of hooks", nriplugin.NewMetrics},
+		{"topologies of the node", func() *topologies { return &topologies{} }},
+		{"labels of the node", func() *nodeChanges { return &nodeChanges{} }},
+		{"changes of devices", func() *deviceChanges { return &deviceChanges{} }},
+		{"addresses of the host", func() *hostroutes.Addresses { return &hostroutes.Addresses{} }},
+		{"registration with the kubelet", func() *draplugin.Registration { return &draplugin.Registration{} }},
+		{"urgent work", func() *node.Urgent { return &node.Urgent{} }},
+		{"missing rules", filters.NewMissing},
+		{"kernel and journal", openBase},
+		{"claims of the node", openClaims},
+		// What is reported.
+		{"reports of claims", func(c Config) *claimstatus.Reporter {
+			return claimstatus.New(claimstatus.Options{Client: c.Clients.Kube, NodeName: c.NodeName, Log: c.Log, Now: c.Now})
+		}},
+		{"failed devices", func(c Config, n *nodeClaims, devices writes[*deviceChanges]) *failures.Tracker {
+			return failures.New(failures.Options{Claim: n.claim, InUse: n.inUse, Changed: devices.to.Changed, Now: c.Now})
+		}},
+		{"states of ports", newPorts},
+		{"counters of interfaces", func(c Config, m *ports.Monitor) *ports.Metrics {
+			return ports.NewMetrics(ports.MetricsOptions{Monitor: m, Interfaces: c.InterfaceMetrics})
+		}},
+		{"counters of rules", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RuleMetrics {
+			return ports.NewRuleMetrics(ports.RuleMetricsOptions{Monitor: m, Rules: c.RuleMetrics, Read: base.Host.RuleReadings, ReadLogical: c.OVN.Readings})
+		}},
+		{"recorder", newRecorder},
+		{"engine", func(c Config, base writes[*hostengine.Base], r writes[*recorder]) *reconcile.Reconciler {
+			return base.to.Engine(c.Registry, r.to)
+		}},
+		{"leases of DHCP", func(base *hostengine.Base) *dhcp.Host { return base.Leases }},
+		// What the cluster says.
+		{"policies", func(c Config, devices writes[*deviceChanges], labels writes[*nodeChanges]) *follower.Follower {
+			return follower.New(follower.Options{
+				Kube: c.Clients.Kube, Dynamic: c.Clients.Dynamic, NodeName: c.NodeName, Log: c.Log, Changed: func() { devices.to.Changed(); labels.to.Changed() },
+			})
+		}},
+		{"pools of addresses", func(c Config) *addresses.Client {
+			return addresses.NewClient(c.Clients.Kube, c.Clients.Dynamic, c.NodeName, c.Now)
+		}},
+		{"leases of addresses", openAddresses},
+		{"network of pods", newPodTopology},
+		{"routes of the host", newHostRoutes},
+		{"filters of pods", newFilters},
+		{"ports of ovn-kubernetes", func(c Config) *ovnkubernetes.Ports {
+			if c.OVN == nil {
+				return nil
+			}
+			return &ovnkubernetes.Ports{Switch: c.OVN.Switch, Northbound: c.OVN.Northbound, Pods: c.Clients.Metadata}
+		}},
+		// What changes pods.
+		{partSandboxes, newKeeper},
+		{"updates of filters", func(f *filters.Follower, k *attachment.Keeper) *filters.Updates { return f.Updates(k.Refilter) }},
+		{"topology updates", func(c Config, n *nodeClaims, k *attachment.Keeper, status writes[*claimstatus.Reporter], all writes[*topologies]) *rollout.Follower {
+			return rollout.New(rollout.Options{
+				Client: c.Clients.Dynamic, NodeName: c.NodeName, Claims: n.list, Recorded: &n.Records, Topologies: all.to, Update: k.Update,
+				Reporter: claimstatus.Claims{To: status.to, Contracts: c.Registry}, Log: c.Log, Now: c.Now,
+			})
+		}},
+		{partRuntime, func(c Config, g started, k *attachment.Keeper, hooks writes[*nriplugin.Metrics]) *nriplugin.Plugin {
+			return nriplugin.New(nriplugin.Options{
+				Keeper: k, Recorder: hooks.to, Socket: c.NRISocket, Index: c.NRIIndex, Log: c.Log, Now: c.Now,
+				Alive: func(within time.Duration) { g.alive.Alive(partRuntime, within) },
+			})
+		}},
+		// Devices.
+		{"LLDP", newLLDP},
+		{"devices", newPublisher},
+		{partKubelet, newKubelet},
+		// Pods' own network, and the host.
+		{partCNI, newCNIServer},
+		{"CNI plugin", newInstaller},
+		{"ports of the host", func(c Config, e *reconcile.Reconciler, a *addresses.Allocator, pods *primary.Follower) *hostPorts {
+			return &hostPorts{engine: e, addresses: a, pods: pods, log: c.Log}
+		}},
+		{"watch of the kernel", openWatcher},
+		{"events of the kernel", func(w *watch.Watcher, devices writes[*deviceChanges]) *watch.Relay {
+			return watch.NewRelay(w.Events(), devices.to.Changed)
+		}},
+		{"drift loop", newDriftLoop},
+		{"metrics and probes", newServer},
+	}
+}
+
+func openBase(c Config, counts writes[*metrics.Metrics]) (*hostengine.Base, error) {
+	return hostengine.Open(hostengine.Options{
+		StateDir: c.StateDir, Writes: true, OVN: c.OVN, PCI: binding.Options{Writable: c.Sys},
+		Kernel: kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: c.Proc, Disturb: c.Disturb, Searching: hostengine.Searching(c.Log, counts.to)},
+	})
+}
+
+func newPorts(c Config, base *hostengine.Base, n *nodeClaims, failed writes[*failures.Tracker], status writes[*claimstatus.Reporter]) *ports.Monitor {
+	return ports.New(ports.Options{
+		Record: base.Store.Get, Read: base.Host.Ports, ReadRDMA: base.Host.RDMAPorts, SilentRDMA: base.Host.SilentRDMA,
+		Pod: n.podOf, Now: c.Now,
+		Changed: func(r ports.Report) {
+			failed.to.Report(r)
+			if r.Succeeded {
+				return // the pod has a new sandbox
+			}
+			if claim, ok := n.claim(types.UID(r.Sandbox.Origin().ClaimUID)); ok {
+				status.to.Links(claimstatus.SubjectOf(&claim), r)
+			}
+		},
+	})
+}
+
+func openAddresses(c Config, client *addresses.Client, n *nodeClaims, e *reconcile.Reconciler, host *hostroutes.Addresses) (*addresses.Allocator, error) {
+	cluster := draplugin.NewCluster(c.Clients.Kube, c.Clients.Dynamic)
+	return addresses.Open(addresses.Options{
+		Leases: client, NodeName: c.NodeName, File: filepath.Join(c.StateDir, "addresses"),
+		Recorded:      func() []addresspool.Grant { return append(podGrants(e), n.grants()...) },
+		Ended:         func(ctx context.Context, g addresspool.Grant) (bool, error) { return n.ended(ctx, cluster, g) },
+		HostAddresses: host.Of, HostChanged: host, Log: c.Log, Now: c.Now,
+	})
+}
+
+func newHostRoutes(
+	c Config, base *hostengine.Base, client *addresses.Client, a *addresses.Allocator, n *nodeClaims, pods *primary.Follower, found writes[*hostroutes.Addresses],
+) *hostroutes.Keeper {
+	by := []table.Source{&n.Records}
+	if pods != nil {
+		by = append(by, &pods.Decided)
+	}
+	return hostroutes.New(hostroutes.Options{
+		NodeName: c.NodeName, Host: base.Host, Leases: &hostroutes.Client{Dynamic: c.Clients.Dynamic, Listed: client.Pools},
+		Watch:  func(changed, failed func()) (io.Closer, error) { return watch.Routing("", changed, failed) },
+		Claims: n.list, WokenBy: by, Addresses: found.to, Nodes: &hostroutes.NodeClient{Kube: c.Clients.Nodes}, Log: c.Log, Now: c.Now,
+		PodNetwork: func() hostroutes.PodNetwork { return podCIDRs(pods, a, c.PodNetwork.ClusterCIDRs) },
+	})
+}
+
+func newFilters(
+	c Config, n *nodeClaims, policies *follower.Follower, labels *nodeChanges, all *topologies, missing *filters.Missing, e *reconcile.Reconciler, status writes[*claimstatus.Reporter],
+) *filters.Follower {
+	o := filters.Options{
+		NodeName: c.NodeName, NodeUID: policies.NodeUID, Contracts: c.Registry, Claims: n.list, Topologies: all, Missing: missing,
+		WokenBy:  []table.Source{&n.Records, &n.Sandboxes, labels},
+		Reporter: claimstatus.Claims{To: status.to, Contracts: c.Registry}, Log: c.Log, Now: c.Now,
+		Node: func() (map[string]string, bool) {
+			labels, _, known := policies.Node()
+			return labels, known
+		},
+	}
+	if c.NetworkQoS {
+		o.Client, o.Pods = c.Clients.Dynamic, c.Clients.Metadata
+		o.RuleOnPF = func(id reconcile.SandboxID) string {
+			rec, _, err := e.Record(id)
+			if err != nil {
+				return "" // its other uses report that
+			}
+			return ports.RuleOnPF(&rec)
+		}
+	}
+	return filters.New(o)
+}
+
+func newKeeper(
+	c Config, g started, n writes[*nodeClaims], e *reconcile.Reconciler, a *addresses.Allocator, routes *hostroutes.Keeper, rules *filters.Follower, ovn *ovnkubernetes.Ports,
+	kubelet *draplugin.Registration, urgent writes[*node.Urgent], status writes[*claimstatus.Reporter], hooks writes[*nriplugin.Metrics],
+) *attachment.Keeper {
+	var ported rollout.Ported
+	if ovn != nil {
+		ported = ovn.Used
+	}
+	return attachment.New(attachment.Options{
+		GiveBack: a.GiveBack,
+		Store:    n.to.Store, Engine: e, Yield: urgent.to.Begin, Gate: gate.Dir(c.CDIDir),
+		Contracts: c.Registry, Reporter: claimstatus.Claims{To: status.to, Contracts: c.Registry}, Refine: kubelet.Refine,
+		Follow: func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
+			return rollout.Follow(ctx, t, o, c.Registry, ported)
+		},
+		Ready: routes.Await, Filters: rules.Of,
+		SealedHandlers: c.SealedHandlers, AttachTimeout: c.AttachTimeout, Log: c.Log, Now: c.Now,
+		Alive: func(within time.Duration) { g.alive.Alive(partSandboxes, within) },
+		Ended: func(outcome fault.Kind, took time.Duration) { hooks.to.Hook("BehindGate", outcome, took) },
+	})
+}
+
+// newLLDP returns nil when LLDP is not listened to.
+func newLLDP(c Config, g started, base *hostengine.Base, devices writes[*deviceChanges]) *lldp.Listener {
+	if !c.LLDP {
+		return nil
+	}
+	return lldp.NewListener(lldp.Options{
+		Now: c.Now, Changed: devices.to.Changed,
+		Functions: func(port string) ([]string, error) { return base.Host.FunctionMACs(g.reads, port) },
+	})
+}
+
+func newPublisher(
+	c Config, g started, base *hostengine.Base, e *reconcile.Reconciler, n *nodeClaims, failed *failures.Tracker, policies *follower.Follower, wires *lldp.Listener, devices *deviceChanges,
+) *publish.Publisher {
+	var neighbours publish.Neighbours
+	if wires != nil {
+		neighbours = wires
+	}
+	return publish.New(publish.Options{
+		NodeName: c.NodeName, Neighbours: neighbours, Sysfs: os.DirFS("/sys"), PhysicalNetworks: c.PhysicalNetworks, UplinkOf: inventory.LookupUplink,
+		RDMANetdevs: func(names []string) (map[string]string, error) { return base.Host.RDMANetdevs(g.reads, names) },
+		Uplinks: func(ctx context.Context, devices []inventory.Device) (inventory.Uplinks, error) {
+			return hostengine.Uplinks(ctx, base.Host, devices)
+		},
+		InUse: n.inUse, Chosen: n.chosen, Dirty: func() map[string]string { return unreleased(base, e, c.Now) }, Failing: failed.Failing, Failed: failed.Restore, Policies: policies,
+		Wake: table.Woken(devices, &n.Records), StateFile: filepath.Join(c.StateDir, PublishedFile), Log: c.Log, Now: c.Now,
+	})
+}
+
+// unreleased lists the devices that are withheld from pods, with the reason. Unreadable records are
+// reported by the loop.
+func unreleased(base *hostengine.Base, e *reconcile.Reconciler, now func() time.Time) map[string]string {
+	return reconcile.Unreleased(base.Journal.Releasing(), e.OtherVersions(), now())
+}
+
+// kubelet serves the kubelet.
+type kubelet struct {
+	plugin    *draplugin.Plugin
+	serving   draplugin.Serving
+	policies  *follower.Follower
+	publisher *publish.Publisher
+}
+
+func newKubelet(
+	c Config, g started, base *hostengine.Base, e *reconcile.Reconciler, n writes[*nodeClaims], k *attachment.Keeper, a *addresses.Allocator, runtime *nriplugin.Plugin, m *ports.Monitor,
+	policies *follower.Follower, rules *filters.Follower, ovn *ovnkubernetes.Ports, wires *lldp.Listener, publisher *publish.Publisher, registration writes[*draplugin.Registration],
+) *kubelet {
+	o := draplugin.Options{
+		Runtime: runtime.Connected(),
+		Store:   n.to.Store, Keeper: k, Cluster: draplugin.NewCluster(c.Clients.Kube, c.Clients.Dynamic), Contracts: c.Registry, Addresses: a,
+		Discover: func() ([]inventory.Device, error) { return discover(g.reads, c, base, policies, wires) },
+		Unfit: func(devices []inventory.Device) map[string]string {
+			return publish.Unfit(devices, unreleased(base, e, c.Now), policies.Others(devices))
+		},
+		Withdrawn: publisher.Withdrawn, Registration: registration.to, Known: rules.Known,
+		Results: func(id reconcile.SandboxID) []topology.StepResult {
+			rec, known, err := base.Store.Get(id)
+			if err != nil || !known {
+				return nil
+			}
+			return rec.Results
+		},
+		HandleError: func(err error, msg string) { handle(c.Log, g, publisher, err, msg) },
+		Ports:       m.Reports, PortsChanged: &m.Reported, CDI: gate.Dir(c.CDIDir), Log: c.Log, Now: c.Now,
+	}
+	if ovn != nil {
+		o.Attachments = ovn
+	}
+	return &kubelet{draplugin.New(o), draplugin.Serving{
+		Kube: c.Clients.Kube, NodeName: c.NodeName, PluginDir: c.PluginDir, RegistrarDir: c.RegistrarDir, CDIDir: c.CDIDir,
+	}, policies, publisher}
+}
+
+// Run serves the kubelet, and publishes devices once the policies are known, until ctx ends.
+func (k *kubelet) Run(ctx context.Context) error {
+	return k.plugin.Run(ctx, k.serving, func(ctx context.Context, to draplugin.Publisher) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.policies.Ready():
+		}
+		return k.publisher.Run(ctx, to)
+	})
+}
+
+// handle reports an error of a server for the kubelet.
+func handle(log *slog.Logger, g started, publisher *publish.Publisher, err error, msg string) {
+	if !errors.Is(err, kubeletplugin.ErrRecoverable) { // a server of the plugin has failed, and is not started again
+		g.alive.Ended(partKubelet, fmt.Errorf("%s: %w", msg, err))
+	}
+	e := publisher.Handle(err)
+	log.Error(msg, "explanation", fmt.Sprint(e), "error", err)
+}
+
+// discover lists the devices as selectors see them, with the decisions of policies. If the
+// policies are not known, for example because the API server is down, an allocated claim
+// is prepared nevertheless.
+func discover(ctx context.Context, c Config, base *hostengine.Base, policies *follower.Follower, wires *lldp.Listener) ([]inventory.Device, error) {
+	devices, err := hostengine.Devices(ctx, base.Host, c.PhysicalNetworks)
+	if wires != nil {
+		wires.Mark(devices)
+	}
+	decided, _, failed := policies.Decide(ctx, devices)
+	if failed != nil {
+		for i := range devices {
+			devices[i].Exposure.Verdict = inventory.Undecided
+		}
+		return devices, err
+	}
+	return decided, err
+}
+
+func openWatcher(c Config) (*watch.Watcher, error) {
+	w, err := watch.New(watch.Options{Resync: c.Resync, ReceiveBufferBytes: c.ReceiveBufferBytes})
+	if err != nil {
+		return nil, err
+	}
+	if why := w.Fallback(); why != nil {
+		c.Log.Warn("each namespace is watched with its own socket", "reason", why)
+	}
+	return w, nil
+}
+
+// driftLoop repairs drift.
+type driftLoop struct {
+	*node.Loop
+	events *watch.Relay
+	log    *slog.Logger
+}
+
+// newDriftLoop returns the loop of plumbline run; it also follows files if an administrator adds some.
+func newDriftLoop(
+	c Config, g started, base *hostengine.Base, n *nodeClaims, e *reconcile.Reconciler, publisher *publish.Publisher, w *watch.Watcher, events *watch.Relay, r writes[*recorder], urgent *node.Urgent,
+) (*driftLoop, error) {
+	files := filepath.Join(c.StateDir, "files")
+	if err := os.MkdirAll(files, 0o700); err != nil {
+		return nil, err
+	}
+	others := func() []*frame.OtherVersion {
+		ofClaims, err := n.OtherVersions()
+		if err != nil {
+			c.Log.Error("cannot read claim records", "error", err)
+		}
+		published := OtherPublished(filepath.Join(c.StateDir, PublishedFile), publisher.OtherVersion())
+		return slices.Concat(base.Journal.OtherVersions(), ofClaims, published)
+	}
+	return &driftLoop{node.New(node.Options{
+		Dir: files, StateDir: c.StateDir, Reconciler: e, Store: base.Store, OtherVersions: others,
+		Damaged:   func() ([]string, error) { return damaged(base, n) },
+		Contracts: c.Registry, BootID: base.Host.BootID(), Sys: os.DirFS("/sys"),
+		Discover: func() ([]inventory.Device, error) { return hostengine.Devices(g.reads, base.Host, nil) },
+		Watcher:  relayed{w, events}, Recorder: r.to, Log: c.Log, Now: c.Now,
+		Urgent: urgent, Workers: 2, Timeout: c.Timeout, Resync: c.Resync, // attaching pods needs the machine more
+	}), events, c.Log}, nil
+}
+
+// Run repairs drift until ctx ends. It waits while another agent does, as during a rolling update.
+func (d *driftLoop) Run(ctx context.Context) {
+	said := ""
+	for ctx.Err() == nil {
+		leave := d.events.Take()
+		err := d.Loop.Run(ctx)
+		leave()
+		if err != nil && err.Error() != said {
+			said = err.Error()
+			d.log.Warn("this agent does not repair drift yet", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// relayed is a watcher whose events pass through a relay.
+type relayed struct {
+	*watch.Watcher
+	by *watch.Relay
+}
+
+// Events implements node.Watcher.
+func (r relayed) Events() <-chan watch.Event { return r.by.Events() }
+
+// PublishedFile records what the agent has published, below the state directory.
+const PublishedFile = "published.json"
+
+// OtherPublished returns the file of what was published, if another version has written it.
+func OtherPublished(file string, other error) []*frame.OtherVersion {
+	if other == nil {
+		return nil
+	}
+	return []*frame.OtherVersion{{Path: file, Err: other}}
+}
