@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -12,6 +11,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/controller"
+	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -27,10 +27,8 @@ func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err
 	if err != nil && !invalid(err) {
 		return a, err
 	}
-	if err != nil {
-		for line := range strings.SplitSeq(err.Error(), "\n") {
-			a.problems = append(a.problems, fmt.Sprintf("%s: %s", of, line))
-		}
+	for _, e := range fault.Each(err) {
+		a.problems = append(a.problems, fmt.Sprintf("%s: %v", of, e))
 	}
 	for _, d := range demands {
 		o := &v1alpha1.NetworkTopology{}

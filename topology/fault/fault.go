@@ -7,6 +7,7 @@ package fault
 
 import (
 	"errors"
+	"reflect"
 	"strings"
 )
 
@@ -55,6 +56,25 @@ func Of(err error) Kind {
 		return k.kind
 	}
 	return Internal
+}
+
+// joined is the type of what errors.Join returns.
+var joined = reflect.TypeOf(errors.Join(errors.New("")))
+
+// Each returns the errors that errors.Join has joined, also those that were joined before, and any other error alone. Nil has
+// none. An error that wraps joined ones is one.
+func Each(err error) []error {
+	switch {
+	case err == nil:
+		return nil
+	case reflect.TypeOf(err) != joined:
+		return []error{err}
+	}
+	var out []error
+	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() { //nolint:errorlint // its type is known
+		out = append(out, Each(e)...)
+	}
+	return out
 }
 
 type detailed struct {

@@ -3,6 +3,8 @@ package fault_test
 import (
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"testing"
 
 	"github.com/plumbline/plumbline/topology/fault"
@@ -33,6 +35,22 @@ func TestDetail(t *testing.T) {
 		}
 		if detail := fault.Detail(c.err); text != c.text || detail != c.detail {
 			t.Errorf("%q and %q, want %q and %q", text, detail, c.text, c.detail)
+		}
+	}
+}
+
+func TestEach(t *testing.T) {
+	one, two, three := errors.New("one"), fmt.Errorf("two: %w", errors.Join(io.EOF, io.ErrClosedPipe)), fault.New(fault.Invalid, errors.New("three\nlines"))
+	for _, tt := range []struct {
+		err  error
+		want []error
+	}{
+		{nil, nil},
+		{one, []error{one}},
+		{errors.Join(one, nil, errors.Join(two, three)), []error{one, two, three}},
+	} {
+		if got := fault.Each(tt.err); !slices.Equal(got, tt.want) {
+			t.Errorf("%v: %v, want %v", tt.err, got, tt.want)
 		}
 	}
 }

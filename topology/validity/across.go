@@ -19,6 +19,7 @@ import (
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/exposure"
+	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/objectfile"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -256,10 +257,8 @@ func (o Objects) claim(c Claim, set contract.Set) (notes []string, errs []error)
 		}
 	}
 	demands, err := claim.Requests(c.Spec, func(name string) (*resourceapi.DeviceClass, error) { return classes[name], nil })
-	if err != nil {
-		for line := range strings.Lines(err.Error()) {
-			errs = append(errs, fmt.Errorf("%s: %s", c.title(), strings.TrimSuffix(line, "\n")))
-		}
+	for _, e := range fault.Each(err) {
+		errs = append(errs, fmt.Errorf("%s: %w", c.title(), e))
 	}
 	for _, d := range demands {
 		i := slices.IndexFunc(o.Topologies, func(t Named) bool { return t.Name == d.Topology.Name })
