@@ -341,7 +341,7 @@ func (d document) title() string {
 // unsupportedKinds are kinds that users of other drivers may expect here.
 var unsupportedKinds = map[string]string{
 	"CNIPlugin":                   "not supported: step types are built in",
-	"NetworkAttachmentDefinition": "not supported: write its plugins as steps",
+	"NetworkAttachmentDefinition": "plumbline import converts it",
 	"NetworkQoS":                  "its apiVersion is k8s.ovn.org/v1alpha1, and its topology has to be given, too",
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 func (a *app) importing() *cobra.Command {
 	var files fileList
+	var format string
 	o := imports.Options{}
 	cmd := &cobra.Command{
 		Use:   "import -f FILE",
@@ -41,6 +43,9 @@ Exit status: 0 everything was converted; 1 an object was not.`,
   kubectl get net-attach-def,deploy,sts -n shop -o yaml | plumbline import --pods -f -`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.Pods && format == formatJSON {
+				return fmt.Errorf("--output: %s has no comments, which patches are: leave out --pods", formatJSON)
+			}
 			var objects []map[string]any
 			for _, file := range files {
 				data, name, err := a.read(file)
@@ -58,12 +63,13 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 			if err != nil {
 				return err
 			}
-			return a.printConverted(converted)
+			return a.printConverted(converted, format)
 		},
 	}
 	fileFlag(cmd, &files)
 	cmd.Flags().Lookup("filename").Usage = "`file` with objects to convert; - is standard input"
 	_ = cmd.MarkFlagRequired("filename")
+	outputFlag(cmd, &format, formatYAML, formatJSON)
 	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "default", "`namespace` of objects that name none")
 	cmd.Flags().StringVar(&o.ResourcePrefix, "resource-prefix", "openshift.io", "`prefix` of the resource names of the SR-IOV operator, as in its RESOURCE_PREFIX")
 	cmd.Flags().BoolVar(&o.Pods, "pods", false, "convert the networks of pods, Deployments and other workloads, too")
@@ -72,9 +78,17 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 }
 
 // printConverted prints the objects, the notes, and what was not converted.
-func (a *app) printConverted(r imports.Result) error {
+func (a *app) printConverted(r imports.Result, format string) error {
+	nothing := len(r.Objects) == 0
 	for _, n := range r.Notes {
 		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: %s\n", n)
+	}
+	if format == formatJSON {
+		list := map[string]any{"apiVersion": "v1", "kind": "List", "items": r.Objects}
+		if err := json.NewEncoder(a.out).Encode(list); err != nil {
+			return err
+		}
+		r.Objects = nil
 	}
 	for i, o := range r.Objects {
 		text, err := yaml.Marshal(o)
@@ -97,7 +111,7 @@ func (a *app) printConverted(r imports.Result) error {
 	for _, p := range r.Problems {
 		errs = append(errs, errors.New(p.String()))
 	}
-	if len(errs) == 0 && len(r.Objects) == 0 {
+	if len(errs) == 0 && nothing {
 		errs = append(errs, fmt.Errorf("nothing to convert: objects of kind %s are converted", strings.Join(imports.Kinds(), ", ")))
 	}
 	return errors.Join(errs...)
