@@ -367,7 +367,10 @@ func (p *Planner) imagine(o netstate.Object) {
 		at := netstate.HostName(o.ID)
 		l := im.link(at)
 		l.LinkKind, l.Bridge, l.DeviceID, l.Up = "device", nil, o.ID, new(false)
-		p.put(netstate.Device{ID: o.ID, At: &at, MAC: l.MAC, MTU: l.MTU, Up: l.Up})
+		p.put(netstate.Device{
+			ID: o.ID, At: &at, MAC: l.MAC, MTU: l.MTU, Up: l.Up,
+			RDMA: []netstate.RDMADevice{{Name: "rdma0", Nodes: []string{"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}}},
+		})
 		p.put(l)
 	case netstate.Link:
 		if im.occupied {

@@ -396,7 +396,7 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 	if err := p.checkGiven(op.Contract()); err != nil {
 		return err
 	}
-	p.current.userspace = len(op.Contract().Output.Devices) > 0
+	p.current.userspace = op.Contract().Output.InsteadOfInterface()
 	p.current.prepared = p.req.Prepared && p.current.userspace
 	expanded, err := ref.Expand(step.Config, func(t ref.Ref) (any, error) {
 		res, ok := results[t.Step]

@@ -57,7 +57,7 @@ type Route struct {
 	Scope    *int   `json:"scope,omitempty"`
 }
 
-// Devices is what a device-node step gives instead of interfaces. It belongs to
+// Devices is what a step gives besides interfaces, or instead of them. It belongs to
 // that step alone and is not merged into the results of others.
 type Devices struct {
 	PCIAddress  string   `json:"pciAddress,omitempty"`

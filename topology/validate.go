@@ -192,7 +192,6 @@ func (v *validator) unknownType(i int) {
 // unsupportedTypes are types that users of other drivers may expect here. One that
 // a schema describes, or that is built in by now, is known and not looked up.
 var unsupportedTypes = map[string]string{
-	"rdma":        "not supported yet",
 	"sbr":         "a key here: write sourceRouting: true in the config of the step that has the addresses, and remove the step",
 	"bandwidth":   "an object here: write a NetworkQoS that selects the topology, and remove the step; sriov has maxTxRate",
 	"portmap":     "a key here: write portMappings in the config of a step of type bridge or ptp, and remove the step",

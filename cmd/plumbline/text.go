@@ -232,7 +232,11 @@ func (t text) interfaces(results []topology.StepResult) {
 		tw.Flush()
 	}
 	for _, r := range results {
-		if d := r.Result.Devices; d != nil {
+		switch d := r.Result.Devices; {
+		case d == nil:
+		case d.RDMADevice != "":
+			t.line("step %q gives RDMA device %s: %s", r.Name, d.RDMADevice, strings.Join(d.DeviceNodes, " "))
+		default:
 			t.line("step %q has no interface: device %s %s", r.Name, d.PCIAddress, strings.Join(d.DeviceNodes, " "))
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/plumbline/plumbline/ops/macvlan"
 	"github.com/plumbline/plumbline/ops/ovnk8scnioverlay"
 	"github.com/plumbline/plumbline/ops/ptp"
+	"github.com/plumbline/plumbline/ops/rdma"
 	"github.com/plumbline/plumbline/ops/sriov"
 	"github.com/plumbline/plumbline/ops/tuning"
 	"github.com/plumbline/plumbline/ops/vfiopci"
@@ -36,5 +37,6 @@ func Registry() (*ops.Registry, error) {
 		vxlan.Op,
 		ptp.Op,
 		ovnk8scnioverlay.Op,
+		rdma.Op,
 	)
 }

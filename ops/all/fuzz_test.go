@@ -162,7 +162,7 @@ func (g *generator) step(typ, link string, deps []port, config string) port {
 // give gives addresses to some of the steps that take any. Some are wrong: an address that
 // two steps of one link have, and IPv6 where the MTU is too low.
 func (g *generator) give(typ, step string) {
-	if typ == "vrf" || typ == "vfio-pci" || g.IntN(4) > 0 {
+	if typ == "vrf" || typ == "vfio-pci" || typ == "rdma" || g.IntN(4) > 0 {
 		return
 	}
 	n := g.n
@@ -301,9 +301,18 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 				foreignRoute(host, netstate.Route{Dst: fmt.Sprintf("172.17.%d.0/24", i), Gateway: fmt.Sprintf("172.16.%d.1", i)}, 4))
 		}
 		c.Appears = append(c.Appears, netstate.Ethtool{Link: link, Class: "feature", Name: "rx-checksum", Value: new("off")})
-		switch g.IntN(6) {
+		switch g.IntN(7) {
 		case 0:
 			g.bound(c, devices, i, id)
+			return
+		case 3:
+			for j, o := range c.Have {
+				if d, ok := o.(netstate.Device); ok && d.ID == id {
+					d.RDMA = []netstate.RDMADevice{{Name: "mlx5_0", Nodes: []string{"/dev/infiniband/uverbs0"}}}
+					c.Have[j] = d
+				}
+			}
+			devices[g.step("rdma", "", nil, []string{"", "rdmaDevice: mlx5_0"}[g.IntN(2)]).step] = id
 			return
 		case 1, 2:
 			devices[g.step("host-device", link, nil, "name: "+link+g.routes(i)).step] = id

@@ -15,6 +15,7 @@ type config struct {
 	KernelPath string  `json:"kernelpath,omitempty"`
 	MAC        *string `json:"mac,omitempty"`
 	MTU        *uint32 `json:"mtu,omitempty"`
+	RDMA       *bool   `json:"rdma,omitempty"`
 }
 
 // Op is the step type.
@@ -41,9 +42,10 @@ they are resolved on the host before planning.`,
 		{Name: "kernelpath", Type: contract.String, Description: "path of the device below /sys/devices/"},
 		ops.MACParam("MAC address; default: unchanged"),
 		ops.MTUParam("unchanged"),
+		ops.RDMAParam(),
 	}, ops.AddressParams()),
 	Input:  contract.Input{Device: true, DeviceTypes: []string{"nic", "pf"}},
-	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}},
+	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}, Devices: ops.RDMAFields()},
 }, plan)
 
 func plan(p *ops.Planner, c config) error {
@@ -55,6 +57,9 @@ func plan(p *ops.Planner, c config) error {
 		if err := ops.MAC("mac", *c.MAC); err != nil {
 			return err
 		}
+	}
+	if err := p.RDMA(id, c.RDMA); err != nil {
+		return err
 	}
 	return p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig)
 }

@@ -459,6 +459,21 @@ type Device struct {
 	PortName  string `json:"portName,omitempty" plan:"-"`
 	PermMAC   string `json:"permMac,omitempty" plan:"-"`
 	HostIndex int    `json:"-" plan:"-"`
+	// RDMA are the RDMA devices of the same hardware by name, or those in software on its link. RDMAExclusive says that each RDMA device of the node
+	// belongs to one network namespace (rdma-system(8)).
+	RDMA          []RDMADevice `json:"rdma,omitempty" plan:"-"`
+	RDMAExclusive bool         `json:"rdmaExclusive,omitempty" plan:"-"`
+}
+
+// RDMADevice is a device for verbs, such as mlx5_2.
+type RDMADevice struct {
+	Name string `json:"name"`
+	// Nodes are the paths of the character devices that a program needs: uverbsN, and rdma_cm, which all RDMA
+	// devices share.
+	Nodes []string `json:"nodes,omitempty"`
+	// Software says that the device is of the link (soft RoCE), not of the hardware: it ends when the link leaves its
+	// network namespace.
+	Software bool `json:"software,omitempty"`
 }
 
 // VirtualPrefix begins the identity of a device that has no PCI address; the name

@@ -12,6 +12,7 @@ type config struct {
 	ops.AddressConfig
 	ops.VFConfig
 	Name     string  `json:"name,omitempty"`
+	RDMA     *bool   `json:"rdma,omitempty"`
 	MTU      *uint32 `json:"mtu,omitempty"`
 	LogLevel string  `json:"logLevel,omitempty"`
 	LogFile  string  `json:"logFile,omitempty"`
@@ -44,10 +45,10 @@ instance does not support minTxRate, linkState or 802.1ad.`,
     spoofchk: "off"
     trust: "on"
 `,
-	Params: ops.Join(ops.DeviceParams(), []contract.Param{ops.NameParam(ops.RootName), ops.MTUParam("unchanged")},
+	Params: ops.Join(ops.DeviceParams(), []contract.Param{ops.NameParam(ops.RootName), ops.MTUParam("unchanged"), ops.RDMAParam()},
 		ops.VFParams("MAC address, set on the PF and on the interface"), ops.AddressParams(), ops.LogParams()),
 	Input:  contract.Input{Device: true, DeviceTypes: []string{"vf"}},
-	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}},
+	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}, Devices: ops.RDMAFields()},
 	Check:  ops.CheckVF,
 }, plan)
 
@@ -66,6 +67,9 @@ func plan(p *ops.Planner, c config) error {
 	if userspace {
 		p.ProduceDevices(topology.Devices{PCIAddress: id})
 		return nil
+	}
+	if err := p.RDMA(id, c.RDMA); err != nil {
+		return err
 	}
 	return p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig)
 }

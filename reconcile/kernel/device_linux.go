@@ -93,6 +93,13 @@ func (o *observer) queryDevice(ctx context.Context, queried netstate.Device) err
 		o.snap.PutAbsent(d.Key())
 		return nil
 	}
+	link := ""
+	if d.At != nil && netstate.OnHost(*d.At) {
+		link = netstate.BaseName(*d.At)
+	}
+	if d.RDMA = o.host.sysfs.rdma(queried, link); len(d.RDMA) > 0 {
+		d.RDMAExclusive = o.host.sysfs.rdmaExclusive()
+	}
 	d.LinkKind, d.Parent = cmp.Or(d.LinkKind, queried.LinkKind), cmp.Or(d.Parent, queried.Parent)
 	o.snap.Put(d)
 	return nil

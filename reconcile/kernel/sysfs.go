@@ -129,6 +129,73 @@ func (f sysfs) rdmaDevices(d netstate.Device) []string {
 	return out
 }
 
+// rdma returns the RDMA devices of a device with the character devices for programs: those of the hardware, or those in
+// software on the link of that name in the host's namespace. Sources: ib_uverbs_add_one in
+// drivers/infiniband/core/uverbs_main.c and ucma_misc in ucma.c (names of the device nodes), ib_devices_shared_netns in
+// device.c (the parameter netns_mode).
+func (f sysfs) rdma(d netstate.Device, link string) []netstate.RDMADevice {
+	names, software := f.rdmaDevices(d), false
+	verbs := filepath.Join(f.dir(d), "infiniband_verbs")
+	if len(names) == 0 && link != "" {
+		names, software = f.softRDMA(link), true
+		verbs = filepath.Join(f.root, "class/infiniband_verbs")
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	nodes := map[string][]string{}
+	entries, _ := os.ReadDir(verbs)
+	for _, e := range entries {
+		at := filepath.Join(verbs, e.Name())
+		if node := f.node(at); node != "" {
+			of := f.text(at, "ibdev")
+			nodes[of] = append(nodes[of], node)
+		}
+	}
+	manager := f.node(filepath.Join(f.root, "class/misc/rdma_cm"))
+	var out []netstate.RDMADevice
+	for _, name := range names {
+		r := netstate.RDMADevice{Name: name, Nodes: nodes[name], Software: software}
+		if manager != "" && len(r.Nodes) > 0 {
+			r.Nodes = append(r.Nodes, manager)
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// softRDMA returns the names of the RDMA devices in software on a link of the host.
+func (f sysfs) softRDMA(link string) []string {
+	all := filepath.Join(f.root, "class/infiniband")
+	entries, _ := os.ReadDir(all)
+	var out []string
+	for _, e := range entries {
+		to, _ := os.Readlink(filepath.Join(all, e.Name()))
+		if strings.Contains(to, "/virtual/") && f.text(filepath.Join(all, e.Name(), "ports/1/gid_attrs/ndevs"), "0") == link {
+			out = append(out, e.Name())
+		}
+	}
+	return out
+}
+
+// infinibandNode is the kernel's name of a device node.
+var infinibandNode = regexp.MustCompile(`^infiniband/[a-z_]+[0-9]*$`)
+
+// node returns the path of the device node of a class device, "" without one.
+func (f sysfs) node(dir string) string {
+	for line := range strings.SplitSeq(f.text(dir, "uevent"), "\n") {
+		if name, ok := strings.CutPrefix(line, "DEVNAME="); ok && infinibandNode.MatchString(name) {
+			return "/dev/" + name
+		}
+	}
+	return ""
+}
+
+// rdmaExclusive reports whether each RDMA device belongs to one network namespace.
+func (f sysfs) rdmaExclusive() bool {
+	return f.text(filepath.Join(f.root, "module/ib_core/parameters"), "netns_mode") == "N"
+}
+
 func (f sysfs) text(dir, file string) string {
 	b, _ := os.ReadFile(filepath.Join(dir, file))
 	return strings.TrimSpace(string(b))

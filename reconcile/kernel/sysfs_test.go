@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
@@ -98,5 +100,53 @@ func TestSysfs(t *testing.T) {
 		if f.exists(netstate.Device{ID: id}) != want {
 			t.Errorf("%q exists: %v", id, !want)
 		}
+	}
+}
+
+// TestRDMAOfDevice: a device has the RDMA devices of its hardware with their device nodes, or those in software on its link,
+// and nothing that a name in sysfs could lead elsewhere.
+func TestRDMAOfDevice(t *testing.T) {
+	const dir = "bus/pci/devices/"
+	f := tree(t, map[string]string{
+		dir + "0000:03:00.2/infiniband/mlx5_2/node_guid":            "0\n",
+		dir + "0000:03:00.2/infiniband_verbs/uverbs2/ibdev":         "mlx5_2\n",
+		dir + "0000:03:00.2/infiniband_verbs/uverbs2/uevent":        "MAJOR=231\nMINOR=194\nDEVNAME=infiniband/uverbs2\n",
+		dir + "0000:03:00.2/infiniband_mad/umad2/ibdev":             "mlx5_2\n",
+		dir + "0000:03:00.2/infiniband_mad/umad2/uevent":            "DEVNAME=infiniband/umad2\n",
+		dir + "0000:03:00.3/infiniband/mlx5_3/node_guid":            "0\n",
+		dir + "0000:03:00.4/infiniband/mlx5_4/node_guid":            "0\n",
+		dir + "0000:03:00.4/infiniband_verbs/uverbs4/ibdev":         "mlx5_4\n",
+		dir + "0000:03:00.4/infiniband_verbs/uverbs4/uevent":        "DEVNAME=../sda\n",
+		dir + "0000:04:00.0/vendor":                                 "0x8086\n",
+		"class/misc/rdma_cm/uevent":                                 "DEVNAME=infiniband/rdma_cm\n",
+		"class/infiniband/rxe0":                                     "->../../devices/virtual/infiniband/rxe0",
+		"class/infiniband/mlx5_2":                                   "->../../devices/pci0000:00/0000:03:00.2/infiniband/mlx5_2",
+		"devices/virtual/infiniband/rxe0/ports/1/gid_attrs/ndevs/0": "enp4s0f0\n",
+		"class/infiniband_verbs/uverbs9/ibdev":                      "rxe0\n",
+		"class/infiniband_verbs/uverbs9/uevent":                     "DEVNAME=infiniband/uverbs9\n",
+		"module/ib_core/parameters/netns_mode":                      "N\n",
+	})
+	for _, c := range []struct {
+		id, link string
+		want     []netstate.RDMADevice
+	}{
+		{"0000:03:00.2", "enp3s0f0v0", []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"}}}},
+		{"0000:03:00.2", "", []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"}}}},
+		{"0000:03:00.3", "", []netstate.RDMADevice{{Name: "mlx5_3"}}}, // ib_uverbs is not loaded
+		{"0000:03:00.4", "", []netstate.RDMADevice{{Name: "mlx5_4"}}}, // no name of a device node
+		{"0000:04:00.0", "enp4s0f0", []netstate.RDMADevice{{Name: "rxe0", Nodes: []string{"/dev/infiniband/uverbs9", "/dev/infiniband/rdma_cm"}, Software: true}}},
+		{"0000:04:00.0", "", nil},
+		{"0000:04:00.0", "enp5s0", nil},
+		{"../../etc", "", nil},
+	} {
+		if diff := cmp.Diff(c.want, f.rdma(netstate.Device{ID: c.id}, c.link)); diff != "" {
+			t.Errorf("device %s, link %q (-want +got):\n%s", c.id, c.link, diff)
+		}
+	}
+	if !f.rdmaExclusive() {
+		t.Error("netns_mode N is exclusive")
+	}
+	if tree(t, nil).rdmaExclusive() {
+		t.Error("without RDMA nothing is exclusive")
 	}
 }

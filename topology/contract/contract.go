@@ -134,8 +134,8 @@ type Output struct {
 	Interfaces Flow
 	IPs        Flow
 	Routes     Flow
-	// Devices are the fields a device-node step adds to its result; nil for
-	// steps that make interfaces.
+	// Devices are the fields that the device nodes of a step add to its result; nil for
+	// steps that give none.
 	Devices []Param
 	// LogicalPorts says that what a pod sends over each interface the step makes is received by a
 	// port of OVN of its own.
@@ -147,6 +147,9 @@ type Output struct {
 	// Relays says that an interface the step makes sends through the one below it, unchanged.
 	Relays bool
 }
+
+// InsteadOfInterface reports whether the step gives device nodes and makes no interface.
+func (o Output) InsteadOfInterface() bool { return len(o.Devices) > 0 && o.Interfaces.Appends == 0 }
 
 // Flow describes how a step changes one list of the result.
 type Flow struct {

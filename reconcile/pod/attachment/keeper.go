@@ -329,7 +329,7 @@ func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns r
 func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
 	var nodes []string
 	for i := range e.Topologies {
-		if !e.Topologies[i].Prepared {
+		if !e.Topologies[i].HasNodes() {
 			continue
 		}
 		rec, known, err := k.Engine.Record(e.SandboxID(sandbox, &e.Topologies[i]))

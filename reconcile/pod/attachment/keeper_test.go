@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
@@ -26,6 +27,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -351,6 +353,26 @@ func TestPrepareFirst(t *testing.T) {
 	nodes("opened again")
 	w.ok(w.Withdraw(t.Context(), "a"))
 	w.want("-s1/a/t1", "-prepared/a/t1")
+}
+
+// TestRDMANodes: a device with RDMA brings its device nodes, which its step has given when the network was attached.
+func TestRDMANodes(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	e, _, err := w.store.Get("a")
+	w.ok(err)
+	e.Topologies[0].Devices = []claims.Device{{Device: claim.Device{Step: "d"}, Host: inventory.Device{ID: "0000:03:00.2", RDMA: true}}}
+	w.ok(w.store.Put(e.Claim))
+	w.results = []topology.StepResult{{Name: "d", Result: topology.Result{Devices: &topology.Devices{RDMADevice: "mlx5_2", DeviceNodes: []string{"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"}}}}}
+	w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
+	files, _ := filepath.Glob(filepath.Join(string(w.gate), "*.json"))
+	if len(files) != 1 {
+		t.Fatalf("gates %v", files)
+	}
+	data, err := os.ReadFile(files[0])
+	if err != nil || strings.Count(string(data), "/dev/infiniband/") != 2 || !strings.Contains(string(data), "/dev/infiniband/uverbs2") {
+		t.Errorf("%v: %s", err, data)
+	}
 }
 
 func TestLife(t *testing.T) {

@@ -109,6 +109,12 @@ func (t *Topology) decoded(o *v1alpha1.NetworkTopology) (*topology.Topology, err
 	return topology.FromObject(o)
 }
 
+// HasNodes reports whether the results of the steps may have device nodes: those of steps that give nothing else, or of a
+// device with RDMA.
+func (t *Topology) HasNodes() bool {
+	return t.Prepared || slices.ContainsFunc(t.Devices, func(d Device) bool { return d.Host.RDMA })
+}
+
 // OnePF returns notes about devices that fail together although the topology joins them for
 // redundancy.
 func (t *Topology) OnePF(set contract.Set) []string {
@@ -301,10 +307,10 @@ func (c *Claim) Preparation(t *Topology, o *v1alpha1.NetworkTopology, contracts 
 	return sb, nil
 }
 
-// GivesNodes reports whether a step gives device nodes.
+// GivesNodes reports whether a step gives device nodes and makes no interface.
 func GivesNodes(contracts contract.Set, s *topology.Step) bool {
 	known, ok := contracts.Contract(s.Type)
-	return ok && len(known.Output.Devices) > 0
+	return ok && known.Output.InsteadOfInterface()
 }
 
 // Phase is the phase of a claim in a sandbox.

@@ -65,7 +65,7 @@ func describe(c *claims.Claim, results [][]topology.StepResult) []kubeletplugin.
 }
 
 // attributes are those the device was published with, which share of it the claim has, and
-// the IOMMU group and device node with which a process uses it, if the step has any. The
+// the IOMMU group, RDMA device and device node with which a process uses it, if the step has any. The
 // metadata have no field for a share.
 func attributes(d claims.Device, results []topology.StepResult) map[string]resourceapi.DeviceAttribute {
 	out := map[string]resourceapi.DeviceAttribute{}
@@ -85,6 +85,9 @@ func attributes(d claims.Device, results []topology.StepResult) map[string]resou
 	given := results[i].Result.Devices
 	if given.IOMMUGroup != "" {
 		out["iommuGroup"] = resourceapi.DeviceAttribute{StringValue: &given.IOMMUGroup}
+	}
+	if given.RDMADevice != "" {
+		out["rdmaDevice"] = resourceapi.DeviceAttribute{StringValue: &given.RDMADevice}
 	}
 	if len(given.DeviceNodes) > 0 {
 		out["deviceNode"] = resourceapi.DeviceAttribute{StringValue: &given.DeviceNodes[0]}

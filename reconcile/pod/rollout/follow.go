@@ -94,15 +94,18 @@ func Fits(ctx context.Context, given ops.Givens, was, t *topology.Topology, devi
 // nodes: a runtime gives them when it creates a container.
 func sameNodes(was, later *topology.Topology, set contract.Set) error {
 	for _, s := range slices.Concat(was.Steps, later.Steps) {
-		if !claims.GivesNodes(set, &s) {
+		known, ok := set.Contract(s.Type)
+		if !ok || len(known.Output.Devices) == 0 {
 			continue
 		}
 		before, had := was.Step(s.Name)
 		after, has := later.Step(s.Name)
 		if !had || !has || before.Type != after.Type {
+			if !known.Output.InsteadOfInterface() {
+				continue // its device decides
+			}
 			return &HeldBack{s.Name, errors.New("a container gets its device nodes when it is created")}
 		}
-		known, _ := set.Contract(s.Type)
 		for _, p := range known.Params {
 			if from, to := value(known, p, before), value(known, p, after); p.AtCreation && !reflect.DeepEqual(from, to) {
 				return &HeldBack{s.Name, fmt.Errorf("a container gets its device nodes when it is created, and %s is %v, not %v", p.Name, from, to)}

@@ -1,0 +1,47 @@
+package rdma
+
+import (
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+type config struct {
+	ops.DeviceConfig
+	RDMADevice string `json:"rdmaDevice,omitempty"`
+	LogLevel   string `json:"logLevel,omitempty"`
+	LogFile    string `json:"logFile,omitempty"`
+}
+
+// Op is the step type.
+var Op = ops.New(contract.Contract{
+	Type:    "rdma",
+	Summary: "Give the RDMA device of a function to the containers, without its network interface.",
+	Description: `Gives the containers that use the claim the character devices of the allocated device's RDMA
+device: ` + "`/dev/infiniband/uverbsN`" + ` and ` + "`/dev/infiniband/rdma_cm`" + `. No other RDMA device of the node is visible
+there as a file. The network interface of the device, if it has one, stays where it is. RoCE needs the interface and its
+addresses in the pod: the step types ` + "`sriov`" + ` and ` + "`host-device`" + ` move it, and give the RDMA device too.
+
+The node has to share RDMA devices between network namespaces, as is the kernel's default
+(` + "`rdma system show`" + `); in exclusive mode the step is refused.`,
+	Example: `- name: ib0
+  type: rdma
+  selector:
+    cel: device.attributes["dra.networking"].rdma
+`,
+	Params: ops.Join(ops.DeviceParams(), []contract.Param{
+		{Name: "rdmaDevice", Type: contract.String, AtCreation: true, Description: "name of the RDMA device, for a device with several; default: the first by name"},
+	}, ops.LogParams()),
+	Input: contract.Input{Device: true},
+	Output: contract.Output{Devices: append([]contract.Param{
+		{Name: "pciAddress", Type: contract.String, Description: "PCI address of the device"},
+	}, ops.RDMAFields()...)},
+	Explain: "An RDMA device is no network interface: take the function with type sriov or host-device where the pod needs both.",
+}, plan)
+
+func plan(p *ops.Planner, c config) error {
+	id, err := c.Assigned(p)
+	if err != nil {
+		return err
+	}
+	return p.RDMADevice(id, c.RDMADevice)
+}
