@@ -17,6 +17,7 @@ import (
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/labelselector"
 	"github.com/plumbline/plumbline/topology/suggest"
+	topologyv1alpha1 "github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Bounds of an object. Those of priority, rules, codepoint, rate and networks are those of
@@ -510,11 +511,14 @@ type networkTerm struct {
 
 // covers reports whether the term selects a network in a namespace with these labels.
 func (t networkTerm) covers(n Network, namespace labels.Set) bool {
+	if n.Kind == NetworkTopology && t.definition() != "" {
+		return n.Labels[topologyv1alpha1.AnnotationDefinition] == t.definition()
+	}
 	return t.kind == n.Kind &&
 		(t.name == "" || t.name == n.Name && t.namespace == n.Namespace) &&
 		(t.primary == nil || *t.primary == n.Primary) &&
 		(t.namespaces == nil || t.namespaces.Matches(namespace)) &&
-		(t.networks == nil || t.networks.Matches(labels.Set(n.Labels)))
+		(t.networks == nil || t.networks.Matches(labelsAlone(n.Labels)))
 }
 
 // networks reads the selectors and the references.

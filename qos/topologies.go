@@ -3,25 +3,88 @@ package qos
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/plumbline/plumbline/qos/v1alpha1"
+	topologyv1alpha1 "github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // SelectsTopologies reports whether a policy may cover NetworkTopologies. One that does not
 // is about networks of others, such as those of ovn-kubernetes.
 func (p *Policy) SelectsTopologies() bool {
-	return slices.ContainsFunc(p.networks, func(t networkTerm) bool { return t.kind == NetworkTopology })
+	return slices.ContainsFunc(p.networks, func(t networkTerm) bool { return t.kind == NetworkTopology || t.definition() != "" })
 }
 
-// SelectsTopology reports whether a policy covers a NetworkTopology with these labels.
+// Definitions are the NetworkAttachmentDefinitions that a policy refers to, as NAMESPACE/NAME; alone says that it selects nothing
+// else.
+func (p *Policy) Definitions() (names []string, alone bool) {
+	for _, t := range p.networks {
+		if d := t.definition(); d != "" {
+			names = append(names, d)
+		}
+	}
+	return names, len(names) == len(p.networks)
+}
+
+// definition is the NetworkAttachmentDefinition that the term refers to, "" if it does to none. Ovn-kubernetes makes one of the
+// name of a UserDefinedNetwork, in its namespace.
+func (t networkTerm) definition() string {
+	if t.name == "" || t.kind != NetworkAttachmentDefinition && t.kind != UserDefinedNetwork {
+		return ""
+	}
+	return t.namespace + "/" + t.name
+}
+
+// TopologyLabels are what policies select a topology by: its labels, and by its key the annotation that names a
+// NetworkAttachmentDefinition. Selectors do not see that.
+func TopologyLabels(o *metav1.ObjectMeta) map[string]string {
+	definition, ok := o.Annotations[topologyv1alpha1.AnnotationDefinition]
+	if !ok {
+		return o.Labels
+	}
+	out := maps.Clone(o.Labels)
+	if out == nil {
+		out = map[string]string{}
+	}
+	out[topologyv1alpha1.AnnotationDefinition] = definition
+	return out
+}
+
+// labelsAlone are the labels of TopologyLabels.
+type labelsAlone map[string]string
+
+// Lookup implements labels.Labels.
+func (l labelsAlone) Lookup(key string) (string, bool) {
+	if key == topologyv1alpha1.AnnotationDefinition {
+		return "", false
+	}
+	v, ok := l[key]
+	return v, ok
+}
+
+// Get implements labels.Labels.
+func (l labelsAlone) Get(key string) string {
+	v, _ := l.Lookup(key)
+	return v
+}
+
+// Has implements labels.Labels.
+func (l labelsAlone) Has(key string) bool {
+	_, ok := l.Lookup(key)
+	return ok
+}
+
+// SelectsTopology reports whether a policy covers a NetworkTopology with these labels: see TopologyLabels.
 func (p *Policy) SelectsTopology(name string, of map[string]string) bool {
 	return p.mayCover(Network{NetworkID: NetworkID{Kind: NetworkTopology, Name: name}, Labels: of})
 }
 
 // NoTopology is what becomes of a policy that selects no NetworkTopology where nothing but these
 // networks is enforced.
-const NoTopology = "it selects no NetworkTopology, and nothing else is enforced: add networkSelectors with networkSelectionType " + string(v1alpha1.NetworkTopologies)
+const NoTopology = "it selects no NetworkTopology, and nothing else is enforced. The primary network of pods is that of the CNI plugin: ovn-kubernetes enforces objects there, with its own CRD and controller. For networks of claims add networkSelectors with networkSelectionType " + string(v1alpha1.NetworkTopologies)
 
 // Notes are what is allowed and has no effect: fields, or the policy as a whole on the topologies of a
 // cluster. ours says that nothing but topologies is enforced.

@@ -24,6 +24,7 @@ func Resource() schema.GroupVersionResource { return GroupVersion.WithResource("
 // +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
 // +kubebuilder:printcolumn:name="Accepted",type=string,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Status",type=string,JSONPath=`.status.status`
 // +kubebuilder:printcolumn:name="Tied",type=string,JSONPath=`.status.conditions[?(@.type=="Tied")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NetworkQoS struct {
@@ -269,7 +270,7 @@ const MaxFailing = 8
 
 // Status is what became of the object.
 type Status struct {
-	// Status is a sentence, which ovn-kubernetes writes.
+	// Status is "NetworkQoS Destinations applied", or the first reason why not. Beside ovn-kubernetes that writes it.
 	//
 	// +optional
 	Status string `json:"status,omitempty"`

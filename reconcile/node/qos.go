@@ -7,6 +7,8 @@ import (
 	"maps"
 	"net/netip"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/ovn"
@@ -144,16 +146,13 @@ func networkOf(data []byte) (qos.Network, v1alpha1.Role, error) {
 		return qos.Network{}, "", fault.New(fault.Invalid, errors.Join(errors.New("no NetworkTopology, or several"), err))
 	}
 	var o struct {
-		Metadata struct {
-			Name   string            `json:"name"`
-			Labels map[string]string `json:"labels"`
-		} `json:"metadata"`
-		Spec struct {
+		Metadata metav1.ObjectMeta `json:"metadata"`
+		Spec     struct {
 			Role v1alpha1.Role `json:"role"`
 		} `json:"spec"`
 	}
 	if err := json.Unmarshal(found[0], &o); err != nil {
 		return qos.Network{}, "", fault.New(fault.Invalid, err)
 	}
-	return qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: o.Metadata.Name}, Labels: o.Metadata.Labels}, o.Spec.Role, nil
+	return qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: o.Metadata.Name}, Labels: qos.TopologyLabels(&o.Metadata)}, o.Spec.Role, nil
 }

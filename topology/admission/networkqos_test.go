@@ -30,7 +30,7 @@ func TestNetworkQoS(t *testing.T) {
 		"invalid, of others":             {spec: `"egress":[{"dscp":64},{}]`, warned: []string{`NetworkQoS "ai/q": plumbline would not enforce it: spec.egress[0].dscp: is 64, and must be 0 to 63 (and more)`}},
 		"invalid, no topology, ours":     {spec: `"egress":[{"dscp":64}]`, all: true, refused: true},
 		"no topology":                    {spec: `"egress":[{"dscp":1}]`},
-		"no topology, ours":              {spec: `"egress":[{"dscp":1}]`, all: true, warned: []string{`NetworkQoS "ai/q": it selects no NetworkTopology, and nothing else is enforced: add networkSelectors with networkSelectionType NetworkTopologies`}},
+		"no topology, ours":              {spec: `"egress":[{"dscp":1}]`, all: true, warned: []string{`NetworkQoS "ai/q": it selects no NetworkTopology, and nothing else is enforced. The primary network of pods is that of the CNI plugin: ovn-kubernetes enforces objects there, with its own CRD and controller. For networks of claims add networkSelectors with networkSelectionType NetworkTopologies`}},
 		"pods as a destination":          {spec: `"egress":[{"dscp":1,"classifier":{"to":[{"podSelector":{}}]}}],` + topologies, all: true},
 		"pods of others' networks":       {spec: `"egress":[{"dscp":1,"classifier":{"to":[{"podSelector":{}}]}}]`},
 		"a field without an effect":      {spec: `"egress":[{"dscp":1,"classifier":{"to":[{"ipBlock":{"cidr":"192.0.2.0/24","except":["198.51.100.1"]}}]}}],` + topologies, warned: []string{`NetworkQoS "ai/q": spec.egress[0].classifier.to[0].ipBlock.except[0]: 198.51.100.1/32 is not in 192.0.2.0/24, and has no effect`}},

@@ -226,7 +226,7 @@ func (w *destinationWriter) follow(ctx context.Context) {
 			set:      func(_ types.NamespacedName, o *kept) { w.SetNamespace(o.Name, o.Labels) }, remove: func(key types.NamespacedName) { w.DeleteNamespace(key.Name) },
 		}, {
 			resource: v1alpha1.Resource(),
-			set:      func(_ types.NamespacedName, o *kept) { w.SetTopology(o.Name, o.Labels) }, remove: func(key types.NamespacedName) { w.DeleteTopology(key.Name) },
+			set:      func(_ types.NamespacedName, o *kept) { w.SetTopology(o.Name, qos.TopologyLabels(&o.ObjectMeta)) }, remove: func(key types.NamespacedName) { w.DeleteTopology(key.Name) },
 		}, {
 			resource: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, selector: running,
 			set: func(key types.NamespacedName, o *kept) { w.SetPod(key, o.UID, o.Labels) }, remove: w.DeletePod,
@@ -266,6 +266,8 @@ func (s *keptStore) keptOf(o *metav1.PartialObjectMetadata) *kept {
 	out := &kept{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Labels: o.Labels}}
 	if s.annotated {
 		out.Annotations = o.Annotations
+	} else if d, ok := o.Annotations[v1alpha1.AnnotationDefinition]; ok {
+		out.Annotations = map[string]string{v1alpha1.AnnotationDefinition: d}
 	}
 	return out
 }

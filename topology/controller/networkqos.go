@@ -85,6 +85,7 @@ const (
 	reasonTooMany    = "TooManyObjects"
 	reasonNoTopology = "NoTopology"
 	reasonPrimary    = "PrimaryNetwork"
+	reasonNoNetwork  = "NoNetwork"
 	reasonTooManyTo  = "TooManyDestinations"
 	reasonTied       = "SamePrecedence"
 	reasonUntied     = "NoTie"
@@ -144,7 +145,8 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 	}
 }
 
-// followTopologies has all objects read again when the own network of pods changes, which no object is enforced on.
+// followTopologies has all objects read again when the own network of pods changes, which no object is enforced on, or a topology
+// that is selected by the name of a NetworkAttachmentDefinition.
 func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 	if c.Topologies == nil {
 		return nil
@@ -155,10 +157,10 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 	}
 	again := func(all ...any) {
 		for _, o := range all {
-			if t, ok := o.(*v1alpha1.NetworkTopology); ok && t.Spec.Role == v1alpha1.Primary {
+			if t, ok := o.(*v1alpha1.NetworkTopology); ok && (t.Spec.Role == v1alpha1.Primary || t.Annotations[v1alpha1.AnnotationDefinition] != "") {
 				go func() { // it queries the API server
 					if _, err := c.list(ctx, metav1.ListOptions{}); err != nil && ctx.Err() == nil {
-						c.Log.Warn("conditions of NetworkQoS objects may not say that the own network of pods has changed", "topology", t.Name, "error", err)
+						c.Log.Warn("conditions of NetworkQoS objects may not say that a topology they select has changed", "topology", t.Name, "error", err)
 					}
 				}()
 				return
@@ -169,7 +171,7 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 		AddFunc: func(o any) { again(o) },
 		UpdateFunc: func(before, after any) {
 			was, ok := before.(*v1alpha1.NetworkTopology)
-			if is, both := after.(*v1alpha1.NetworkTopology); ok && both && (was.Spec.Role != is.Spec.Role || !maps.Equal(was.Labels, is.Labels)) {
+			if is, both := after.(*v1alpha1.NetworkTopology); ok && both && (was.Spec.Role != is.Spec.Role || !maps.Equal(qos.TopologyLabels(&was.ObjectMeta), qos.TopologyLabels(&is.ObjectMeta))) {
 				again(was, is)
 			}
 		},
@@ -329,10 +331,13 @@ func (c *NetworkQoS) write(ctx context.Context, has *qosv1alpha1.Status, o *QoSO
 // statusOf returns our part of a status, nil if the object has it.
 func (c *NetworkQoS) statusOf(have *qosv1alpha1.Status, o *QoSOutcome) (map[string]any, error) {
 	ours := qosv1alpha1.Status{Backends: o.Backends}
+	if c.Ours { // else ovn-kubernetes writes it
+		ours.Status = o.Summary()
+	}
 	before := slices.DeleteFunc(slices.Clone(have.Backends), func(b qosv1alpha1.Backend) bool {
 		return !slices.Contains([]string{qosv1alpha1.BackendTC, qosv1alpha1.BackendOVN, qosv1alpha1.BackendPF}, b.Backend)
 	})
-	changed := len(before) != len(o.Backends)
+	changed := len(before) != len(o.Backends) || c.Ours && have.Status != ours.Status
 	for _, b := range o.Backends {
 		changed = changed || !slices.ContainsFunc(before, func(h qosv1alpha1.Backend) bool { return equality.Semantic.DeepEqual(h, b) })
 	}
@@ -356,6 +361,19 @@ type QoSOutcome struct {
 	Policy     *qos.Policy
 	Conditions []metav1.Condition
 	Backends   []qosv1alpha1.Backend // none if it is not enforced
+}
+
+// Applied is the summary of an object whose rules are in place, in the words of ovn-kubernetes.
+const Applied = "NetworkQoS Destinations applied"
+
+// Summary is one line for people: Applied, or the first reason why not.
+func (o *QoSOutcome) Summary() string {
+	for _, of := range []string{qosv1alpha1.ConditionAccepted, qosv1alpha1.ConditionReady} {
+		if c := meta.FindStatusCondition(o.Conditions, of); c != nil && c.Status != metav1.ConditionTrue {
+			return c.Reason
+		}
+	}
+	return Applied
 }
 
 // maxTies is how many ties a condition names.
@@ -400,7 +418,7 @@ func onPrimary(p *qos.Policy, topologies []v1alpha1.NetworkTopology) (name strin
 	others := false
 	for i := range topologies {
 		switch t := &topologies[i]; {
-		case !p.SelectsTopology(t.Name, t.Labels):
+		case !p.SelectsTopology(t.Name, qos.TopologyLabels(&t.ObjectMeta)):
 		case t.Spec.Role != v1alpha1.Primary:
 			others = true
 		case name == "" || t.Name < name:
@@ -408,6 +426,19 @@ func onPrimary(p *qos.Policy, topologies []v1alpha1.NetworkTopology) (name strin
 		}
 	}
 	return name, name != "" && !others
+}
+
+// undefined says which NetworkAttachmentDefinitions that an object refers to no topology stands for, and whether it covers no other
+// network.
+func undefined(p *qos.Policy, topologies []v1alpha1.NetworkTopology) (message string, none bool) {
+	names, alone := p.Definitions()
+	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return slices.ContainsFunc(topologies, func(t v1alpha1.NetworkTopology) bool { return t.Annotations[v1alpha1.AnnotationDefinition] == name })
+	})
+	if len(missing) == 0 {
+		return "", false
+	}
+	return fmt.Sprintf("no NetworkTopology has the annotation %s: %s, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller", v1alpha1.AnnotationDefinition, missing[0]), alone && len(missing) == len(names)
 }
 
 // QoSConditions returns what becomes of the objects of a namespace that are enforced, with what nodes report on them, by name.
@@ -425,12 +456,20 @@ func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologi
 			out = append(out, withoutEffect(p, reasonPrimary, fmt.Sprintf("it selects topology %q alone, the own network of pods (role: primary), on which neither plumbline nor anything else enforces it: select topologies of claims", primary)))
 			continue
 		}
+		unknown, none := undefined(p, topologies)
+		if none {
+			out = append(out, withoutEffect(p, reasonNoNetwork, unknown))
+			continue
+		}
 		c := metav1.Condition{
 			Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, ObservedGeneration: p.Generation, Reason: reasonAccepted,
 			Message: fmt.Sprintf("%s; enforced by tc filters in pods, and by OVN QoS rows on OVN networks", count(len(p.Rules), "rule")),
 		}
 		if primary != "" {
 			c.Message += fmt.Sprintf("; not on topology %q, the own network of pods (role: primary)", primary)
+		}
+		if unknown != "" {
+			c.Message += "; " + unknown
 		}
 		if len(p.Warnings) > 0 {
 			c.Message += "; " + strings.Join(p.Warnings[:min(len(p.Warnings), maxNames)], "; ")

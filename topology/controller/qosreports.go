@@ -271,7 +271,7 @@ func QoSReady(p *qos.Policy, s *QoSSum) []metav1.Condition {
 	place := fmt.Sprintf("in place in %d of %s on %s", s.InPlace, count(s.Pods, "pod"), count(s.Nodes, "node"))
 	switch {
 	case s.Nodes == 0:
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionUnknown, reasonNoPods, "no node has reported a pod that the object covers"
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, reasonNoPods, "no node has reported a pod that the object covers"
 	case s.FailingNodes > 0:
 		ready.Reason, ready.Message = reasonFailing, fmt.Sprintf("%s; it fails on %s, first on %q: %s", place, count(s.FailingNodes, "node"), s.Failing[0].Node, s.Failing[0].Message)
 	case s.Late > 0:

@@ -36,7 +36,7 @@ func TestQoSReports(t *testing.T) {
 		touched []string
 		want    string
 	}{
-		{"n1", nil, nil, "Unknown NoPods no node has reported a pod that the object covers; False"},
+		{"n1", nil, nil, "True NoPods no node has reported a pod that the object covers; False"},
 		{"n1", []v1alpha1.QoSReport{report("a", 2, 2, 1, ""), report("b", 1, 1, 1, "")}, []string{"a", "b"}, "False Updating in place in 1 of 2 pods on 1 node; False"},
 		{"n1", []v1alpha1.QoSReport{report("a", 2, 2, 1, ""), report("b", 1, 1, 1, "")}, nil, "False Updating in place in 1 of 2 pods on 1 node; False"},
 		{"n1", []v1alpha1.QoSReport{report("a", 2, 2, 2, ""), report("b", 1, 1, 1, "")}, []string{"a"}, "True InPlace in place in 2 of 2 pods on 1 node; False"},
@@ -46,7 +46,7 @@ func TestQoSReports(t *testing.T) {
 		{"n2", []v1alpha1.QoSReport{of("u")}, []string{"a"}, "True InPlace in place in 4 of 4 pods on 2 nodes; False"},
 		{"n2", []v1alpha1.QoSReport{bypassing}, []string{"a"}, "True InPlace in place in 3 of 3 pods on 2 nodes; True"},
 		{"n2", nil, []string{"a"}, "True InPlace in place in 2 of 2 pods on 1 node; False"},
-		{"n1", []v1alpha1.QoSReport{report("b", 1, 1, 1, "")}, []string{"a"}, "Unknown NoPods no node has reported a pod that the object covers; False"},
+		{"n1", []v1alpha1.QoSReport{report("b", 1, 1, 1, "")}, []string{"a"}, "True NoPods no node has reported a pod that the object covers; False"},
 	} {
 		r.Set(tt.node, tt.objects)
 		want := map[string]bool{}

@@ -12,11 +12,12 @@ import (
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Definition is the annotation of a topology with the NetworkAttachmentDefinition that it was made from, as
 // NAMESPACE/NAME.
-const Definition = "networking.dra.io/net-attach-def"
+const Definition = v1alpha1.AnnotationDefinition
 
 // Options of a conversion.
 type Options struct {

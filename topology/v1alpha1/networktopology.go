@@ -116,6 +116,10 @@ type NetworkTopologySpec struct {
 // +kubebuilder:validation:Enum=primary
 type Role string
 
+// AnnotationDefinition names the NetworkAttachmentDefinition that a topology stands for, as NAMESPACE/NAME: a NetworkQoS that refers to
+// that covers the topology.
+const AnnotationDefinition = "networking.dra.io/net-attach-def"
+
 // Primary is the role of a topology that is the own network of pods.
 const Primary Role = "primary"
 

@@ -239,7 +239,7 @@ func TestNetworkQoS(t *testing.T) {
 		"mark":    `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; False NoTie no other object has a rule of the same precedence for the same packets`,
 		"bad":     `False Invalid spec.egress[0].classifier.to[0].ipBlock.cidr: "nowhere" is not a prefix, such as 192.0.2.0/24 or 2001:db8::/32; False NoTie the object has no effect`,
 		"pods":    `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; False NoTie no other object has a rule of the same precedence for the same packets`,
-		"primary": `False NoTopology it selects no NetworkTopology, and nothing else is enforced: add networkSelectors with networkSelectionType NetworkTopologies; False NoTie the object has no effect`,
+		"primary": `False NoTopology it selects no NetworkTopology, and nothing else is enforced. The primary network of pods is that of the CNI plugin: ovn-kubernetes enforces objects there, with its own CRD and controller. For networks of claims add networkSelectors with networkSelectionType NetworkTopologies; False NoTie the object has no effect`,
 	})
 	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "also")
 	b.conditions(t, "ai", map[string]string{
@@ -247,6 +247,7 @@ func TestNetworkQoS(t *testing.T) {
 	})
 
 	b.destinations(t, f, a)
+	b.definition(t)
 
 	b.mustKubectl(t, "", "-n", "ai", "label", "pod", "a", "role-")
 	f.want(t, "of-a", "ai/second[0]")
@@ -728,4 +729,34 @@ func (b *bench) mustRefuse(t *testing.T, input string, arguments ...string) stri
 		t.Fatalf("kubectl %q succeeded: %s", arguments, out)
 	}
 	return err.Error()
+}
+
+// definition holds that an object about a NetworkAttachmentDefinition has an effect once a topology stands for that, and what the
+// column Status says.
+func (b *bench) definition(t *testing.T) {
+	t.Helper()
+	summary := func(want string) {
+		t.Helper()
+		b.eventually(t, "the status of the object is "+want, func() error {
+			if have := b.mustKubectl(t, "", "-n", "ai", "get", "networkqos", "nad", "-o", "jsonpath={.status.status}"); have != want {
+				return fmt.Errorf("it is %q", have)
+			}
+			return nil
+		})
+	}
+	b.mustKubectl(t, qos("ai", "nad", "priority: 3, egress: [{dscp: 3}], podSelector: {matchLabels: {role: none}}, netAttachRefs: [{kind: NetworkAttachmentDefinition, namespace: default, name: ovn-storage}]"), "apply", "-f", "-")
+	b.conditions(t, "ai", map[string]string{
+		"nad": `False NoNetwork no NetworkTopology has the annotation networking.dra.io/net-attach-def: default/ovn-storage, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller; False NoTie the object has no effect`,
+	})
+	summary("NoNetwork")
+	b.mustKubectl(t, "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: nad, annotations: {networking.dra.io/net-attach-def: default/ovn-storage}}\nspec: {steps: [{name: d, type: dummy}]}\n", "apply", "-f", "-")
+	b.conditions(t, "ai", map[string]string{
+		"nad": `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; False NoTie no other object has a rule of the same precedence for the same packets`,
+	})
+	summary("NetworkQoS Destinations applied")
+	b.mustKubectl(t, "", "delete", "networktopology", "nad")
+	b.conditions(t, "ai", map[string]string{
+		"nad": `False NoNetwork no NetworkTopology has the annotation networking.dra.io/net-attach-def: default/ovn-storage, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller; False NoTie the object has no effect`,
+	})
+	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "nad")
 }

@@ -193,14 +193,14 @@ func (f *Follower) readTopology(name string) {
 	n := f.topologies[name]
 	first := n == nil
 	switch {
-	case !known, !first && (o == nil || n.uid == o.UID && maps.Equal(n.labels, o.Labels)):
+	case !known, !first && (o == nil || n.uid == o.UID && maps.Equal(n.labels, qos.TopologyLabels(&o.ObjectMeta))):
 		return
 	case first:
 		n = &network{}
 		f.topologies[name] = n
 	}
 	if o != nil {
-		n.uid, n.labels = o.UID, o.Labels
+		n.uid, n.labels = o.UID, qos.TopologyLabels(&o.ObjectMeta)
 	}
 	for _, c := range f.claims {
 		if c.Topology(name) != nil {
@@ -362,7 +362,7 @@ func (f *Follower) place(c *claims.Claim) {
 	pod := &qos.Pod{Key: keyOf(c), Labels: p.labels}
 	for i := range c.Topologies {
 		o := &c.Topologies[i].Object
-		labels := o.Labels
+		labels := qos.TopologyLabels(&o.ObjectMeta)
 		if n := f.topologies[o.Name]; n != nil && n.uid == o.UID {
 			labels = n.labels
 		}
