@@ -72,8 +72,10 @@ func (t text) header(sb reconcile.Sandbox) {
 	}
 	t.given(sb.Given)
 	var rules []string
-	for _, f := range sb.Filters {
-		if !slices.Contains(rules, f.Rule) {
+	deciding := slices.Clone(sb.Filters)
+	slices.SortStableFunc(deciding, func(a, b netstate.Filter) int { return cmp.Compare(a.Place, b.Place) })
+	for _, f := range deciding {
+		if f.Rule != "" && !slices.Contains(rules, f.Rule) {
 			rules = append(rules, f.Rule)
 		}
 	}

@@ -63,20 +63,24 @@ done; done | sort`)), " ")
 	b.applied(t, fmt.Sprintf(storageQoS, 8, two))
 	labelled := strings.Replace(claimingPod("store", "net-1"), "namespace: default}", "namespace: default, labels: {role: store}}", 1)
 
-	// One filter of the first rule, and of the second two for IPv4 and two for IPv6. The
-	// second rule has the higher precedence, and so the lower preference.
-	const whole = "net1:23636 net1:23636 net1:23637 net1:23637 net1:23638"
+	// One filter of the first rule, and of the second two for IPv4 and two for IPv6. As the second limits ports, fragments
+	// have a chain, with as many, and two filters lead there.
+	const (
+		fragments = "net1:23636 net1:23636 net1:23637 net1:23637 net1:23638"
+		whole     = fragments + " net1:28080 net1:28081 net1:28114 net1:28114 net1:28156 net1:28309 net1:28309"
+	)
 	b.create(t, labelled)
 	b.create(t, claimingPod("other", "net-2"))
 	b.ready(t, "store")
 	b.ready(t, "other")
-	if n := startedWith(t, b, "store", "net1"); n != 5 {
-		t.Errorf("when its container started, the interface had %d filters, want 5", n)
+	if n := startedWith(t, b, "store", "net1"); n != 12 {
+		t.Errorf("when its container started, the interface had %d filters, want 12", n)
 	}
 	want("new pods", whole)
 
 	b.applied(t, fmt.Sprintf(storageQoS, 10, "{protocol: TCP, port: 2049}"))
-	want("an edit reaches a pod that runs", "net1:23636 net1:23637 net1:23638")
+	const part = "net1:23636 net1:23637 net1:23638 net1:28080 net1:28081 net1:28114 net1:28156 net1:28309"
+	want("an edit reaches a pod that runs", part)
 	event("store", "NetworkQoSApplied", "")
 	b.applied(t, fmt.Sprintf(storageQoS, 10, two))
 	want("and another edit", whole)
@@ -89,7 +93,6 @@ done; done | sort`)), " ")
 	b.agent(t, "KILL")
 	kubectl(t, b.Cluster, "", "-n", cluster.ProductNamespace, "rollout", "status", "--timeout=120s", "daemonset/plumbline-agent")
 	b.applied(t, fmt.Sprintf(storageQoS, 10, "{protocol: TCP, port: 2049}")) // the new agent has read everything when this arrives
-	const part = "net1:23636 net1:23637 net1:23638"
 	want("an edit after the agent was killed", part)
 
 	// Destinations that are pods: on each topology the addresses that the selected pods have there,
@@ -104,14 +107,15 @@ spec:
   egress: [{dscp: 1, classifier: {to: [{podSelector: {%s}}]}}]
 `
 	b.applied(t, fmt.Sprintf(toPods, ""))
-	want("destinations that are pods", "net1:23598 "+part+" net2:23598")
-	if said := b.shell(t, `for n in $(ls /run/netns); do tc -j -n $n filter show dev net1 egress pref 23598 2>/dev/null | jq -r '.[] | select(.options.handle != null) | .options.keys.dst_ip' || true; done`); strings.TrimSpace(said) != "192.0.2.65" {
+	// Of the address, and of it with the port of the rule below.
+	want("destinations that are pods", "net1:23598 net1:23636 net1:23637 net1:23638 net1:28080 net1:28081 net1:28082 net1:28114 net1:28148 net1:28156 net1:28309 net2:28148")
+	if said := b.shell(t, `for n in $(ls /run/netns); do tc -j -n $n filter show dev net1 egress pref 28148 2>/dev/null | jq -r '.[] | select(.options.handle != null) | .options.keys.dst_ip' || true; done`); strings.TrimSpace(said) != "192.0.2.65" {
 		t.Errorf("the filter is to %q", said)
 	}
 	b.applied(t, fmt.Sprintf(toPods, "matchLabels: {peer: db}"))
 	want("an edit that selects none", part)
 	kubectl(t, b.Cluster, "", "label", "pod", "other", "peer=db")
-	want("the label of a pod that is a destination", part+" net2:23598")
+	want("the label of a pod that is a destination", part+" net2:28148")
 	kubectl(t, b.Cluster, "", "label", "pod", "other", "peer-")
 	want("and without it", part)
 	kubectl(t, b.Cluster, "", "delete", "networkqos", "to-pods")
@@ -127,7 +131,7 @@ spec:
   egress: [{dscp: 1, bandwidth: {rate: 200000}}]
 `
 	b.applied(t, limitAll)
-	want("a limit of a virtual function", part+" net2:23558 net2:23559")
+	want("a limit of a virtual function", part+" net2:28180 net2:28567")
 	limits := func() string {
 		t.Helper()
 		return strings.Join(strings.Fields(b.shell(t, `ip link show enp3s0f0 | grep -o "max_tx_rate [0-9]*" || true; for n in $(ls /run/netns); do tc -n $n filter show dev net2 egress 2>/dev/null | grep -o police || true; done`)), " ")
@@ -164,9 +168,12 @@ spec:
 	unrestarted("store", "other")
 
 	// Too many filters: a pod that runs keeps what it has, and a new one does not start.
-	var except []string
+	var except, ports []string
 	for i := range 200 {
 		except = append(except, fmt.Sprintf("10.%d.1.0/24", i))
+	}
+	for i := range 20 {
+		ports = append(ports, fmt.Sprintf("{protocol: TCP, port: %d}", i+1))
 	}
 	crowd := fmt.Sprintf(`
 apiVersion: k8s.ovn.org/v1alpha1
@@ -176,8 +183,8 @@ spec:
   priority: 20
   podSelector: {matchLabels: {role: store}}
   networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {}}]
-  egress: [{dscp: 1, classifier: {to: [{ipBlock: {cidr: 10.0.0.0/8, except: [%s]}}]}}]
-`, strings.Join(except, ", "))
+  egress: [{dscp: 1, classifier: {to: [{ipBlock: {cidr: 10.0.0.0/8, except: [%s]}}], ports: [%s]}}]
+`, strings.Join(except, ", "), strings.Join(ports, ", "))
 	kubectl(t, b.Cluster, crowd, "apply", "-f", "-")
 	event("store", "NetworkQoSFailed", "too many filters")
 	if have := filters(); have != whole {
