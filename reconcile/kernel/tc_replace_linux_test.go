@@ -44,6 +44,10 @@ func TestPacked(t *testing.T) {
 		text.WriteString(object(fmt.Sprint("q", n), n, rules...))
 	}
 	filters, decide := w.enforce(text.String())
+	explained, err := tc.Read(filters)
+	if err != nil {
+		t.Fatal(err)
+	}
 	prefs := map[uint16]bool{}
 	for _, f := range filters {
 		prefs[f.Pref] = true
@@ -62,6 +66,9 @@ func TestPacked(t *testing.T) {
 			class := uint8(0)
 			if r := decide(p); r != nil {
 				class = r.DSCP << 2
+			}
+			if f, _ := explained.Decide(p); f != nil && f.DSCP<<2 != class || f == nil && class != 0 {
+				t.Errorf("packet %+v is explained by %+v, and its traffic class is %#x", p, f, class)
 			}
 			last = w.one(p, 0)
 			want[last] = class
