@@ -477,6 +477,9 @@ func (p *Planner) address(link, field string, a Address, cfg AddressConfig) erro
 	if err := p.checkAddress(field, addr); err != nil {
 		return err
 	}
+	if err := p.leaveToNode(link, a); err != nil {
+		return err
+	}
 	if strings.Contains(a.Address, ":") {
 		if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < minIPv6MTU {
 			return Invalid(field, "%q is IPv6, which needs an mtu of at least 1280 on %q, not %d", a.Address, link, *l.MTU)

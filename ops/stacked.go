@@ -149,6 +149,37 @@ func at(d netstate.Device) string {
 	return *d.At
 }
 
+// IsUplink reports whether the node has its default route over a link of the host.
+func IsUplink(p *Planner, link string) (bool, error) {
+	if p.req.imagined != nil || !netstate.OnHost(link) {
+		return false, nil
+	}
+	d, exists, err := Lookup(p, netstate.Device{ID: netstate.DefaultRouteDevice})
+	return exists && at(d) == link, err
+}
+
+// leaveToNode refuses an address of a link on an interface of the host that the node has itself: ipvlan gives the
+// packets for them to the pod (ipvlan_addr_lookup, drivers/net/ipvlan/ipvlan_core.c), and beside a macvlan two answer for
+// them. Of a link that is there already nothing is asked.
+func (p *Planner) leaveToNode(link string, a Address) error {
+	l, exists, err := Lookup(p, netstate.Link{Name: link})
+	if err != nil || !exists || l.Parent == nil || !netstate.OnHost(*l.Parent) || l.LinkKind != "ipvlan" && l.LinkKind != "macvlan" || p.req.imagined != nil {
+		return err
+	}
+	if _, there := p.req.Have.Link(link); there {
+		return nil
+	}
+	prefix, err := a.Prefix()
+	if err != nil {
+		return err
+	}
+	d, exists, err := Lookup(p, netstate.Device{ID: netstate.AddressPrefix + prefix.Addr().String()})
+	if err == nil && exists && d.At != nil {
+		return Conflict("address %s is the node's own, on its interface %q: use another one, or exclude it from the pool", prefix.Addr(), netstate.BaseName(*d.At))
+	}
+	return err
+}
+
 // SharedLink returns the interface of the device that is allocated to a root step, on the
 // host; "" if none is. An interface that the config names has to be the same: the
 // scheduler has counted the share of this device.

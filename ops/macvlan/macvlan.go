@@ -72,6 +72,11 @@ func plan(p *ops.Planner, c config) error {
 	if err := ops.CheckStack(p, parent, name, "macvlan"); err != nil {
 		return err
 	}
+	if c.Mode == "passthru" {
+		if err := checkUplink(p, parent, name); err != nil {
+			return err
+		}
+	}
 	for _, l := range p.Links() {
 		if l.LinkKind != "macvlan" || l.Name == name || l.Parent == nil || *l.Parent != parent || l.MACVLAN == nil || l.MACVLAN.Mode == nil || p.Leaves(l.Key()) {
 			continue
@@ -89,6 +94,19 @@ func plan(p *ops.Planner, c config) error {
 	}
 	p.Produce(name)
 	return p.Address(name, c.AddressConfig)
+}
+
+// checkUplink refuses to take the node's uplink: a link of mode passthru receives every packet of its master, and the
+// host none (macvlan_handle_frame, drivers/net/macvlan.c). One that is there already stays.
+func checkUplink(p *ops.Planner, parent, name string) error {
+	if _, there, err := ops.Lookup(p, netstate.Link{Name: name}); err != nil || there {
+		return err
+	}
+	uplink, err := ops.IsUplink(p, parent)
+	if uplink {
+		return ops.Invalid("mode", "passthru would take all packets of %q from the node, which has its default route there: use bridge, private or vepa, or another master", netstate.BaseName(parent))
+	}
+	return err
 }
 
 // checkMTU refuses an MTU above that of a master on the host, which a step must not raise.

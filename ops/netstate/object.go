@@ -488,6 +488,10 @@ const DefaultRouteDevice = "default-route"
 // whatever link that is; the network follows. It can be looked up, not moved.
 const NetworkPrefix = "net:"
 
+// AddressPrefix begins the identity of the host's link that has an address, whatever link
+// that is; the address follows. It can be looked up, not moved.
+const AddressPrefix = "addr:"
+
 // HasPCIAddress reports whether the device is known by its PCI address.
 func (d Device) HasPCIAddress() bool { return !strings.HasPrefix(d.ID, VirtualPrefix) }
 

@@ -62,6 +62,9 @@ func (o *observer) queryDevice(ctx context.Context, queried netstate.Device) err
 	if network, ok := strings.CutPrefix(id, netstate.NetworkPrefix); ok {
 		return o.queryNetwork(ctx, network)
 	}
+	if address, ok := strings.CutPrefix(id, netstate.AddressPrefix); ok {
+		return o.queryAddress(ctx, address)
+	}
 	p, err := o.find(ctx, queried)
 	if err != nil {
 		return err
@@ -347,6 +350,37 @@ func (o *observer) queryNetwork(ctx context.Context, network string) error {
 		return err
 	}
 	o.snap.Put(d)
+	return nil
+}
+
+// queryAddress reads the device of the host that has an address, the first one of several.
+func (o *observer) queryAddress(ctx context.Context, address string) error {
+	d := netstate.Device{ID: netstate.AddressPrefix + address}
+	wanted, err := netip.ParseAddr(address)
+	if err != nil {
+		return invalid("%q is not an address", address)
+	}
+	all, err := o.outside.addresses(ctx, 0)
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		if a.prefix.Addr() != wanted {
+			continue
+		}
+		w, err := o.outside.linkByIndex(ctx, a.index)
+		if errors.Is(err, unix.ENODEV) {
+			continue // deleted since
+		}
+		if err == nil {
+			err = o.describe(ctx, &d, place{o.outside, w})
+		}
+		if err == nil {
+			o.snap.Put(d)
+		}
+		return err
+	}
+	o.snap.PutAbsent(d.Key())
 	return nil
 }
 

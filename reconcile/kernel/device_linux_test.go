@@ -401,6 +401,22 @@ func TestDeviceOfNetwork(t *testing.T) {
 	}
 }
 
+// The interface of an address is that of the host which has it, and never one of the sandbox.
+func TestDeviceOfAddress(t *testing.T) {
+	b := newBench(t)
+	b.create(up(dummy("host:eth7")), up(dummy("eth9")), netstate.Addr{Link: "eth9", Address: "10.0.1.7/24"})
+	for _, id := range []string{"addr:10.0.1.7", "addr:2001:db8::7"} {
+		b.absent(netstate.Device{ID: id})
+	}
+	b.create(netstate.Addr{Link: "host:eth7", Address: "10.0.1.7/24"}, netstate.Addr{Link: "host:eth7", Address: "2001:db8::7/64"})
+	for _, id := range []string{"addr:10.0.1.7", "addr:2001:db8::7"} {
+		if d := b.device(id); *d.At != "host:eth7" {
+			t.Errorf("%s is on %s", id, *d.At)
+		}
+	}
+	b.absent(netstate.Device{ID: "addr:10.0.1.8"})
+}
+
 // A bridge of the host is observed with its ports, by a query for those only.
 func TestHostBridgePorts(t *testing.T) {
 	b := newBench(t)
