@@ -39,7 +39,22 @@ func (t *target) flags(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("labels", cobra.NoFileCompletions)
 	netnsFlag(cmd, &t.netns, "`namespace`: a name in "+node.NetnsDir+", or a path")
 	cmd.Flags().StringArrayVar(&t.devices, "device", nil, "device of a root step: `STEP=DEVICE`, by PCI address or interface name")
-	_ = cmd.RegisterFlagCompletionFunc("device", cobra.NoFileCompletions)
+	_ = cmd.RegisterFlagCompletionFunc("device", func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+		step, _, named := strings.Cut(begun, "=")
+		if !named {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		devices, _ := discover(cmd.Context()) // without root, as far as they are seen
+		var out []string
+		for _, d := range devices {
+			for _, name := range []string{d.IfName, d.ID} {
+				if name != "" {
+					out = append(out, step+"="+name)
+				}
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	})
 	addressFlag(cmd, &t.addresses, "; repeat it for more, "+node.NoAddresses+" takes away those of an earlier apply")
 	outputFlag(cmd, &t.format, formatText, formatJSON, formatYAML)
 }

@@ -1,0 +1,27 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// What follows a file is completed: cobra parses the flags twice for that.
+func TestCompletion(t *testing.T) {
+	for _, c := range []struct {
+		arguments []string
+		want      string
+	}{
+		{[]string{"graph", "-f", "demo/topology.yaml", "-o", ""}, "svg"},
+		{[]string{"claim", "-f", "demo/topology.yaml", "--output", ""}, "limits"},
+		{[]string{"import", "-f", "demo/topology.yaml", "--st"}, "--state-dir"},
+		{[]string{"agent", "--log-format", ""}, "json"},
+		{[]string{"plan", "-f", "demo/topology.yaml", "--device", "vf0=l"}, ":4"},
+	} {
+		var out, complaint bytes.Buffer
+		code := run(t.Context(), append([]string{"__complete"}, c.arguments...), stdio{in: strings.NewReader(""), out: &out, err: &complaint})
+		if code != 0 || !strings.Contains(out.String(), c.want) {
+			t.Errorf("%q: exit status %d, %q, %s: want %q", c.arguments, code, out.String(), complaint.String(), c.want)
+		}
+	}
+}
