@@ -147,7 +147,10 @@ func AddressParams() []contract.Param {
 				{Name: "value", Type: contract.String, Description: "value of the option"},
 				{Name: "fromArg", Type: contract.String, Description: "refused: it is an argument of CNI; set value"},
 			}}},
-			contract.Param{Name: "request", Type: contract.Any, Description: "refused: no further option of a server is used"},
+			contract.Param{Name: "request", Type: contract.List, Description: "of type dhcp: what of the server is used beside the address: {option: classless-static-routes} its routes, {option: interface-mtu} its MTU, if that is smaller; default: nothing", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+				{Name: "option", Type: contract.String, Required: true, Enum: []string{optionRoutes, "121", optionMTU, "26"}, Description: "the option, by name or number"},
+				{Name: "skipDefault", Type: contract.Any, Description: "refused: nothing is requested by default"},
+			}}},
 			contract.Param{Name: "daemonSocketPath", Type: contract.Any, Description: "refused: no daemon is needed"},
 			addresses, routes,
 			contract.Param{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'", Ignored: NoDNS},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -13,10 +14,35 @@ import (
 
 // DHCP are the keys of ipam that the CNI plugin dhcp has, beside its type.
 type DHCP struct {
-	Provide          []DHCPOption `json:"provide,omitempty"`
-	Request          any          `json:"request,omitempty"`
-	DaemonSocketPath any          `json:"daemonSocketPath,omitempty"`
-	Priority         *uint32      `json:"priority,omitempty"`
+	Provide          []DHCPOption  `json:"provide,omitempty"`
+	Request          []DHCPRequest `json:"request,omitempty"`
+	DaemonSocketPath any           `json:"daemonSocketPath,omitempty"`
+	Priority         *uint32       `json:"priority,omitempty"`
+}
+
+// DHCPRequest is an option that is used if the server gives it.
+type DHCPRequest struct {
+	Option      string `json:"option"`
+	SkipDefault any    `json:"skipDefault,omitempty"`
+}
+
+// The options that may be requested, by the names of dhclient.conf.
+const (
+	optionRoutes = "classless-static-routes"
+	optionMTU    = "interface-mtu"
+)
+
+// requestCodes are the codes of these options.
+var requestCodes = map[string]string{optionRoutes: "121", "121": "121", optionMTU: "26", "26": "26"}
+
+// requested are the codes of the options that are requested, as in netstate.DHCPLease.
+func (c *IPAM) requested() string {
+	var codes []string
+	for _, r := range c.Request {
+		codes = append(codes, requestCodes[r.Option])
+	}
+	slices.Sort(codes)
+	return strings.Join(slices.Compact(codes), ",")
 }
 
 // DHCPOption is an option that is sent to the server.
@@ -43,8 +69,8 @@ func (c *IPAM) checkDHCP() error {
 	switch {
 	case c.DaemonSocketPath != nil:
 		return Invalid("ipam.daemonSocketPath", "is of the daemon of the CNI plugin, and no daemon is needed here: remove it")
-	case c.Request != nil:
-		return Invalid("ipam.request", "is not supported: of what a server says only the address, its network and times are used, and with acceptDefaultRoute: true its router; remove it")
+	case slices.ContainsFunc(c.Request, func(r DHCPRequest) bool { return r.SkipDefault != nil }):
+		return Invalid("ipam.request", "skipDefault is not supported: nothing is requested by default, remove it")
 	case c.Priority != nil && !c.AcceptDefaultRoute:
 		return Invalid("ipam.priority", "is the metric of the default route, which needs acceptDefaultRoute: true: add that, or remove priority")
 	}
@@ -82,7 +108,7 @@ func (p *Planner) leased(link string, cfg AddressConfig) ([]Address, []Route, er
 	case l.IPVLAN != nil && l.IPVLAN.Mode != nil && *l.IPVLAN.Mode != "l2":
 		return nil, nil, Invalid("ipam.type", "%q needs broadcasts, which an ipvlan of mode %s does not have: use mode l2, or type %q", ipamDHCP, *l.IPVLAN.Mode, ipamPool)
 	}
-	want := netstate.DHCPLease{Link: link, ClientID: new(p.clientID(link)), Hostname: new(""), Active: new(true)}
+	want := netstate.DHCPLease{Link: link, ClientID: new(p.clientID(link)), Hostname: new(""), Requested: new(cfg.IPAM.requested()), Active: new(true)}
 	for _, o := range cfg.IPAM.Provide {
 		want.Hostname = &o.Value
 	}
@@ -110,7 +136,15 @@ func (p *Planner) leased(link string, cfg AddressConfig) ([]Address, []Route, er
 		return nil, nil, nil
 	}
 	p.expires[netstate.Addr{Link: link, Address: have.Address}.Key()] = have.Expires
+	p.offers = append(p.offers, offer{p.current, have})
 	out := Address{Address: have.Address}
+	for _, r := range have.Routes { // RFC 3442: the router of the lease does not count beside routes
+		have.Router = ""
+		if r.Destination == anyIPv4 {
+			have.Router = r.Gateway
+			break
+		}
+	}
 	if !cfg.IPAM.AcceptDefaultRoute {
 		return []Address{out}, nil, nil
 	}
@@ -121,6 +155,57 @@ func (p *Planner) leased(link string, cfg AddressConfig) ([]Address, []Route, er
 	}
 	out.Gateway = have.Router
 	return []Address{out}, []Route{{Destination: "0.0.0.0/0", Gateway: have.Router, Metric: cfg.IPAM.Priority}}, nil
+}
+
+// anyIPv4 is the destination of a default route.
+const anyIPv4 = "0.0.0.0/0"
+
+// offer is a lease whose MTU and routes are applied beside what steps want.
+type offer struct {
+	step  *stepState
+	lease netstate.DHCPLease
+}
+
+// settleOfferedMTUs gives links the MTU that a DHCP server says, where no step wants one and that of the link is larger: a server
+// must not make a plan fail, nor ask for more than the links below have.
+func (p *Planner) settleOfferedMTUs() {
+	for _, o := range p.offers {
+		if _, claimed := p.mtuClaim(o.lease.Link); !claimed && o.lease.MTU > 0 && o.lease.MTU < p.standingMTU(o.lease.Link, 0) {
+			p.setMTUClaim(o.lease.Link, claim{step: o.step.step.Name, value: o.lease.MTU, derived: true})
+		}
+	}
+}
+
+// settleOfferedRoutes wants the routes that DHCP servers give, but for those to destinations that a step has a route to.
+func (p *Planner) settleOfferedRoutes() error {
+	for _, o := range p.offers {
+		p.current = o.step
+		for _, offered := range o.lease.Routes {
+			d := deferredRoute{step: o.step, link: o.lease.Link, route: Route{Destination: offered.Destination, Gateway: offered.Gateway}}
+			table := p.routeTable(d)
+			taken := slices.ContainsFunc(p.wants, func(w want) bool {
+				r, ok := w.obj.(netstate.Route)
+				return ok && r.Dst == offered.Destination && r.Table == table
+			})
+			if offered.Destination == anyIPv4 { // see leased
+				continue
+			}
+			if !taken {
+				r, err := p.route(d)
+				if err == nil {
+					err = p.Want(r)
+				}
+				if err == nil {
+					continue
+				}
+				if p.ended() != nil {
+					return err
+				}
+			}
+			p.Note("the route to %s that the DHCP server %s gives is not used: the topology or the pod has another one", offered.Destination, o.lease.Server)
+		}
+	}
+	return nil
 }
 
 // routerless is why a reference to a gateway of a step cannot be resolved, nil if that is not because

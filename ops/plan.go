@@ -234,10 +234,14 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if err := p.checkStacking(); err != nil {
 		return nil, err
 	}
+	p.settleOfferedMTUs()
 	if err := p.settleMTU(); err != nil {
 		return nil, err
 	}
 	if err := p.settleRoutes(); err != nil {
+		return nil, err
+	}
+	if err := p.settleOfferedRoutes(); err != nil {
 		return nil, err
 	}
 	p.noteOverlaps()

@@ -30,6 +30,7 @@ type Planner struct {
 	notes   []string
 	// deferred are routes that wait for all steps, see settleRoutes.
 	deferred []deferredRoute
+	offers   []offer                           // of DHCP servers
 	subnets  map[tableOn]map[netip.Prefix]bool // for settleRoutes
 	makers   map[string]string                 // link to the step that makes it
 	ipv6     map[string]netstate.Addr          // wanted, by link and address without its prefix length

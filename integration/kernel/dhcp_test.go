@@ -85,7 +85,7 @@ func (n *network) serve(seconds int) {
 	n.t.Helper()
 	n.stop()
 	conf := filepath.Join(n.t.TempDir(), "udhcpd.conf")
-	text := fmt.Sprintf("start 192.0.2.10\nend 192.0.2.200\ninterface v0\nmin_lease 1\nlease_file %s\npidfile %s.pid\nauto_time 1\nopt subnet 255.255.255.0\nopt router 192.0.2.1\nopt lease %d\nopt dns 192.0.2.1\nopt staticroutes 10.9.0.0/16 192.0.2.1\n", n.leased, n.leased, seconds)
+	text := fmt.Sprintf("start 192.0.2.10\nend 192.0.2.200\ninterface v0\nmin_lease 1\nlease_file %s\npidfile %s.pid\nauto_time 1\nopt subnet 255.255.255.0\nopt router 192.0.2.1\nopt lease %d\nopt dns 192.0.2.1\nopt staticroutes 10.9.0.0/16 192.0.2.1\nopt mtu 1400\n", n.leased, n.leased, seconds)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
@@ -311,6 +311,85 @@ func TestDHCP(t *testing.T) {
 	}
 	if left, err := filepath.Glob(l.dir + "-dhcp/*.lease"); err != nil || len(left) > 0 {
 		t.Errorf("left are %v %v", left, err)
+	}
+}
+
+// TestDHCPAddressInUse: an address that a host of the network has, which the server does not see, is declined, and the pod gets another
+// one. The server does not give the declined one to anybody.
+func TestDHCPAddressInUse(t *testing.T) {
+	l := newLane(t)
+	n := newNetwork(t, "uplink0")
+	n.serve(600)
+	e := n.engine(l, time.Minute, shortestLease)
+	sb := n.sandbox("one", "", "")
+	sb.Topology.Steps[0].Config["mac"] = "02:00:00:00:00:11" // by which the server gives the same address again
+	if _, err := e.Ensure(ctxFor(t), sb); err != nil {
+		t.Fatal(err, n.log)
+	}
+	used := n.address(sb)
+	ip, _, _ := strings.Cut(used, "/")
+	if _, err := e.Release(ctxFor(t), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	n.run("ip netns exec " + filepath.Base(n.path) + " sh -c 'tc qdisc add dev v0 clsact && tc filter add dev v0 ingress protocol arp flower arp_op reply arp_sip " + ip + " action drop'")
+	other := newNetns(t)
+	n.run(fmt.Sprintf("ip link add neighbor0 link uplink0 netns %s type macvlan mode bridge && ip -n %[1]s address add %s dev neighbor0 && ip -n %[1]s link set neighbor0 up", filepath.Base(other), used))
+
+	if _, err := e.Ensure(ctxFor(t), sb); err != nil {
+		t.Fatal(err, n.log)
+	}
+	if got := n.address(sb); got == used || !strings.HasPrefix(got, "192.0.2.") {
+		t.Errorf("the address is %q, and a neighbor has %q", got, used)
+	}
+	n.until("the server keeps the address from others", func() bool {
+		if err := n.server.Process.Signal(syscall.SIGUSR1); err != nil { // it writes its file
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(n.run("busybox dumpleases -f " + n.leased)) {
+			if strings.Contains(line, ip+" ") && strings.Contains(line, "00:00:00:00:00:00") {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// TestDHCPOptions: routes and the MTU that a server gives are those of a pod whose topology requests them, also after a
+// repair, and of no other.
+func TestDHCPOptions(t *testing.T) {
+	l := newLane(t)
+	n := newNetwork(t, "uplink0")
+	n.serve(600)
+	e := n.engine(l, 0, shortestLease)
+	sb := n.sandbox("one", ", request: [{option: classless-static-routes}, {option: interface-mtu}]", "")
+	start := l.state(sb.Netns)
+	if _, err := e.Ensure(ctxFor(t), sb); err != nil {
+		t.Fatal(err, n.log)
+	}
+	holds := func(when string) {
+		t.Helper()
+		if got := n.in(sb, "ip route show"); !strings.Contains(got, "10.9.0.0/16 via 192.0.2.1 dev net1") || strings.Contains(got, "default") {
+			t.Errorf("%s: the routes are %q", when, got)
+		}
+		if got := n.in(sb, "ip link show dev net1"); !strings.Contains(got, "mtu 1400") {
+			t.Errorf("%s: the link is %q", when, got)
+		}
+		if st, err := e.Check(ctxFor(t), sb.ID); err != nil || st.State != reconcile.InSync {
+			t.Errorf("%s: %+v %v", when, st, err)
+		}
+	}
+	holds("attached")
+	n.in(sb, "ip route del 10.9.0.0/16")
+	n.in(sb, "ip link set net1 mtu 1500")
+	if _, err := e.Repair(ctxFor(t), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	holds("repaired")
+	if _, err := e.Release(ctxFor(t), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	if diff := start.Equal(l.state(sb.Netns)); len(diff) > 0 {
+		t.Errorf("released, and left %v", diff)
 	}
 }
 

@@ -58,7 +58,7 @@ func TestLeased(t *testing.T) {
 			owned = netstate.Coalesce(owned, c)
 		}
 		if !had {
-			before = netstate.DHCPLease{Link: "d1", ClientID: lease().ClientID, Hostname: new(""), Active: new(true)}
+			before = netstate.DHCPLease{Link: "d1", ClientID: lease().ClientID, Hostname: new(""), Requested: new(""), Active: new(true)}
 		}
 		have.Put(before)
 		have = netstate.NewSnapshot(netstate.All[netstate.Object](have)...)

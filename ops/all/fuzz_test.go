@@ -374,7 +374,7 @@ func (g *generator) stack() {
 		on := g.links[g.IntN(len(g.links))].link
 		g.step("tuning", "", []port{p}, fmt.Sprintf("dev: %s, addresses: [\"2001:db8:%d::1/64\", 198.51.%d.1/24], routes: [{dst: 203.0.%d.0/24, gw: 198.51.%d.2}]%s%s%s%s",
 			on, g.n, g.n, g.n, g.n, g.mtu(), g.maybe("txQLen: 9"), g.maybe("sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2}"), g.maybe("ethtool: {features: {rx-checksum: on}}")+
-				g.maybe("sourceRouting: true")+[]string{"", ", dad: wait", ", dad: off", ", ipam: {type: slaac}", ", dad: optimistic, ipam: {type: slaac, acceptDefaultRoute: true}", ", ipam: {type: dhcp}", ", ipam: {type: dhcp, acceptDefaultRoute: true}"}[g.IntN(7)]+g.maybe("neighbors: [{address: 198.51.%d.9, mac: \"02:00:00:00:09:09\"}]", g.n)+
+				g.maybe("sourceRouting: true")+[]string{"", ", dad: wait", ", dad: off", ", ipam: {type: slaac}", ", dad: optimistic, ipam: {type: slaac, acceptDefaultRoute: true}", ", ipam: {type: dhcp}", ", ipam: {type: dhcp, acceptDefaultRoute: true}", ", ipam: {type: dhcp, request: [{option: '121'}, {option: '26'}]}"}[g.IntN(8)]+g.maybe("neighbors: [{address: 198.51.%d.9, mac: \"02:00:00:00:09:09\"}]", g.n)+
 				g.maybe("rules: [{priority: 100, from: 198.51.%d.0/24, table: 7}]", g.n)))
 	}
 }

@@ -3,6 +3,7 @@ package netstate
 import (
 	"fmt"
 	"hash/fnv"
+	"strings"
 )
 
 // DHCPLease is a lease of a DHCP server for a link, and the client that keeps it. What the
@@ -13,6 +14,9 @@ type DHCPLease struct {
 	// host name (option 12), "" for none. Both are sent to the server.
 	ClientID *string `json:"clientID,omitempty" plan:"replace"`
 	Hostname *string `json:"hostname,omitempty" plan:"replace"`
+	// Requested are the codes of options that are requested of the server beside those of each lease: those of routes
+	// (121) and the MTU (26), sorted and separated by commas.
+	Requested *string `json:"requested,omitempty" plan:"replace"`
 	// Active: the lease has not expired, or a client requests one.
 	Active *bool `json:"active,omitempty" plan:"live"`
 	// Observed only.
@@ -21,10 +25,19 @@ type DHCPLease struct {
 	Address string `json:"address,omitempty" plan:"-"`
 	Router  string `json:"router,omitempty" plan:"-"`
 	Server  string `json:"server,omitempty" plan:"-"`
+	// Routes are those of option 121, which replace Router, and MTU is that of option 26, in bytes; 0 for none.
+	Routes []LeasedRoute `json:"routes,omitempty" plan:"-"`
+	MTU    uint32        `json:"mtu,omitempty" plan:"-"`
 	// Expires is the end of the lease in seconds since boot.
 	Expires int64 `json:"expires,omitempty" plan:"-"`
 	// Failure is what the client has tried without success.
 	Failure string `json:"failure,omitempty" plan:"-"`
+}
+
+// LeasedRoute is a route that a DHCP server gives.
+type LeasedRoute struct {
+	Destination string `json:"destination"`
+	Gateway     string `json:"gateway,omitempty"` // "" is the link itself
 }
 
 // Key is the link.
@@ -39,7 +52,7 @@ func (l DHCPLease) On(carrier Key) Object {
 	return l
 }
 
-var dhcpLeaseTraits = Traits{Phase: PhaseAddresses, Cost: 8, Elsewhere: true, unsaid: []string{"hostname"}, effects: (*model).dhcpLease}
+var dhcpLeaseTraits = Traits{Phase: PhaseAddresses, Cost: 8, Elsewhere: true, unsaid: []string{"hostname", "requested"}, effects: (*model).dhcpLease}
 
 // Traits are those of leases.
 func (DHCPLease) Traits() *Traits { return &dhcpLeaseTraits }
@@ -52,6 +65,12 @@ func (m *model) dhcpLease(c Change) {
 		sum.Write([]byte(have.Link))
 		n := sum.Sum32()
 		have.Address, have.Router, have.Expires = fmt.Sprintf("198.19.%d.%d/16", byte(n>>8), 2+byte(n)%250), "198.19.0.1", 1<<40
+		if have.Requested != nil && strings.Contains(*have.Requested, "121") {
+			have.Routes = []LeasedRoute{{Destination: "198.51.100.0/24", Gateway: "198.19.0.1"}}
+		}
+		if have.Requested != nil && strings.Contains(*have.Requested, "26") {
+			have.MTU = 1300
+		}
 		m.Put(have)
 	}
 }

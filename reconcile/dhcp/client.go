@@ -3,6 +3,7 @@ package dhcp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -32,6 +33,9 @@ const (
 	firstPause = time.Second
 	longPause  = time.Minute
 	idlePause  = 4 * time.Second // when nothing was sent
+	// declinePause is the least pause after an address was declined (RFC 2131 section 3.1.5): the server may give one that is
+	// in use again.
+	declinePause = 10 * time.Second
 	// calm is how long a lease has to last until the pauses begin with the first one again: a
 	// server that gives and refuses in turn is not asked more often for it.
 	calm = 60
@@ -104,9 +108,12 @@ func (c *client) run(ctx context.Context) {
 				break
 			}
 			t.now(c.h.Now())
-			if t.failed != nil { // the link is down, or does not exist
+			switch {
+			case t.failed != nil: // the link is down, or does not exist
 				sleep(ctx, about(min(pause, idlePause)))
-			} else {
+			case errors.Is(err, errInUse):
+				sleep(ctx, max(pause, declinePause))
+			default:
 				sleep(ctx, about(pause))
 			}
 			pause = min(2*pause, longPause)
@@ -140,8 +147,39 @@ func (c *client) acquire(ctx context.Context, r *record, t *tried) error {
 	if err != nil {
 		return err
 	}
+	holder, err := w.probe(ctx, lease.Address.Addr())
+	if err != nil {
+		t.failed = err
+		return err
+	}
+	if holder != nil {
+		return c.decline(w, r, lease, holder, t)
+	}
 	return c.keep(lease)
 }
+
+// decline tells the server that another host has the address of a lease, and does not ask for that address again. The error
+// is errInUse.
+func (c *client) decline(w *wire, r *record, of Lease, holder net.HardwareAddr, t *tried) error {
+	t.answers++
+	t.refused = fmt.Errorf("the host with MAC %s has %s already", holder, of.Address.Addr())
+	m, err := decline(r, w.mac, of)
+	if err != nil {
+		return err
+	}
+	if err := w.send(m, toAll.from, toAll.to, toAll.at); err != nil {
+		t.failed = err
+		return err
+	}
+	t.sent[m.MessageType()]++
+	if _, err := c.h.change(c.file, c.serial, func(r *record) { r.Last = netip.Addr{} }); err != nil {
+		return err
+	}
+	return errInUse
+}
+
+// errInUse: the address that a server has given is that of another host.
+var errInUse = errors.New("the address is in use")
 
 // extend renews the lease of a record, or pauses until that is to be tried again.
 func (c *client) extend(ctx context.Context, r *record) error {

@@ -172,9 +172,10 @@ func (v view) Extend(_ context.Context, s *netstate.Snapshot, queried []netstate
 			continue
 		}
 		c := v.h.running(file)
-		out := netstate.DHCPLease{Link: link, ClientID: &r.Client, Hostname: &r.Hostname, Active: new(c != nil || r.live(now))}
+		out := netstate.DHCPLease{Link: link, ClientID: &r.Client, Hostname: &r.Hostname, Requested: &r.Requested, Active: new(c != nil || r.live(now))}
 		if r.live(now) {
 			out.Address, out.Server, out.Expires = r.Lease.Address.String(), r.Lease.Server.String(), r.Lease.Expires
+			out.Routes, out.MTU = r.Lease.Routes, r.Lease.MTU
 			if r.Lease.Router.IsValid() {
 				out.Router = r.Lease.Router.String()
 			}
@@ -229,7 +230,7 @@ func (v view) begin(want netstate.DHCPLease) error {
 		}
 		next := record{
 			Sandbox: v.sb.ID, Link: want.Link, Netns: v.sb.Netns, NetnsID: id, BootID: v.h.BootID, Last: have.Last,
-			Client: have.Client, Hostname: have.Hostname, Serial: rand.Text(),
+			Client: have.Client, Hostname: have.Hostname, Requested: have.Requested, Serial: rand.Text(),
 		}
 		if want.ClientID != nil { // an update has only what differs
 			next.Client = *want.ClientID
@@ -237,10 +238,13 @@ func (v view) begin(want netstate.DHCPLease) error {
 		if want.Hostname != nil {
 			next.Hostname = *want.Hostname
 		}
+		if want.Requested != nil {
+			next.Requested = *want.Requested
+		}
 		if b, err := hex.DecodeString(next.Client); err != nil || len(b) < 2 || len(b) > 255 {
 			return fault.New(fault.Invalid, fmt.Errorf("%q is no client identifier", next.Client))
 		}
-		same := have.Client == next.Client && have.Hostname == next.Hostname && have.BootID == next.BootID && netns.Same(have.NetnsID, id)
+		same := have.Client == next.Client && have.Hostname == next.Hostname && have.Requested == next.Requested && have.BootID == next.BootID && netns.Same(have.NetnsID, id)
 		if same && have.live(v.h.Now()) {
 			next.Lease = have.Lease // as after a crash
 		}

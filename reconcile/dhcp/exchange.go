@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -47,16 +48,13 @@ func (t *tried) now(now int64) {
 }
 
 func (t *tried) String(now int64) string {
-	var did string
-	for _, kind := range []dhcpv4.MessageType{dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest} {
+	var sent []string
+	for _, kind := range []dhcpv4.MessageType{dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeDecline} {
 		if n := t.sent[kind]; n > 0 {
-			if did != "" {
-				did += " and "
-			}
-			did += fmt.Sprintf("%d DHCP%s", n, kind)
+			sent = append(sent, fmt.Sprintf("%d DHCP%s", n, kind))
 		}
 	}
-	did = fmt.Sprintf("%s in %d s", did, now-t.began)
+	did := fmt.Sprintf("%s in %d s", strings.Join(sent, " and "), now-t.began)
 	switch {
 	case len(t.sent) == 0 && t.failed != nil:
 		return t.failed.Error()
@@ -104,6 +102,7 @@ func (h *Host) exchange(ctx context.Context, w *wire, r *record, m *dhcpv4.DHCPv
 			return Lease{}, context.Cause(ctx)
 		}
 		if err == nil || !errors.Is(err, context.DeadlineExceeded) {
+			lease.keepRequested(r.Requested)
 			return lease, err
 		}
 	}

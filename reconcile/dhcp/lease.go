@@ -6,10 +6,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -17,7 +20,11 @@ import (
 type Lease struct {
 	Address netip.Prefix `json:"address"`
 	Router  netip.Addr   `json:"router,omitzero"` // in the network of the address
-	Server  netip.Addr   `json:"server"`
+	// Routes are those of option 121 whose gateways are in the network of the address. They replace Router (RFC 3442).
+	Routes []netstate.LeasedRoute `json:"routes,omitempty"`
+	// MTU is that of option 26, 0 for none.
+	MTU    uint32     `json:"mtu,omitempty"`
+	Server netip.Addr `json:"server"`
 	// Via is the hardware address from which the server was heard: its own, or that of a relay.
 	Via     string `json:"via,omitempty"`
 	Renew   int64  `json:"renew"`  // T1
@@ -111,17 +118,69 @@ func parse(m *dhcpv4.DHCPv4, now int64, shortest time.Duration) (Lease, error) {
 	}
 	l.Renew, l.Rebind, l.Expires = now+seconds(t1), now+seconds(t2), now+seconds(lease)
 	for i, r := range m.Router() {
-		router := ipv4(r)
 		if i == maxRouters {
 			break
 		}
-		if unicast(router) == nil && router != address && l.Address.Contains(router) && host(router, l.Address) {
+		if router := ipv4(r); l.reaches(router) {
 			l.Router = router
 			break
 		}
 	}
+	l.Routes = l.routes(m)
+	if mtu, err := dhcpv4.GetUint16(dhcpv4.OptionInterfaceMTU, m.Options); err == nil && mtu >= minMTU {
+		l.MTU = uint32(mtu)
+	}
 	return l, nil
 }
+
+// minMTU is the smallest MTU that a server may give: with a smaller one the kernel removes IPv6 from the interface (RFC 8200
+// section 5).
+const minMTU = 1280
+
+// reaches reports whether a router is another host of the network of the address.
+func (l *Lease) reaches(router netip.Addr) bool {
+	return unicast(router) == nil && router != l.Address.Addr() && l.Address.Contains(router) && host(router, l.Address)
+}
+
+// routes returns the routes of a message (RFC 3442), without those that a pod cannot have: over routers that are not in the
+// network of the address, to the network itself, and to more than a /8 that is not all. A gateway of 0.0.0.0 is the link.
+func (l *Lease) routes(m *dhcpv4.DHCPv4) (out []netstate.LeasedRoute) {
+	seen := map[netip.Prefix]bool{l.Address.Masked(): true}
+	for _, r := range m.ClasslessStaticRoute() {
+		if len(out) == maxRoutes {
+			break
+		}
+		ones, bits := r.Dest.Mask.Size()
+		to, gateway := netip.PrefixFrom(ipv4(r.Dest.IP), ones).Masked(), ipv4(r.Router)
+		switch {
+		case bits != 32 || !to.IsValid() || seen[to] || ones > 0 && (ones < broadest || unicast(to.Addr()) != nil):
+			continue
+		case !gateway.IsUnspecified() && !l.reaches(gateway):
+			continue
+		}
+		seen[to] = true
+		next := netstate.LeasedRoute{Destination: to.String()}
+		if !gateway.IsUnspecified() {
+			next.Gateway = gateway.String()
+		}
+		out = append(out, next)
+	}
+	return out
+}
+
+// keepRequested removes what the client has not requested: servers give options also unasked.
+func (l *Lease) keepRequested(codes string) {
+	requested := strings.Split(codes, ",")
+	if !slices.Contains(requested, "121") {
+		l.Routes = nil
+	}
+	if !slices.Contains(requested, "26") {
+		l.MTU = 0
+	}
+}
+
+// maxRoutes is how many routes of a server are used.
+const maxRoutes = 32
 
 // maxRouters is how many routers of a server are considered.
 const maxRouters = 8

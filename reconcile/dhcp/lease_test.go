@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -49,21 +50,48 @@ func TestParse(t *testing.T) {
 	router := func(ips ...net.IP) dhcpv4.Modifier { return dhcpv4.WithOption(dhcpv4.OptRouter(ips...)) }
 	t1 := func(d time.Duration) dhcpv4.Modifier { return dhcpv4.WithOption(dhcpv4.OptRenewTimeValue(d)) }
 	t2 := func(d time.Duration) dhcpv4.Modifier { return dhcpv4.WithOption(dhcpv4.OptRebindingTimeValue(d)) }
+	mtu := func(b ...byte) dhcpv4.Modifier {
+		return dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, b))
+	}
+	routes := func(all ...string) dhcpv4.Modifier {
+		var out []*dhcpv4.Route
+		for _, r := range all {
+			to, gateway, _ := strings.Cut(r, " ")
+			_, dest, err := net.ParseCIDR(to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, &dhcpv4.Route{Dest: dest, Router: net.ParseIP(gateway).To4()})
+		}
+		return dhcpv4.WithOption(dhcpv4.OptClasslessStaticRoute(out...))
+	}
 	for name, c := range map[string]struct {
 		with   []dhcpv4.Modifier
 		want   Lease
 		router string
 		says   string
 	}{
-		"lease":                     {want: Lease{Renew: 400, Rebind: 625, Expires: 700}},
-		"times of the server":       {with: []dhcpv4.Modifier{t1(100 * time.Second), t2(200 * time.Second)}, want: Lease{Renew: 200, Rebind: 300, Expires: 700}},
-		"renewed too often":         {with: []dhcpv4.Modifier{t1(time.Second), t2(200 * time.Second)}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}},
-		"times in no order":         {with: []dhcpv4.Modifier{t1(500 * time.Second), t2(200 * time.Second)}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}},
-		"forever":                   {with: []dhcpv4.Modifier{dhcpv4.WithLeaseTime(1<<32 - 1)}, want: Lease{Renew: 100 + 43200, Rebind: 100 + 75600, Expires: 100 + 86400}},
-		"router":                    {with: []dhcpv4.Modifier{router(net.IP{192, 0, 2, 1})}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}, router: "192.0.2.1"},
-		"second router":             {with: []dhcpv4.Modifier{router(net.IP{198, 51, 100, 1}, net.IP{192, 0, 2, 2})}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}, router: "192.0.2.2"},
-		"the pod as the router":     {with: []dhcpv4.Modifier{router(net.IP{192, 0, 2, 9})}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}},
-		"the broadcast as router":   {with: []dhcpv4.Modifier{router(net.IP{192, 0, 2, 255})}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}},
+		"lease":                   {want: Lease{Renew: 400, Rebind: 625, Expires: 700}},
+		"times of the server":     {with: []dhcpv4.Modifier{t1(100 * time.Second), t2(200 * time.Second)}, want: Lease{Renew: 200, Rebind: 300, Expires: 700}},
+		"renewed too often":       {with: []dhcpv4.Modifier{t1(time.Second), t2(200 * time.Second)}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}},
+		"times in no order":       {with: []dhcpv4.Modifier{t1(500 * time.Second), t2(200 * time.Second)}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}},
+		"forever":                 {with: []dhcpv4.Modifier{dhcpv4.WithLeaseTime(1<<32 - 1)}, want: Lease{Renew: 100 + 43200, Rebind: 100 + 75600, Expires: 100 + 86400}},
+		"router":                  {with: []dhcpv4.Modifier{router(net.IP{192, 0, 2, 1})}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}, router: "192.0.2.1"},
+		"second router":           {with: []dhcpv4.Modifier{router(net.IP{198, 51, 100, 1}, net.IP{192, 0, 2, 2})}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}, router: "192.0.2.2"},
+		"the pod as the router":   {with: []dhcpv4.Modifier{router(net.IP{192, 0, 2, 9})}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}},
+		"the broadcast as router": {with: []dhcpv4.Modifier{router(net.IP{192, 0, 2, 255})}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}},
+		"routes": {with: []dhcpv4.Modifier{routes("10.9.0.0/16 192.0.2.1", "0.0.0.0/0 192.0.2.1", "10.10.1.7/16 192.0.2.1", "198.51.100.0/24 0.0.0.0")}, want: Lease{
+			Renew: 400, Rebind: 625, Expires: 700, Routes: []netstate.LeasedRoute{
+				{Destination: "10.9.0.0/16", Gateway: "192.0.2.1"}, {Destination: "0.0.0.0/0", Gateway: "192.0.2.1"}, {Destination: "10.10.0.0/16", Gateway: "192.0.2.1"}, {Destination: "198.51.100.0/24"},
+			},
+		}},
+		"routes that no pod can have": {with: []dhcpv4.Modifier{routes(
+			"0.0.0.0/1 192.0.2.1", "127.0.0.0/8 192.0.2.1", "224.0.0.0/8 192.0.2.1", "192.0.2.0/24 192.0.2.1", "10.1.0.0/16 198.51.100.1", "10.2.0.0/16 192.0.2.9", "10.3.0.0/16 192.0.2.255",
+		)}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}},
+		"a route twice":             {with: []dhcpv4.Modifier{routes("10.9.0.0/16 192.0.2.1", "10.9.0.0/16 192.0.2.2")}, want: Lease{Renew: 400, Rebind: 625, Expires: 700, Routes: []netstate.LeasedRoute{{Destination: "10.9.0.0/16", Gateway: "192.0.2.1"}}}},
+		"an MTU":                    {with: []dhcpv4.Modifier{mtu(5, 120)}, want: Lease{Renew: 400, Rebind: 625, Expires: 700, MTU: 1400}},
+		"an MTU too small for IPv6": {with: []dhcpv4.Modifier{mtu(4, 255)}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}},
+		"an MTU of one byte":        {with: []dhcpv4.Modifier{mtu(5)}, want: Lease{Renew: 400, Rebind: 625, Expires: 700}},
 		"loopback":                  {with: []dhcpv4.Modifier{dhcpv4.WithYourIP(net.IP{127, 0, 0, 1})}, says: "127.0.0.1 is none of a host"},
 		"link-local":                {with: []dhcpv4.Modifier{dhcpv4.WithYourIP(net.IP{169, 254, 0, 1})}, says: "169.254.0.1 is none of a host"},
 		"multicast":                 {with: []dhcpv4.Modifier{dhcpv4.WithYourIP(net.IP{239, 0, 0, 1})}, says: "239.0.0.1 is none of a host"},
@@ -103,7 +131,7 @@ func TestParse(t *testing.T) {
 			if c.router != "" {
 				c.want.Router = netip.MustParseAddr(c.router)
 			}
-			if err != nil || got != c.want {
+			if err != nil || !reflect.DeepEqual(got, c.want) {
 				t.Errorf("%+v, %v, want %+v", got, err, c.want)
 			}
 		})
@@ -341,6 +369,21 @@ func TestRenewal(t *testing.T) {
 	for address, same := range map[string]bool{"192.0.2.9/24": true, "192.0.2.10/24": false, "192.0.2.9/8": false} {
 		if err := l.renewedBy(Lease{Address: netip.MustParsePrefix(address), Router: netip.MustParseAddr("192.0.2.254")}); (err == nil) != same {
 			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
+// TestKeepRequested: options that a server gives unasked are not used.
+func TestKeepRequested(t *testing.T) {
+	for codes, want := range map[string]Lease{
+		"":       {},
+		"121":    {Routes: []netstate.LeasedRoute{{Destination: "10.9.0.0/16"}}},
+		"26":     {MTU: 1400},
+		"121,26": {Routes: []netstate.LeasedRoute{{Destination: "10.9.0.0/16"}}, MTU: 1400},
+	} {
+		l := Lease{Routes: []netstate.LeasedRoute{{Destination: "10.9.0.0/16"}}, MTU: 1400}
+		if l.keepRequested(codes); !reflect.DeepEqual(l, want) {
+			t.Errorf("%q: %+v, want %+v", codes, l, want)
 		}
 	}
 }

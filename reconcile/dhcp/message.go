@@ -9,7 +9,7 @@ import (
 // maxMessage is the size of the largest message that a client takes.
 const maxMessage = 1500
 
-// requested are the options that a client requests. No other is used.
+// requested are the options that each client requests.
 var requested = []dhcpv4.OptionCode{
 	dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionIPAddressLeaseTime, dhcpv4.OptionServerIdentifier,
 	dhcpv4.OptionRenewTimeValue, dhcpv4.OptionRebindingTimeValue,
@@ -21,8 +21,8 @@ func message(r *record, mac net.HardwareAddr, kind dhcpv4.MessageType, more ...d
 		dhcpv4.WithHwAddr(mac), dhcpv4.WithMessageType(kind),
 		dhcpv4.WithOption(dhcpv4.OptClientIdentifier(r.clientID())),
 	}
-	if kind != dhcpv4.MessageTypeRelease {
-		with = append(with, dhcpv4.WithRequestedOptions(requested...), dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(maxMessage)))
+	if kind != dhcpv4.MessageTypeRelease && kind != dhcpv4.MessageTypeDecline {
+		with = append(with, dhcpv4.WithRequestedOptions(r.requests()...), dhcpv4.WithOption(dhcpv4.OptMaxMessageSize(maxMessage)))
 		if r.Hostname != "" {
 			with = append(with, dhcpv4.WithOption(dhcpv4.OptHostName(r.Hostname)))
 		}
@@ -46,6 +46,13 @@ func request(r *record, mac net.HardwareAddr, offer Lease, xid dhcpv4.Transactio
 	return message(r, mac, dhcpv4.MessageTypeRequest, dhcpv4.WithBroadcast(true), dhcpv4.WithTransactionID(xid),
 		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(offer.Address.Addr().AsSlice())),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(offer.Server.AsSlice())))
+}
+
+// decline refuses an address that another host has (RFC 2131 section 4.4.4 and table 5).
+func decline(r *record, mac net.HardwareAddr, of Lease) (*dhcpv4.DHCPv4, error) {
+	return message(r, mac, dhcpv4.MessageTypeDecline,
+		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(of.Address.Addr().AsSlice())),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(of.Server.AsSlice())))
 }
 
 // prolong asks for more time.

@@ -12,8 +12,11 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/reconcile"
@@ -31,6 +34,8 @@ type record struct {
 	BootID   string              `json:"bootID"`
 	Client   string              `json:"clientID"` // hexadecimal
 	Hostname string              `json:"hostname,omitempty"`
+	// Requested are the codes of options that are requested beside those of each lease, see netstate.DHCPLease.
+	Requested string `json:"requested,omitempty"`
 	// Serial tells it from another one of the same sandbox and link, before or after it.
 	Serial string     `json:"serial"`
 	Lease  *Lease     `json:"lease,omitempty"`
@@ -40,6 +45,17 @@ type record struct {
 func (r *record) clientID() []byte {
 	b, _ := hex.DecodeString(r.Client) // checked by Apply
 	return b
+}
+
+// requests are the options that a client requests. No other is used.
+func (r *record) requests() []dhcpv4.OptionCode {
+	out := slices.Clone(requested)
+	for code := range strings.SplitSeq(r.Requested, ",") {
+		if n, err := strconv.ParseUint(code, 10, 8); err == nil {
+			out = append(out, dhcpv4.GenericOptionCode(n))
+		}
+	}
+	return out
 }
 
 // live reports whether the lease can be used. It ends a little earlier here than in the kernel.

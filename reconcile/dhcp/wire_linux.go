@@ -35,6 +35,7 @@ var (
 // namespace alive.
 type wire struct {
 	conn *packet.Conn
+	arp  *packet.Conn // see probe
 	mac  net.HardwareAddr
 	buf  [ipHeader + 40 + udpHeader + maxMessage]byte // 40: options of IP
 }
@@ -63,20 +64,25 @@ func (h *Host) dial(r *record) (*wire, error) {
 		if err != nil {
 			return err
 		}
-		w.conn, err = packet.Listen(&net.Interface{Index: index, Name: r.Link}, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: none})
+		link := &net.Interface{Index: index, Name: r.Link}
+		if w.conn, err = packet.Listen(link, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: none}); err == nil {
+			w.arp, err = packet.Listen(link, packet.Datagram, unix.ETH_P_ARP, &packet.Config{Filter: dropAll})
+		}
 		if errors.Is(err, unix.EPERM) {
 			return fault.New(fault.Unsupported, fmt.Errorf("the capability NET_RAW is missing: on a cluster, set agent.dhcp: true in the chart's values: %w", err))
 		}
 		return err
 	})
 	if err != nil {
+		w.close()
 		return nil, err
 	}
 	if err = w.limit(); err == nil {
 		w.mac, err = ethernet(w.conn.LocalAddr(), r.Link)
 	}
 	if err != nil {
-		return nil, errors.Join(err, w.conn.Close())
+		w.close()
+		return nil, err
 	}
 	return w, nil
 }
@@ -108,20 +114,32 @@ func ethernet(bound net.Addr, link string) (net.HardwareAddr, error) {
 	return a.HardwareAddr, nil
 }
 
-// limit bounds the receive queue in the kernel.
+// limit bounds the receive queues in the kernel.
 func (w *wire) limit() error {
-	raw, err := w.conn.SyscallConn()
-	if err != nil {
-		return err
+	for _, conn := range []*packet.Conn{w.conn, w.arp} {
+		raw, err := conn.SyscallConn()
+		if err != nil {
+			return err
+		}
+		var set error
+		err = raw.Control(func(fd uintptr) {
+			set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, queueBytes)
+		})
+		if err = errors.Join(err, set); err != nil {
+			return err
+		}
 	}
-	var set error
-	err = raw.Control(func(fd uintptr) {
-		set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, queueBytes)
-	})
-	return errors.Join(err, set)
+	return nil
 }
 
-func (w *wire) close() { _ = w.conn.Close() } // nothing waits in it
+// close closes the sockets, in which nothing waits.
+func (w *wire) close() {
+	for _, conn := range []*packet.Conn{w.conn, w.arp} {
+		if conn != nil {
+			_ = conn.Close()
+		}
+	}
+}
 
 // follow lets the kernel pass the answers of one transaction only: other packets of the pod
 // and floods cost nothing here.
