@@ -6,8 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/qos"

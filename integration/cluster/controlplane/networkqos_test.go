@@ -3,6 +3,7 @@
 package controlplane_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -26,6 +27,7 @@ import (
 	"github.com/plumbline/plumbline/integration/cluster"
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/netstate"
 	qosof "github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/filters"
@@ -95,6 +97,7 @@ func (f *filtered) apply(_ context.Context, uid types.UID) (bool, error) {
 // rules returns the rules of a claim's filters, without repetition.
 func (f *filtered) rules(c *claims.Claim) ([]string, error) {
 	all, err := f.Of(c, &c.Topologies[0])
+	slices.SortStableFunc(all.Filters, func(a, b netstate.Filter) int { return cmp.Compare(a.Place, b.Place) })
 	out := []string{}
 	for _, o := range all.Filters {
 		out = append(out, o.Rule)
@@ -216,7 +219,7 @@ func TestNetworkQoS(t *testing.T) {
 	b.validated(t)
 	b.mustKubectl(t, strings.Join(written, "\n---\n"), "apply", "-f", "-")
 	b.run(t, "--network-qos=all")
-	b.mustKubectl(t, qos("ai", "mark", "priority: 5, egress: [{dscp: 8}], podSelector: {matchLabels: {role: store}}, "+onStorage), "apply", "-f", "-")
+	b.mustKubectl(t, qos("ai", "mark", "priority: 5, egress: [{dscp: 8, classifier: {to: [{ipBlock: {cidr: 192.0.2.0/24}}]}}], podSelector: {matchLabels: {role: store}}, "+onStorage), "apply", "-f", "-")
 	f.want(t, "of-a", "ai/mark[0]")
 	b.counts(t, f)
 
@@ -272,7 +275,7 @@ func TestNetworkQoS(t *testing.T) {
 		last: `False TooManyObjects not enforced: of a namespace the oldest NetworkQoS objects are, at most 256, of 2048 KiB with 4096 labels and values: delete some, or give them fewer destinations and labels; False NoTie the object has no effect`,
 	})
 	b.mustKubectl(t, "", "-n", "other", "patch", "networkqos", last, "--type=merge", "-p", `{"spec":{"podSelector":null}}`)
-	b.mustKubectl(t, "", "-n", "other", "patch", "networkqos", "mark", "--type=merge", "-p", `{"spec":{"egress":[{"dscp":8},{"dscp":9}]}}`)
+	b.mustKubectl(t, "", "-n", "other", "patch", "networkqos", "mark", "--type=merge", "-p", `{"spec":{"egress":[{"dscp":8,"classifier":{"to":[{"ipBlock":{"cidr":"192.0.2.0/24"}}]}},{"dscp":9,"classifier":{"to":[{"ipBlock":{"cidr":"192.0.2.0/25"}}]}}]}}`)
 	f.want(t, "of-o", "other/mark[1]", "other/mark[0]") // and not the last one, which selects the pod too
 	if err := f.Known("other", o.Pod); err != nil {
 		t.Errorf("a pod that starts: %v", err)
