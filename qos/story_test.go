@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos"
 	topologyv1alpha1 "github.com/plumbline/plumbline/topology/v1alpha1"
