@@ -26,10 +26,10 @@ RUN ?= .
 LONG ?=
 TAGS = $(if $(LONG),-tags soak)
 KERNELS ?= stable backports
-KERNEL_PKG ?= ./cmd/... ./integration/kernel ./reconcile/kernel/... ./reconcile/watch
+KERNEL_PKG ?= ./cmd/... ./integration/kernel ./reconcile/agent ./reconcile/kernel/... ./reconcile/watch
 # The packages of which the short form runs tests on one kernel only.
 ONE_KERNEL_PKG := ./cmd/...
-OTHER_KERNEL_PKG := ./reconcile/kernel/... ./reconcile/watch
+OTHER_KERNEL_PKG := ./reconcile/agent ./reconcile/kernel/... ./reconcile/watch
 # The short form runs most tests that take seconds on one kernel only: here those that test our
 # code rather than the kernel, below the others.
 ONE_KERNEL := ^Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|(Kernel)?Sessions|Run|Interrupt|SupportBundle|Random|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|SlowAttach(Killed)?|StackedPairs|PathReused|NetworkOfFunction|Shares|CleanOnReturn|Function(Rebound|Open)|HiddenUpper|ApplyTwiceRelease|NamespaceDies|Tunnel|Order|OtherWriters|PersistentSquatter)$$

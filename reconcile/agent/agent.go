@@ -76,13 +76,33 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	a.Log.Info("running", "node", a.NodeName, "state", a.StateDir, "listen", a.MetricsAddress, "version", a.Build.Version)
-	group, ctx := errgroup.WithContext(ctx)
-	for _, p := range a.parts {
-		if work := p.work(); work != nil {
-			group.Go(func() error { return a.alive.Run(ctx, p.name, work) })
-		}
-	}
-	err := group.Wait()
+	err := a.run(ctx, a.works())
 	a.Log.Info("stopped: all networks stay as they are")
 	return err
+}
+
+// work is what a part does until ctx ends.
+type work struct {
+	name string // of the part
+	run  func(ctx context.Context) error
+}
+
+// works returns what the parts do.
+func (a *Agent) works() []work {
+	var out []work
+	for _, p := range a.parts {
+		if run := p.work(); run != nil {
+			out = append(out, work{p.name, run})
+		}
+	}
+	return out
+}
+
+// run works until ctx ends, or one ends with an error.
+func (a *Agent) run(ctx context.Context, works []work) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, w := range works {
+		group.Go(func() error { return a.alive.Run(ctx, w.name, w.run) })
+	}
+	return group.Wait()
 }
