@@ -177,6 +177,14 @@ test-reports: ## cases from public bug reports, by the command line in a virtual
 	integration/vm --nics quad --cpus 1 --timeout 3600 -- integration/reports/run $(BIN)/plumbline '$(RUN)' </dev/null
 	end
 
+.PHONY: test-imports
+test-imports: ## imported networks beside what CNI plugins make of them, in a virtual machine (PLUGINS=folder RUN='bridge|ptp')
+	@. .ci/lib
+	$(MAKE) build
+	begin 'imported networks'
+	integration/vm --nics quad --cpus 1 --timeout 3600 -- integration/imports/run $(BIN)/plumbline $(or $(PLUGINS),/usr/lib/cni) '$(RUN)' </dev/null
+	end
+
 .PHONY: test-ovn
 test-ovn: ## rows in Debian's OVN, and packets through it, in a virtual machine
 	@. .ci/lib
