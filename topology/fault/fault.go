@@ -71,7 +71,7 @@ func Each(err error) []error {
 		return []error{err}
 	}
 	var out []error
-	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() { //nolint:errorlint // its type is known
+	for _, e := range err.(interface{ Unwrap() []error }).Unwrap() {
 		out = append(out, Each(e)...)
 	}
 	return out
