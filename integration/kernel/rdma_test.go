@@ -23,12 +23,12 @@ func TestRDMADevice(t *testing.T) {
 		t.Cleanup(func() { host.run("rdma link delete " + name + " 2>/dev/null || true") })
 	}
 	home := l.state("")
-	sandbox := func(steps string) (string, func() (topology.Devices, error), func()) {
+	sandbox := func(steps string) (ensure func() (topology.Devices, error), release func()) {
 		path := newNetns(t)
 		engine := l.engine(nil)
 		s := box(path, parse(t, "t", steps))
 		s.Given = ops.GivenDevices(functions(t, map[string]string{"ib": "enp3s0f0/1"}))
-		return path, func() (topology.Devices, error) {
+		return func() (topology.Devices, error) {
 				report, err := engine.Ensure(ctxFor(t), s)
 				if err != nil || report.Results[0].Result.Devices == nil {
 					return topology.Devices{}, err
@@ -41,7 +41,7 @@ func TestRDMADevice(t *testing.T) {
 			}
 	}
 
-	_, ensure, release := sandbox("    - {name: ib, type: rdma}\n")
+	ensure, release := sandbox("    - {name: ib, type: rdma}\n")
 	got, err := ensure()
 	if err != nil {
 		t.Fatal(err)
@@ -60,18 +60,18 @@ func TestRDMADevice(t *testing.T) {
 	release()
 	l.mustEqual(home, "", "after the release")
 
-	_, ensure, release = sandbox("    - {name: ib, type: rdma, config: {rdmaDevice: rxe2}}\n")
+	ensure, release = sandbox("    - {name: ib, type: rdma, config: {rdmaDevice: rxe2}}\n")
 	if _, err := ensure(); fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), `"rxe2" is no RDMA device`) {
 		t.Errorf("the RDMA device of another function: %v", err)
 	}
 	release()
 
-	_, ensure, release = sandbox("    - {name: ib, type: sriov, config: {rdma: true}}\n")
+	ensure, release = sandbox("    - {name: ib, type: sriov, config: {rdma: true}}\n")
 	if _, err := ensure(); fault.Of(err) != fault.Unsupported {
 		t.Errorf("soft RoCE of a function that is moved: %v", err)
 	}
 	release()
-	_, ensure, release = sandbox("    - {name: ib, type: sriov}\n")
+	ensure, release = sandbox("    - {name: ib, type: sriov}\n")
 	if got, err := ensure(); err != nil || len(got.DeviceNodes) != 0 {
 		t.Errorf("soft RoCE of a function that is moved: %+v %v", got, err)
 	}

@@ -7,8 +7,6 @@ import (
 	"maps"
 	"net/netip"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/ovn"
@@ -146,13 +144,13 @@ func networkOf(data []byte) (qos.Network, v1alpha1.Role, error) {
 		return qos.Network{}, "", fault.New(fault.Invalid, errors.Join(errors.New("no NetworkTopology, or several"), err))
 	}
 	var o struct {
-		Metadata metav1.ObjectMeta `json:"metadata"`
-		Spec     struct {
+		v1alpha1.NetworkTopology // its metadata; the steps are read later
+		Spec                     struct {
 			Role v1alpha1.Role `json:"role"`
 		} `json:"spec"`
 	}
 	if err := json.Unmarshal(found[0], &o); err != nil {
 		return qos.Network{}, "", fault.New(fault.Invalid, err)
 	}
-	return qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: o.Metadata.Name}, Labels: qos.TopologyLabels(&o.Metadata)}, o.Spec.Role, nil
+	return qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: o.Name}, Labels: qos.TopologyLabels(&o.ObjectMeta)}, o.Spec.Role, nil
 }
