@@ -7,22 +7,27 @@ import (
 
 	"go4.org/netipx"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/tc"
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// TestManyFilters: as many filters as an interface may have are applied, checked and released, and an edit of one of their rules
+// TestManyFilters: many filters, in the long form as many as an interface may have, are applied, checked and released, and an edit of one of their rules
 // writes only what it is about.
 func TestManyFilters(t *testing.T) {
 	l := newLane(t)
 	sb := box(newNetns(t), parse(t, "t", "    - {name: d, type: dummy, config: {name: d0, addresses: [192.0.2.5/24]}}\n"))
+	size := 1000
+	if effort.Long() {
+		size = tc.MaxFilters
+	}
 	rules := make([]qos.Rule, 20)
 	for i := range rules {
 		rules[i] = qos.Rule{Precedence: qos.MaxPrecedence - i, Index: i, DSCP: uint8(i)}
 		var b netipx.IPSetBuilder
-		for j := range tc.MaxFilters / len(rules) {
+		for j := range size / len(rules) {
 			b.AddPrefix(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), byte(j >> 7), byte(2 * j)}), 32))
 		}
 		rules[i].Addresses, _ = b.IPSet()
@@ -35,7 +40,7 @@ func TestManyFilters(t *testing.T) {
 		return compiled.Objects()
 	}
 	sb.Filters = given()
-	if len(sb.Filters) != tc.MaxFilters {
+	if len(sb.Filters) != size {
 		t.Fatalf("%d filters", len(sb.Filters))
 	}
 	r := l.engine(nil)
@@ -55,7 +60,7 @@ func TestManyFilters(t *testing.T) {
 	rules[3].DSCP = 63
 	sb.Filters = given()
 	rep, err := r.Ensure(ctxFor(t), sb)
-	if err != nil || len(rep.Changes) != tc.MaxFilters/len(rules) {
+	if err != nil || len(rep.Changes) != size/len(rules) {
 		t.Errorf("another mark of a rule: %d changes, %v", len(rep.Changes), err)
 	}
 	lap("a rule edited")
