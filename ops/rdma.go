@@ -72,9 +72,6 @@ func (p *Planner) RDMADevice(id, name string) error {
 		}
 		return Invalid("rdmaDevice", "%q is no RDMA device of device %q, which has %s: name one of them, or remove the key", name, id, strings.Join(have, ", "))
 	}
-	if err := p.Want(netstate.Device{ID: id}); err != nil {
-		return err
-	}
 	p.ProduceDevices(rdmaOf(d, name))
 	return nil
 }

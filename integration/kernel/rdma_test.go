@@ -18,6 +18,7 @@ func TestRDMADevice(t *testing.T) {
 	}
 	l, host := newLane(t), &foreignWriter{t, "", ""}
 	host.run("modprobe -a rdma_rxe ib_uverbs rdma_ucm")
+	host.run("for l in $(ls /sys/class/infiniband); do rdma link delete $l; done") // of other tests
 	for name, function := range map[string]string{"rxe1": "1", "rxe2": "2"} {
 		host.run("rdma link add " + name + " type rxe netdev $(ls /sys/class/net/enp3s0f0/device/virtfn" + function + "/net)")
 		t.Cleanup(func() { host.run("rdma link delete " + name + " 2>/dev/null || true") })

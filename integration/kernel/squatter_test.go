@@ -53,12 +53,12 @@ func squat(t *testing.T, mode, with string) {
 	if again, err := r.Ensure(ctxFor(t), first); err != nil || !again.Unchanged {
 		t.Errorf("the first pod, applied again: %v %v", again.Changes, err)
 	}
-	before := s.run("$ip -o address show | sed s/tentative//")
+	before := s.run("$ip -o address show | sed 's/tentative //'")
 	_, err = r.Ensure(ctxFor(t), third)
 	if fault.Of(err) != fault.Conflict || !strings.Contains(fault.Detail(err), `sandbox "t/first" has it on link "net1"`) {
 		t.Errorf("a pod that wants the address of the first: %v (%s)", err, fault.Detail(err))
 	}
-	if now := s.run("$ip -o address show | sed s/tentative//"); now != before {
+	if now := s.run("$ip -o address show | sed 's/tentative //'"); now != before {
 		t.Errorf("addresses of the first pod before and after that:\n%s\n%s", before, now)
 	}
 }
