@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"text/template"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,7 +30,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
-	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/integration/cluster"
 	"github.com/plumbline/plumbline/inventory"
@@ -49,57 +47,26 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// release is what the chart's templates are rendered for, as far as the tests
-// here need them: rights and policies.
-const (
-	releaseNamespace = "plumbline"
-	agentAccount     = "plumbline-agent"
-)
+// agentAccount is the ServiceAccount that the chart gives agents.
+const agentAccount = "plumbline-agent"
 
-// rendered returns the objects of some templates of the chart.
-func rendered(t *testing.T, files ...string) string {
+// rendered returns what some templates of the chart make.
+func (b *bench) rendered(t *testing.T, templates ...string) string {
 	t.Helper()
-	const chart = "../../chart/plumbline"
-	var root *template.Template
-	include := func(name string, data any) (string, error) {
-		var b strings.Builder
-		err := root.ExecuteTemplate(&b, name, data)
-		return b.String(), err
-	}
-	root = template.New("chart").Funcs(template.FuncMap{
-		"include": include,
-		"nindent": func(n int, s string) string {
-			return "\n" + strings.Repeat(" ", n) + strings.ReplaceAll(s, "\n", "\n"+strings.Repeat(" ", n))
-		},
-		"contains":   func(part, s string) bool { return strings.Contains(s, part) },
-		"trunc":      func(n int, s string) string { return s[:min(n, len(s))] },
-		"trimSuffix": func(suffix, s string) string { return strings.TrimSuffix(s, suffix) },
-		"replace":    func(from, to, s string) string { return strings.ReplaceAll(s, from, to) },
-		"quote":      func(v any) string { return fmt.Sprintf("%q", v) },
-		"default": func(d, v any) any {
-			if v == nil || v == "" {
-				return d
-			}
-			return v
-		},
-	})
-	var values map[string]any
-	b, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
+	manifest, err := b.Chart(t.Context(), "agent.ovn.enabled=true") // so that all policies are there
 	check(t, err)
-	check(t, yaml.Unmarshal(b, &values))
-	values["agent"].(map[string]any)["ovn"].(map[string]any)["enabled"] = true // so that all policies are there
 	var out strings.Builder
-	for _, file := range append([]string{"_helpers.tpl"}, files...) {
-		b, err := os.ReadFile(filepath.Join(chart, "templates", file))
-		check(t, err)
-		one, err := root.New(file).Parse(string(b))
-		check(t, err)
-		out.WriteString("\n---\n")
-		check(t, one.Execute(&out, map[string]any{
-			"Values":  values,
-			"Release": map[string]any{"Name": "plumbline", "Namespace": releaseNamespace, "Service": "Helm"},
-			"Chart":   map[string]any{"Name": "plumbline", "Version": "0.1.0", "AppVersion": "0.1.0"},
-		}))
+	for _, template := range templates {
+		found := false
+		for document := range strings.SplitSeq(manifest, "\n---\n") {
+			if strings.HasPrefix(strings.TrimPrefix(document, "---\n"), "# Source: plumbline/templates/"+template+"\n") {
+				found = true
+				out.WriteString("\n---\n" + document)
+			}
+		}
+		if !found {
+			t.Fatalf("nothing in the chart is made of %s", template)
+		}
 	}
 	return out.String()
 }
@@ -125,16 +92,8 @@ func newBench(t *testing.T) *bench {
 	var err error
 	b.admin, err = b.Client()
 	check(t, err)
-	b.apply(t, `
-apiVersion: v1
-kind: Namespace
-metadata: {name: plumbline}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: plumbline-agent, namespace: plumbline}
----
-`+rendered(t, "agent-rbac.yaml", "policies/slices.yaml", "policies/reports.yaml", "policies/leases.yaml", "policies/claims.yaml", "policies/one-pod.yaml", "policies/pods.yaml"))
+	kubectl(t, b.Cluster, "", "create", "namespace", cluster.ProductNamespace)
+	b.apply(t, b.rendered(t, "serviceaccounts.yaml", "agent-rbac.yaml", "policies/slices.yaml", "policies/reports.yaml", "policies/leases.yaml", "policies/claims.yaml", "policies/one-pod.yaml", "policies/pods.yaml"))
 	for _, node := range []string{"n1", "n2"} {
 		b.apply(t, fmt.Sprintf(`
 apiVersion: v1
@@ -143,13 +102,13 @@ metadata: {name: %[1]s}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: agent-%[1]s, namespace: plumbline}
+metadata: {name: agent-%[1]s, namespace: %[3]s}
 spec:
   serviceAccountName: plumbline-agent
   nodeName: %[1]s
   containers: [{name: agent, image: %[2]s}]
-`, node, cluster.PodImage))
-		config, err := b.ServiceAccount(t.Context(), releaseNamespace, agentAccount, cluster.TokenFor{Pod: "agent-" + node})
+`, node, cluster.PodImage, cluster.ProductNamespace))
+		config, err := b.ServiceAccount(t.Context(), cluster.ProductNamespace, agentAccount, cluster.TokenFor{Pod: "agent-" + node})
 		check(t, err)
 		b.agents[node], err = kubernetes.NewForConfig(config)
 		check(t, err)
@@ -257,7 +216,7 @@ func (b *bench) slices(t *testing.T) {
 	refused(t, "a deletion of another node's slice", slices.Delete(t.Context(), "theirs", metav1.DeleteOptions{}), "may not write a ResourceSlice of node n2")
 	refused(t, "a deletion of the own slice", slices.Delete(t.Context(), "own", metav1.DeleteOptions{}), "")
 
-	config, err := b.ServiceAccount(t.Context(), releaseNamespace, agentAccount, cluster.TokenFor{})
+	config, err := b.ServiceAccount(t.Context(), cluster.ProductNamespace, agentAccount, cluster.TokenFor{})
 	check(t, err)
 	unbound, err := kubernetes.NewForConfig(config)
 	check(t, err)
@@ -270,7 +229,7 @@ func (b *bench) reports(t *testing.T) {
 	check(t, err)
 	b.apply(t, string(crd))
 	write := func(bound cluster.TokenFor, node string) error {
-		config, err := b.ServiceAccount(t.Context(), releaseNamespace, agentAccount, bound)
+		config, err := b.ServiceAccount(t.Context(), cluster.ProductNamespace, agentAccount, bound)
 		check(t, err)
 		client, err := dynamic.NewForConfig(config)
 		check(t, err)
@@ -297,7 +256,7 @@ func (b *bench) leases(t *testing.T) {
 	crd, err := os.ReadFile("../../chart/plumbline/templates/crds/networking.dra.io_addressleases.yaml")
 	check(t, err)
 	b.apply(t, string(crd))
-	config, err := b.ServiceAccount(t.Context(), releaseNamespace, agentAccount, cluster.TokenFor{Pod: "agent-n1"})
+	config, err := b.ServiceAccount(t.Context(), cluster.ProductNamespace, agentAccount, cluster.TokenFor{Pod: "agent-n1"})
 	check(t, err)
 	agent, err := dynamic.NewForConfig(config)
 	check(t, err)
@@ -678,7 +637,7 @@ func (b *bench) reporter(t *testing.T, node string) (r *claimstatus.Reporter, lo
 
 func (b *bench) status(t *testing.T) {
 	c := b.allocate(t, "net", "n1")
-	pod, err := b.admin.CoreV1().Pods(releaseNamespace).Get(t.Context(), "agent-n1", metav1.GetOptions{})
+	pod, err := b.admin.CoreV1().Pods(cluster.ProductNamespace).Get(t.Context(), "agent-n1", metav1.GetOptions{})
 	check(t, err)
 	who := claimstatus.Subject{
 		Claim: claimstatus.Object{Namespace: c.Namespace, Name: c.Name, UID: c.UID},
@@ -858,7 +817,6 @@ func (b *bench) events(t *testing.T, who claimstatus.Subject) {
 	}
 }
 
-// onePod lets two pods share a claim: by hand, and as the scheduler would.
 // foreignStatus holds what an agent cannot do to a claim on its own node, whatever
 // rights it has: those that the API server also requires are granted here.
 func (b *bench) foreignStatus(t *testing.T) {
@@ -875,7 +833,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: more}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: more}
-subjects: [{kind: ServiceAccount, name: plumbline-agent, namespace: plumbline}]
+subjects: [{kind: ServiceAccount, name: plumbline-agent, namespace: `+cluster.ProductNamespace+`}]
 `)
 	defer func() {
 		_, err := b.Kubectl(t.Context(), nil, "delete", "clusterrole/more", "clusterrolebinding/more")
@@ -924,6 +882,7 @@ subjects: [{kind: ServiceAccount, name: plumbline-agent, namespace: plumbline}]
 	refused(t, "its deletion", agent.Delete(t.Context(), c.Name, metav1.DeleteOptions{}), "an agent may not create, change or delete a ResourceClaim")
 }
 
+// onePod lets two pods share a claim: by hand, and as the scheduler would.
 func (b *bench) onePod(t *testing.T) {
 	c := b.allocate(t, "shared", "n1")
 	claims := b.admin.ResourceV1().ResourceClaims("default")

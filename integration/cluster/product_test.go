@@ -19,6 +19,8 @@ import (
 func TestChart(t *testing.T) {
 	c := start(t, cluster.Options{APIServerOnly: true})
 	kubectl(t, c, "", "create", "namespace", cluster.ProductNamespace)
+	// A pod is refused without its account, which a dry run does not make.
+	kubectl(t, c, "", "-n", cluster.ProductNamespace, "create", "serviceaccount", "plumbline-test")
 	// The operator's types are not ours to bring.
 	for _, kind := range []string{"ServiceMonitor", "PrometheusRule"} {
 		singular := strings.ToLower(kind)
