@@ -3,13 +3,10 @@ package attachment
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -35,12 +32,7 @@ func (k *Keeper) filtersNow(e *claims.Entry, t *claims.Topology, id reconcile.Sa
 		return out, nil
 	}
 	rec, _, err := k.Engine.Record(id)
-	return rulesOf(rec.Sandbox), err
-}
-
-// rulesOf are the rules of a sandbox.
-func rulesOf(s reconcile.Sandbox) ops.Enforced {
-	return ops.Enforced{Filters: s.Filters, LogicalRules: s.LogicalRules}
+	return rec.Sandbox.Rules(), err
 }
 
 // Refilter gives the running sandbox of a claim the filters that Options.Filters returns, and
@@ -83,41 +75,11 @@ func (k *Keeper) refilter(ctx context.Context, e *claims.Entry, t *claims.Topolo
 	if err != nil {
 		return false, fault.New(fault.Invalid, err)
 	}
-	rec, _, err := k.Engine.Record(sb.ID)
-	same := equalRules(rulesOf(rec.Sandbox), rules)
-	// The rules in a record that is not Applied may be some that no pass could put in place.
-	if err != nil || same && (rec.Phase == reconcile.Applied || !enforces(&rec)) {
-		return false, err
-	}
 	begun := k.Now()
-	sb.Filters, sb.LogicalRules = rules.Filters, rules.LogicalRules
-	rep, err := k.Engine.Ensure(ctx, sb)
-	if err != nil && same {
-		return false, err // there are no others to restore
+	rep, changed, err := reconcile.SetRules(ctx, k.Engine, sb, rules, k.ReleaseTimeout)
+	if changed {
+		k.Log.Info("filters updated", "sandbox", sb.ID, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name, "filters", len(rules.Filters), "logicalRules", len(rules.LogicalRules),
+			"changes", len(rep.Changes), "took", k.Now().Sub(begun))
 	}
-	if err != nil {
-		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
-		defer cancel()
-		sb.Filters, sb.LogicalRules = rec.Sandbox.Filters, rec.Sandbox.LogicalRules
-		if _, again := k.Engine.Ensure(back, sb); again != nil { // the engine has rolled back; this verifies it
-			err = errors.Join(err, fmt.Errorf("restore the filters it had: %w", again))
-		}
-		return false, err
-	}
-	k.Log.Info("filters updated", "sandbox", sb.ID, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name, "filters", len(rules.Filters), "logicalRules", len(rules.LogicalRules),
-		"changes", len(rep.Changes), "took", k.Now().Sub(begun))
-	return true, nil
-}
-
-// enforces reports whether a sandbox has rules, or may still have some.
-func enforces(rec *reconcile.Record) bool {
-	return len(rec.Sandbox.Filters)+len(rec.Sandbox.LogicalRules) > 0 || slices.ContainsFunc(rec.History, func(c netstate.Change) bool {
-		kind := c.Key().Kind
-		return kind == netstate.KindFilter || kind == netstate.KindLogicalRule
-	})
-}
-
-// equalRules compares rules as records hold them.
-func equalRules(a, b ops.Enforced) bool {
-	return reconcile.Sandbox{Filters: a.Filters, LogicalRules: a.LogicalRules}.Equal(reconcile.Sandbox{Filters: b.Filters, LogicalRules: b.LogicalRules})
+	return changed, err
 }
