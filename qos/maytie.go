@@ -76,14 +76,19 @@ func (n *comparisons) mayOverlap(r, s *PolicyRule) bool {
 func (n *comparisons) mayShareNetwork(p, q *Policy) bool {
 	if len(p.networks) == 0 || len(q.networks) == 0 {
 		return len(p.networks) == len(q.networks) || slices.ContainsFunc(slices.Concat(p.networks, q.networks), func(t networkTerm) bool {
-			return t.primary == nil && t.kind != NetworkTopology || t.primary != nil && *t.primary
+			return t.primary == nil || *t.primary
 		})
 	}
 	return slices.ContainsFunc(p.networks, func(a networkTerm) bool {
 		return slices.ContainsFunc(q.networks, func(b networkTerm) bool {
-			return a.kind == b.kind && (a.name == "" || b.name == "" || a.name == b.name && a.namespace == b.namespace) && !n.exclude(a.required, b.required)
+			return a.mayMeet(b) && (a.name == "" || b.name == "" || a.name == b.name && a.namespace == b.namespace) && !n.exclude(a.required, b.required)
 		})
 	})
+}
+
+// mayMeet reports whether a network may be of the kinds of both terms: a topology may be the default network.
+func (t networkTerm) mayMeet(o networkTerm) bool {
+	return t.kind == o.kind || t.kind == DefaultNetwork && o.kind == NetworkTopology || t.kind == NetworkTopology && o.kind == DefaultNetwork
 }
 
 // required are the values of a label of which a selector requires one.

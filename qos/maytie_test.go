@@ -22,7 +22,9 @@ func TestPossibleTies(t *testing.T) {
 		{"pods that may have both labels", "priority: 1, egress: [{dscp: 1}], podSelector: {matchLabels: {x: \"1\"}}, " + on, "priority: 1, egress: [{dscp: 2}], podSelector: {matchLabels: {y: \"1\"}}, " + on, "a[0]>b a<b[0]"},
 		{"other topologies", "priority: 1, egress: [{dscp: 1}], " + on, "priority: 1, egress: [{dscp: 2}], netAttachRefs: [{kind: NetworkTopology, name: other}]", ""},
 		{"by name and by label", "priority: 1, egress: [{dscp: 1}], " + on, "priority: 1, egress: [{dscp: 2}], networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {}}]", "a[0]>b a<b[0]"},
-		{"networks of another kind", "priority: 1, egress: [{dscp: 1}], " + on, "priority: 1, egress: [{dscp: 2}]", ""},
+		{"a topology that may be the primary network", "priority: 1, egress: [{dscp: 1}], " + on, "priority: 1, egress: [{dscp: 2}]", "a[0]>b a<b[0]"},
+		{"a topology that may be the default network", "priority: 1, egress: [{dscp: 1}], " + on, "priority: 1, egress: [{dscp: 2}], networkSelectors: [{networkSelectionType: DefaultNetwork}]", "a[0]>b a<b[0]"},
+		{"networks of another kind", "priority: 1, egress: [{dscp: 1}], " + on, "priority: 1, egress: [{dscp: 2}], networkSelectors: [{networkSelectionType: ClusterUserDefinedNetworks, clusterUserDefinedNetworkSelector: {}}]", ""},
 	} {
 		var policies []*qos.Policy
 		for name, spec := range map[string]string{"a": c.a, "b": c.b} {

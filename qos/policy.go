@@ -514,7 +514,7 @@ func (t networkTerm) covers(n Network, namespace labels.Set) bool {
 	if n.Kind == NetworkTopology && t.definition() != "" {
 		return n.Labels[topologyv1alpha1.AnnotationDefinition] == t.definition()
 	}
-	return t.kind == n.Kind &&
+	return (t.kind == n.Kind || t.kind == DefaultNetwork && n.isOurDefault()) &&
 		(t.name == "" || t.name == n.Name && t.namespace == n.Namespace) &&
 		(t.primary == nil || *t.primary == n.Primary) &&
 		(t.namespaces == nil || t.namespaces.Matches(namespace)) &&

@@ -18,6 +18,20 @@ func (p *Policy) SelectsTopologies() bool {
 	return slices.ContainsFunc(p.networks, func(t networkTerm) bool { return t.kind == NetworkTopology || t.definition() != "" })
 }
 
+// SelectsPrimary reports whether a policy may cover the primary network of pods.
+func (p *Policy) SelectsPrimary() bool {
+	return len(p.networks) == 0 || slices.ContainsFunc(p.networks, func(t networkTerm) bool { return t.kind == DefaultNetwork })
+}
+
+// Selects reports whether a policy may cover a network that agents make: a NetworkTopology, or the primary network of pods if
+// agents make that, too. It is what counts for a Share.
+func (p *Policy) Selects(podNetwork bool) bool {
+	return p.SelectsTopologies() || podNetwork && p.SelectsPrimary()
+}
+
+// Covers reports whether a policy covers a network without regard to the labels of namespaces, which topologies do not have.
+func (p *Policy) Covers(n Network) bool { return p.mayCover(n) }
+
 // Definitions are the NetworkAttachmentDefinitions that a policy refers to, as NAMESPACE/NAME; alone says that it selects nothing
 // else.
 func (p *Policy) Definitions() (names []string, alone bool) {
@@ -87,10 +101,10 @@ func (p *Policy) SelectsTopology(name string, of map[string]string) bool {
 const NoTopology = "it selects no NetworkTopology, and nothing else is enforced. The primary network of pods is that of the CNI plugin: ovn-kubernetes enforces objects there, with its own CRD and controller. For networks of claims add networkSelectors with networkSelectionType " + string(v1alpha1.NetworkTopologies)
 
 // Notes are what is allowed and has no effect: fields, or the policy as a whole on the topologies of a
-// cluster. ours says that nothing but topologies is enforced.
-func (p *Policy) Notes(ours bool) []string {
+// cluster. ours says that nothing but topologies is enforced, podNetwork that one of them may be the primary network of pods.
+func (p *Policy) Notes(ours, podNetwork bool) []string {
 	out := slices.Clone(p.Warnings)
-	if p.Err == nil && ours && !p.SelectsTopologies() {
+	if p.Err == nil && ours && !p.Selects(podNetwork) {
 		out = append(out, NoTopology)
 	}
 	return out

@@ -23,12 +23,21 @@ type Sandbox struct {
 	// LogicalRules are these objects for interfaces on networks of OVN, whose database then
 	// has them instead. They have no port yet.
 	LogicalRules []netstate.LogicalRule `json:"logicalRules,omitempty"`
+	// Pod is whose own network the sandbox is. Nil for any other, and if an earlier version has recorded it.
+	Pod *Pod `json:"pod,omitempty"`
 	// Prepared is the sandbox with the steps that give device nodes, applied before this
 	// namespace existed. Here they are only verified. "" if there is none.
 	Prepared SandboxID `json:"prepared,omitempty"`
 	// AppliedBefore is set by the caller that attaches the sandbox, see ops.Request.
 	// Afterwards its own record has it.
 	AppliedBefore bool `json:"-"`
+}
+
+// Pod names a pod as the container runtime does.
+type Pod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
 }
 
 // NetnsID identifies a network namespace beyond its path, at which another one may be

@@ -46,6 +46,7 @@ type controllerCommand struct {
 	interval                time.Duration
 	leaseGrace              time.Duration
 	networkQoS              string
+	podNetwork              bool
 	certificateLife, before time.Duration
 }
 
@@ -86,6 +87,7 @@ into the webhook configurations; with --tls-dir both are your task. It serves
 	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`time` for which changes of the counts in a topology's status are collected before a write; each write is sent to every node that runs the topology")
 	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` from the deletion of a Node object until the node's leases of addresses end")
 	f.StringVar(&c.networkQoS, "network-qos", "", "`which` NetworkQoS objects get conditions: topologies for those that select NetworkTopologies, all if nothing but plumbline enforces any; none if empty")
+	f.BoolVar(&c.podNetwork, "pod-network", false, "agents give pods their own network, so that NetworkQoS objects are enforced there, too")
 	f.TextVar(&c.level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
 	a.daemon.add(cmd)
 	_ = cmd.MarkFlagFilename("kubeconfig")
@@ -249,7 +251,7 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	}}
 	if c.port != 0 {
 		decisions := admission.New(mgr.GetClient(), contracts, compiled, claims.Users)
-		decisions.AllNetworkQoS = c.networkQoS == "all"
+		decisions.AllNetworkQoS, decisions.PodNetwork = c.networkQoS == "all", c.podNetwork
 		decisions.Register(mgr.GetWebhookServer())
 		ready["webhook"] = mgr.GetWebhookServer().StartedChecker()
 		if c.tlsDir == "" {
@@ -284,7 +286,7 @@ func (c *controllerCommand) serveNetworkQoS(log *slog.Logger, mgr manager.Manage
 		return fmt.Errorf("NetworkQoS: %w", err)
 	}
 	if err := mgr.Add(&controller.NetworkQoS{
-		Objects: objects, Metadata: metadatas, Claims: claims, Topologies: mgr.GetCache(), Ours: c.networkQoS == "all", Log: log, Now: time.Now, Interval: min(c.interval, time.Second), Reported: c.interval,
+		Objects: objects, Metadata: metadatas, Claims: claims, Topologies: mgr.GetCache(), Ours: c.networkQoS == "all", PodNetwork: c.podNetwork, Log: log, Now: time.Now, Interval: min(c.interval, time.Second), Reported: c.interval,
 	}); err != nil {
 		return fmt.Errorf("NetworkQoS: %w", err)
 	}

@@ -300,11 +300,11 @@ func (v *validation) qos(data []byte, name string) error {
 	var valid []string
 	for _, o := range objects {
 		p := qos.New(o)
-		for _, w := range p.Notes(false) {
+		for _, w := range p.Notes(false, false) {
 			v.note("%s %q: %s", qosv1alpha1.Kind, p.Name(), w)
 		}
 		if p.Err == nil && !p.SelectsTopologies() {
-			v.note("%s %q: selects no NetworkTopology, so that it has no effect on any: add networkSelectors with networkSelectionType %s, unless it is for networks of ovn-kubernetes or for `plumbline ovn`", qosv1alpha1.Kind, p.Name(), qosv1alpha1.NetworkTopologies)
+			v.note("%s %q: selects no NetworkTopology, so that it has no effect on any but one of role primary: add networkSelectors with networkSelectionType %s, unless it is for the primary network of pods, for networks of ovn-kubernetes or for `plumbline ovn`", qosv1alpha1.Kind, p.Name(), qosv1alpha1.NetworkTopologies)
 		}
 		v.objects.QoS = append(v.objects.QoS, p)
 		errs = append(errs, p.Err)

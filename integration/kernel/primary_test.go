@@ -30,6 +30,7 @@ import (
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
 	"github.com/plumbline/plumbline/topology"
@@ -42,6 +43,8 @@ import (
 type podNode struct {
 	*lane
 	network func() (primary.Network, error)
+	known   func(namespace string, pod claims.Pod) error // nil: always
+	rules   func(sb *reconcile.Sandbox) (ops.Enforced, error)
 	socket  string
 	began   time.Time    // of the clock by which addresses rest: it stands still
 	ahead   atomic.Int64 // what a test has added to it, in nanoseconds
@@ -156,7 +159,7 @@ func (n *podNode) server(life *process, changed func(), boot string) *primary.Se
 	return primary.New(primary.Options{
 		Engine: n.killableEngine(life, changed, nil), Addresses: mortal{n.allocator(), life}, Contracts: reg, Vet: reg.Vet, Network: func() (primary.Network, error) { return n.network() },
 		Socket: n.socket, NetnsDir: "/var/run/netns", HostNetns: n.host.NetnsID(), BootID: boot, Log: log, Now: time.Now,
-		Sweep: 100 * time.Millisecond,
+		Sweep: 100 * time.Millisecond, Known: n.known, Rules: n.rules,
 	})
 }
 

@@ -122,7 +122,6 @@ func declared() []declaration {
 		}},
 		// What changes pods.
 		{partSandboxes, newKeeper},
-		{"updates of filters", func(f *filters.Follower, k *attachment.Keeper) *filters.Updates { return f.Updates(k.Refilter) }},
 		{"topology updates", func(c Config, n *nodeClaims, k *attachment.Keeper, status writes[*claimstatus.Reporter], all writes[*topologies]) *rollout.Follower {
 			return rollout.New(rollout.Options{
 				Client: c.Clients.Dynamic, NodeName: c.NodeName, Claims: n.list, Recorded: &n.Records, Topologies: all.to, Update: k.Update,
@@ -141,6 +140,7 @@ func declared() []declaration {
 		{partKubelet, newKubelet},
 		// Pods' own network, and the host.
 		{partCNI, newCNIServer},
+		{"updates of filters", newUpdates},
 		{"CNI plugin", newInstaller},
 		{"ports of the host", func(c Config, e *reconcile.Reconciler, a *addresses.Allocator, pods *primary.Follower) *hostPorts {
 			return &hostPorts{engine: e, addresses: a, pods: pods, log: c.Log}
@@ -203,7 +203,8 @@ func newHostRoutes(
 }
 
 func newFilters(
-	c Config, n *nodeClaims, policies *follower.Follower, labels *nodeChanges, all *topologies, missing *filters.Missing, e *reconcile.Reconciler, status writes[*claimstatus.Reporter],
+	c Config, n *nodeClaims, policies *follower.Follower, labels *nodeChanges, all *topologies, missing *filters.Missing, e *reconcile.Reconciler, pods *primary.Follower,
+	status writes[*claimstatus.Reporter],
 ) *filters.Follower {
 	o := filters.Options{
 		NodeName: c.NodeName, NodeUID: policies.NodeUID, Contracts: c.Registry, Claims: n.list, Topologies: all, Missing: missing,
@@ -213,6 +214,10 @@ func newFilters(
 			labels, _, known := policies.Node()
 			return labels, known
 		},
+	}
+	if pods != nil {
+		o.PodTopology, o.WokenBy = pods.Topology, append(o.WokenBy, &pods.Decided)
+		o.Claims = func() []claims.Entry { return append(n.list(), podNetworks(e)...) }
 	}
 	if c.NetworkQoS {
 		o.Client, o.Pods = c.Clients.Dynamic, c.Clients.Metadata

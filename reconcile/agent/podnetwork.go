@@ -8,10 +8,15 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/reconcile/pod/attachment"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/pod/filters"
 	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
 	"github.com/plumbline/plumbline/reconcile/table"
@@ -32,13 +37,16 @@ func newPodTopology(c Config, base *hostengine.Base, policies *follower.Follower
 }
 
 // newCNIServer returns nil if the agent gives pods no network of their own.
-func newCNIServer(c Config, g started, base *hostengine.Base, e *reconcile.Reconciler, a *addresses.Allocator, pods *primary.Follower, urgent writes[*node.Urgent]) *primary.Server {
+func newCNIServer(
+	c Config, g started, base *hostengine.Base, e *reconcile.Reconciler, a *addresses.Allocator, pods *primary.Follower, rules *filters.Follower, urgent writes[*node.Urgent],
+) *primary.Server {
 	if pods == nil {
 		return nil
 	}
 	return primary.New(primary.Options{
 		Engine: e, Addresses: a, Contracts: c.Registry, Vet: c.Registry.Vet, Network: pods.Network,
 		Socket: c.PodNetwork.Socket, NetnsDir: c.PodNetwork.NetnsDir, HostNetns: base.Host.NetnsID(), BootID: base.Host.BootID(),
+		Known: rules.KnownOnPrimary, Rules: rules.OfPodNetwork, Ended: rules.PodNetworksChanged,
 		Damaged: base.Damaged, Yield: urgent.to.Begin, Log: c.Log, Now: c.Now,
 		Alive: func(within time.Duration) { g.alive.Alive(partCNI, within) },
 	})
@@ -100,6 +108,35 @@ func podGrants(e *reconcile.Reconciler) []addresspool.Grant {
 		}
 	}
 	return out
+}
+
+// podNetworks are the own networks of the node's pods, as the follower of filters lists them.
+func podNetworks(e *reconcile.Reconciler) []claims.Entry {
+	var out []claims.Entry
+	ids, _ := e.IDs()
+	for _, id := range ids {
+		if id.Origin().Container == "" {
+			continue
+		}
+		rec, known, err := e.Record(id)
+		if err != nil || !known {
+			continue // damage is reported by the loop
+		}
+		if entry, ok := filters.PodNetwork(&rec); ok {
+			out = append(out, entry)
+		}
+	}
+	return out
+}
+
+// newUpdates gives running claims, and the own networks of pods, the filters that their objects say now.
+func newUpdates(f *filters.Follower, k *attachment.Keeper, pods *primary.Server) *filters.Updates {
+	return f.Updates(func(ctx context.Context, uid types.UID) (changed bool, err error) {
+		if pods != nil && primary.Owns(string(uid)) {
+			return pods.Refilter(ctx, string(uid))
+		}
+		return k.Refilter(ctx, uid)
+	})
 }
 
 // hostPortsEvery is the interval of searches for ports of the host without a record.

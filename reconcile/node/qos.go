@@ -41,14 +41,11 @@ func HasQoS(data []byte) bool {
 
 // CompileRules compiles the NetworkQoS objects of files for the interfaces that a topology
 // makes for a pod, with notes for the user. Other pods are not known, so a destination that
-// is pods has no address. The own network of pods has no rules, as on a node of a cluster.
+// is pods has no address.
 func CompileRules(files [][]byte, topologyFile []byte, pod Pod, contracts contract.Set) (out ops.Enforced, notes []string, err error) {
-	network, role, err := networkOf(topologyFile)
+	network, err := networkOf(topologyFile)
 	if err != nil {
 		return out, nil, err
-	}
-	if role == v1alpha1.Primary {
-		return out, []string{fmt.Sprintf("topology %q is the own network of pods (role: primary), on which no agent enforces %s: nothing is marked or limited", network.Name, qosv1alpha1.Kind)}, nil
 	}
 	top, err := topology.Decode(topologyFile)
 	if err != nil {
@@ -137,11 +134,11 @@ func Rules(files [][]byte, network qos.Network, pod Pod) (rules []qos.Rule, memb
 	return rules, c.Members, notes, nil
 }
 
-// networkOf is the network that a topology is, and its role.
-func networkOf(data []byte) (qos.Network, v1alpha1.Role, error) {
+// networkOf is the network that a topology is.
+func networkOf(data []byte) (qos.Network, error) {
 	found, _, err := topology.Objects(data, v1alpha1.Kind)
 	if err != nil || len(found) != 1 {
-		return qos.Network{}, "", fault.New(fault.Invalid, errors.Join(errors.New("no NetworkTopology, or several"), err))
+		return qos.Network{}, fault.New(fault.Invalid, errors.Join(errors.New("no NetworkTopology, or several"), err))
 	}
 	var o struct {
 		v1alpha1.NetworkTopology // its metadata; the steps are read later
@@ -150,7 +147,10 @@ func networkOf(data []byte) (qos.Network, v1alpha1.Role, error) {
 		} `json:"spec"`
 	}
 	if err := json.Unmarshal(found[0], &o); err != nil {
-		return qos.Network{}, "", fault.New(fault.Invalid, err)
+		return qos.Network{}, fault.New(fault.Invalid, err)
 	}
-	return qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: o.Name}, Labels: qos.TopologyLabels(&o.ObjectMeta)}, o.Spec.Role, nil
+	if o.Spec.Role == v1alpha1.Primary {
+		return qos.PodNetwork(o.Name, o.Labels), nil
+	}
+	return qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: o.Name}, Labels: qos.TopologyLabels(&o.ObjectMeta)}, nil
 }

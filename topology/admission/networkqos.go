@@ -26,12 +26,12 @@ func (w *Webhook) networkQoS(r admission.Request) (a answer, err error) {
 	p, _ := qos.Read(u)
 	switch {
 	case p.Err == nil:
-	case w.AllNetworkQoS || p.SelectsTopologies():
+	case w.AllNetworkQoS || p.Selects(w.PodNetwork):
 		a.wrong(p.Err)
 	default:
 		a.warn("%s %q: plumbline would not enforce it: %s", qosv1alpha1.Kind, p.Name(), p.Reason())
 	}
-	for _, note := range p.Notes(w.AllNetworkQoS) {
+	for _, note := range p.Notes(w.AllNetworkQoS, w.PodNetwork) {
 		a.warn("%s %q: %s", qosv1alpha1.Kind, p.Name(), note)
 	}
 	return a, nil

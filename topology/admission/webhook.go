@@ -33,6 +33,8 @@ import (
 type Webhook struct {
 	// AllNetworkQoS says that nothing but plumbline enforces NetworkQoS objects.
 	AllNetworkQoS bool
+	// PodNetwork says that agents make the primary network of pods where a topology has the role primary.
+	PodNetwork bool
 
 	reader    client.Reader
 	contracts *controller.Contracts

@@ -54,6 +54,8 @@ type NetworkQoS struct {
 	// Ours says that no one else enforces objects of this kind: then one that selects no
 	// NetworkTopology has no effect, and its condition says so.
 	Ours bool
+	// PodNetwork says that agents make the primary network of pods where a topology has the role primary.
+	PodNetwork bool
 	// Topologies has the labels and roles of all topologies. If it is nil, none is known.
 	Topologies ctrlcache.Cache
 	Log        *slog.Logger
@@ -269,11 +271,11 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 			p, o := qos.Read(&page.Items[i])
 			statuses[p] = &o.Status
 			without := []*qos.Policy{p}
-			if p.Err == nil && p.SelectsTopologies() {
+			if p.Err == nil && p.Selects(c.PodNetwork) {
 				without = share.Put(p)
 			}
 			for _, p := range without {
-				if outcome, is := QoSWithout(p, c.Ours); is {
+				if outcome, is := QoSWithout(p, c.Ours, c.PodNetwork); is {
 					if err := c.write(ctx, statuses[p], &outcome); err != nil {
 						return err
 					}
@@ -301,7 +303,7 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 		accepted := meta.FindStatusCondition(statuses[p].Conditions, qosv1alpha1.ConditionAccepted)
 		return accepted != nil && accepted.Reason == reasonTooManyTo && accepted.ObservedGeneration == p.Generation
 	}
-	for _, o := range QoSConditions(enforced, over, topologies, c.reports.Sum(namespace, enforced)) {
+	for _, o := range QoSConditions(enforced, over, topologies, c.PodNetwork, c.reports.Sum(namespace, enforced)) {
 		if err := c.write(ctx, statuses[o.Policy], &o); err != nil {
 			return err
 		}
@@ -379,12 +381,12 @@ func (o *QoSOutcome) Summary() string {
 // maxTies is how many ties a condition names.
 const maxTies = 4
 
-// QoSWithout returns what becomes of an object that is not enforced: it is invalid, selects no NetworkTopology, or its namespace
-// has older ones that take all that is enforced of one. Objects that select no NetworkTopology are about networks of others,
+// QoSWithout returns what becomes of an object that is not enforced: it is invalid, selects no network that agents make, or its namespace
+// has older ones that take all that is enforced of one. Objects that select no such network are about networks of others,
 // and get no conditions, unless the kind is ours alone.
-func QoSWithout(p *qos.Policy, ours bool) (o QoSOutcome, is bool) {
+func QoSWithout(p *qos.Policy, ours, podNetwork bool) (o QoSOutcome, is bool) {
 	var c metav1.Condition
-	switch selects := p.SelectsTopologies(); {
+	switch selects := p.Selects(podNetwork); {
 	case !selects && !ours:
 		return o, false
 	case p.Err != nil:
@@ -412,16 +414,15 @@ func withoutEffect(p *qos.Policy, reason, message string) QoSOutcome {
 	return out
 }
 
-// onPrimary returns the first of the topologies that an object selects which are the own network of pods, and whether
-// it selects no other.
+// onPrimary returns the first of the topologies of role primary that an object covers as the primary network of pods, "" for none,
+// and whether it covers no other topology.
 func onPrimary(p *qos.Policy, topologies []v1alpha1.NetworkTopology) (name string, alone bool) {
 	others := false
 	for i := range topologies {
 		switch t := &topologies[i]; {
-		case !p.SelectsTopology(t.Name, qos.TopologyLabels(&t.ObjectMeta)):
 		case t.Spec.Role != v1alpha1.Primary:
-			others = true
-		case name == "" || t.Name < name:
+			others = others || p.SelectsTopology(t.Name, qos.TopologyLabels(&t.ObjectMeta))
+		case p.Covers(qos.PodNetwork(t.Name, t.Labels)) && (name == "" || t.Name < name):
 			name = t.Name
 		}
 	}
@@ -442,8 +443,9 @@ func undefined(p *qos.Policy, topologies []v1alpha1.NetworkTopology) (message st
 }
 
 // QoSConditions returns what becomes of the objects of a namespace that are enforced, with what nodes report on them, by name.
-// None is on the own network of pods, nor one whose destinations are over what is enforced.
-func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies []v1alpha1.NetworkTopology, reported map[string]*QoSSum) []QoSOutcome {
+// podNetwork says that agents make the networks of topologies of role primary; else none is enforced there. None is whose destinations are
+// over what is enforced.
+func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies []v1alpha1.NetworkTopology, podNetwork bool, reported map[string]*QoSSum) []QoSOutcome {
 	var out []QoSOutcome
 	ties, complete := qos.PossibleTies(enforced)
 	for _, p := range enforced {
@@ -452,8 +454,13 @@ func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologi
 			out = append(out, withoutEffect(p, reasonTooManyTo, fmt.Sprintf("the pods that it has as destinations have more than %d addresses, or are more than %d with those of the other objects of the namespace: select fewer pods in classifier.to, or give prefixes as ipBlock", v1alpha1.MaxDestinationAddresses, qos.MaxNamespaceMembers)))
 			continue
 		}
-		if alone {
-			out = append(out, withoutEffect(p, reasonPrimary, fmt.Sprintf("it selects topology %q alone, the own network of pods (role: primary), on which neither plumbline nor anything else enforces it: select topologies of claims", primary)))
+		if alone && !podNetwork {
+			out = append(out, withoutEffect(p, reasonPrimary, fmt.Sprintf("it selects topology %q alone, the own network of pods (role: primary), which no agent makes: set podNetwork.enabled of the chart, or select topologies of claims", primary)))
+			continue
+		}
+		others := p.SelectsPrimary() && (primary == "" || !podNetwork) // the primary network is another plugin's
+		if others && !p.SelectsTopologies() {
+			out = append(out, withoutEffect(p, reasonNoTopology, qos.NoTopology))
 			continue
 		}
 		unknown, none := undefined(p, topologies)
@@ -465,8 +472,13 @@ func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologi
 			Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, ObservedGeneration: p.Generation, Reason: reasonAccepted,
 			Message: fmt.Sprintf("%s; enforced by tc filters in pods, and by OVN QoS rows on OVN networks", count(len(p.Rules), "rule")),
 		}
-		if primary != "" {
-			c.Message += fmt.Sprintf("; not on topology %q, the own network of pods (role: primary)", primary)
+		switch {
+		case others:
+			c.Message += "; not on the primary network of pods, which is that of another CNI plugin"
+		case primary != "" && !podNetwork:
+			c.Message += fmt.Sprintf("; not on topology %q, the own network of pods (role: primary), which no agent makes", primary)
+		case primary != "" && p.ToPods():
+			c.Message += fmt.Sprintf("; on topology %q, the own network of pods (role: primary), destinations that are pods match no address: write ipBlock", primary)
 		}
 		if unknown != "" {
 			c.Message += "; " + unknown

@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/topology/controller"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // TestQoSConditions holds which objects get conditions, and what they say where a namespace
@@ -24,25 +27,29 @@ func TestQoSConditions(t *testing.T) {
 		}
 		policies = append(policies, qos.New(objects[0]))
 	}
+	topologies := []v1alpha1.NetworkTopology{{ObjectMeta: metav1.ObjectMeta{Name: "pods"}, Spec: v1alpha1.NetworkTopologySpec{Role: v1alpha1.Primary}}}
 	for _, c := range []struct {
 		ours, room bool
+		podNetwork bool
 		want       string
 	}{
-		{true, true, "o2 NoTopology NoTie, o3 Invalid NoTie, o0 Accepted SamePrecedence, o1 Accepted SamePrecedence, "},
-		{false, true, "o3 Invalid NoTie, o0 Accepted SamePrecedence, o1 Accepted SamePrecedence, "},
-		{true, false, "o0 TooManyObjects NoTie, o1 TooManyObjects NoTie, o2 NoTopology NoTie, o3 Invalid NoTie, "},
+		{true, true, false, "o2 NoTopology NoTie, o3 Invalid NoTie, o0 Accepted SamePrecedence, o1 Accepted SamePrecedence, "},
+		{false, true, false, "o3 Invalid NoTie, o0 Accepted SamePrecedence, o1 Accepted SamePrecedence, "},
+		{true, true, true, "o3 Invalid NoTie, o0 Accepted SamePrecedence, o1 Accepted SamePrecedence, o2 Accepted SamePrecedence, "},
+		{true, false, true, "o0 TooManyObjects NoTie, o1 TooManyObjects NoTie, o2 TooManyObjects NoTie, o3 Invalid NoTie, "},
+		{true, false, false, "o0 TooManyObjects NoTie, o1 TooManyObjects NoTie, o2 NoTopology NoTie, o3 Invalid NoTie, "},
 	} {
 		var out []controller.QoSOutcome
 		var enforced []*qos.Policy
 		for _, p := range policies {
-			if c.room && p.Err == nil && p.SelectsTopologies() {
+			if c.room && p.Err == nil && p.Selects(c.podNetwork) {
 				enforced = append(enforced, p)
-			} else if o, is := controller.QoSWithout(p, c.ours); is {
+			} else if o, is := controller.QoSWithout(p, c.ours, c.podNetwork); is {
 				out = append(out, o)
 			}
 		}
 		have := ""
-		for _, o := range append(out, controller.QoSConditions(enforced, func(*qos.Policy) bool { return false }, nil, nil)...) {
+		for _, o := range append(out, controller.QoSConditions(enforced, func(*qos.Policy) bool { return false }, topologies, c.podNetwork, nil)...) {
 			have += fmt.Sprintf("%s %s %s, ", o.Policy.Key.Name, o.Conditions[0].Reason, o.Conditions[1].Reason)
 		}
 		if have != c.want {

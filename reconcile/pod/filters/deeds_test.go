@@ -11,7 +11,9 @@ import (
 
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -37,19 +39,32 @@ func TestConditionsAreTrue(t *testing.T) {
 		before       int // older objects of the namespace
 		enforced     bool
 		over         bool // what the controller has written of its destinations
+		podNetwork   bool // agents make the primary network of pods
 	}{
-		{"Accepted", "egress: [{dscp: 1}], " + onRail, 0, true, false},
-		{"Accepted", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects - 1, true, false},
-		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkTopology, name: pods}, {kind: NetworkTopology, name: rail}]", 0, true, false},
-		{"TooManyObjects", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects, false, false},
-		{"Invalid", "egress: [{dscp: 64}], " + onRail, 0, false, false},
-		{"NoTopology", "egress: [{dscp: 1}]", 0, false, false},
-		{"TooManyDestinations", "egress: [{dscp: 1, classifier: {to: [{podSelector: {}}, {ipBlock: {cidr: 192.0.2.0/24}}]}}], " + onRail, 0, false, true},
-		{"PrimaryNetwork", "egress: [{dscp: 1}], " + onPods, 0, false, false},
+		{"Accepted", "egress: [{dscp: 1}], " + onRail, 0, true, false, false},
+		{"Accepted", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects - 1, true, false, false},
+		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkTopology, name: pods}, {kind: NetworkTopology, name: rail}]", 0, true, false, false},
+		{"TooManyObjects", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects, false, false, false},
+		{"Invalid", "egress: [{dscp: 64}], " + onRail, 0, false, false, false},
+		{"NoTopology", "egress: [{dscp: 1}]", 0, false, false, false},
+		{"TooManyDestinations", "egress: [{dscp: 1, classifier: {to: [{podSelector: {}}, {ipBlock: {cidr: 192.0.2.0/24}}]}}], " + onRail, 0, false, true, false},
+		{"PrimaryNetwork", "egress: [{dscp: 1}], " + onPods, 0, false, false, false},
+		{"Accepted", "egress: [{dscp: 1}], " + onRail, 0, true, false, true},
+		{"Accepted", "egress: [{dscp: 1}]", 0, true, false, true},
+		{"Accepted", "egress: [{dscp: 1}]", qos.MaxObjects - 1, true, false, true},
+		{"Accepted", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: DefaultNetwork}]", 0, true, false, true},
+		{"Accepted", "egress: [{dscp: 1}], " + onPods, 0, true, false, true},
+		{"Accepted", "egress: [{dscp: 1, classifier: {to: [{podSelector: {}}, {ipBlock: {cidr: 192.0.2.0/24}}]}}]", 0, true, false, true},
+		{"TooManyObjects", "egress: [{dscp: 1}]", qos.MaxObjects, false, false, true},
+		{"Invalid", "egress: [{dscp: 64}]", 0, false, false, true},
+		{"NoTopology", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: PrimaryUserDefinedNetworks, primaryUserDefinedNetworkSelector: {}}]", 0, false, false, true},
 	} {
-		t.Run(fmt.Sprint(tt.reason, " ", tt.before), func(t *testing.T) {
+		t.Run(fmt.Sprint(tt.reason, " ", tt.before, " ", tt.podNetwork), func(t *testing.T) {
 			f, n := crowded(t, 1)
 			f.Contracts = contracts
+			if tt.podNetwork {
+				f.PodTopology = func(string) (*v1alpha1.NetworkTopology, bool) { return &topologies[1], true }
+			}
 			share := &qos.Share{}
 			var last *unstructured.Unstructured
 			for i := range tt.before + 1 {
@@ -67,13 +82,13 @@ func TestConditionsAreTrue(t *testing.T) {
 				if tt.over {
 					n.write(o.UID, &destinations{of: o.Generation, tooMany: true})
 				}
-				if p, _ := qos.Read(last); p.Err == nil && p.SelectsTopologies() {
+				if p, _ := qos.Read(last); p.Err == nil && p.Selects(tt.podNetwork) {
 					share.Put(p)
 				}
 			}
 			p, _ := qos.Read(last)
-			outcome, without := controller.QoSWithout(p, true)
-			for _, o := range controller.QoSConditions(share.Policies(), func(*qos.Policy) bool { return tt.over }, topologies, nil) {
+			outcome, without := controller.QoSWithout(p, true, tt.podNetwork)
+			for _, o := range controller.QoSConditions(share.Policies(), func(*qos.Policy) bool { return tt.over }, topologies, tt.podNetwork, nil) {
 				if o.Policy.Key == p.Key {
 					outcome, without = o, false
 				}
@@ -94,6 +109,16 @@ func TestConditionsAreTrue(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if tt.podNetwork { // of a pod without a claim
+				own, err := f.OfPodNetwork(&reconcile.Sandbox{
+					ID: reconcile.IDOfPrimary("c", "eth0", "pods"), Pod: &reconcile.Pod{Namespace: "ns", Name: "p-0", UID: "u"},
+					Topology: &topology.Topology{Name: "pods", Steps: []topology.Step{{Name: "d", Type: "dummy"}}},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				out.Filters = append(out.Filters, own.Filters...)
+			}
 			var rules []string
 			for _, o := range out.Filters {
 				rules = append(rules, o.Rule)
@@ -110,6 +135,9 @@ func TestConditionsAreTrue(t *testing.T) {
 			}
 			planned := false
 			for i := range topologies {
+				if topologies[i].Spec.Role == v1alpha1.Primary && !tt.podNetwork {
+					continue // no agent makes it
+				}
 				topologies[i].TypeMeta = metav1.TypeMeta{APIVersion: "networking.dra.io/v1alpha1", Kind: v1alpha1.Kind}
 				content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&topologies[i])
 				if err != nil {

@@ -61,6 +61,9 @@ type Options struct {
 	// Topologies are those of the claims as they are in the cluster: nil for one that does not exist. Pods
 	// keep what the last labels of a topology mean.
 	Topologies table.Rows[string, *v1alpha1.NetworkTopology]
+	// PodTopology returns the topology of role primary of a name as it is in the cluster, nil if there is none. It says that agents
+	// make the primary network of pods; nil if they do not. Claims then has these networks, too: see PodNetwork.
+	PodTopology func(name string) (o *v1alpha1.NetworkTopology, known bool)
 	// WokenBy: claims were added, attached, released or removed, or the labels of the Node may have changed.
 	WokenBy  []table.Source
 	Reporter Reporter
@@ -190,6 +193,9 @@ func (f *Follower) off() (off, known bool) {
 // readTopology takes what is known of a topology, if anything. The caller holds mu.
 func (f *Follower) readTopology(name string) {
 	o, known := f.Topologies.Get(name)
+	if !known && f.PodTopology != nil {
+		o, known = f.PodTopology(name)
+	}
 	n := f.topologies[name]
 	first := n == nil
 	switch {
@@ -216,6 +222,16 @@ func (f *Follower) readTopology(name string) {
 // NotReady if that may change. It has the namespace followed for a while, also if no claim
 // of it is recorded yet.
 func (f *Follower) Known(namespace string, pod claims.Pod) error {
+	return f.follows(namespace, pod, f.selected)
+}
+
+// KnownOnPrimary is Known for the primary network of a pod, on which no pod is a destination.
+func (f *Follower) KnownOnPrimary(namespace string, pod claims.Pod) error {
+	return f.follows(namespace, pod, func(string, claims.Pod) error { return nil })
+}
+
+// follows is Known, with more to ask when the pod and the objects are known.
+func (f *Follower) follows(namespace string, pod claims.Pod, more func(namespace string, pod claims.Pod) error) error {
 	if off, _ := f.off(); f.Client == nil || off {
 		return nil
 	}
@@ -223,7 +239,7 @@ func (f *Follower) Known(namespace string, pod claims.Pod) error {
 	defer f.mu.Unlock()
 	err := f.known(namespace, pod)
 	if err == nil {
-		err = f.selected(namespace, pod)
+		err = more(namespace, pod)
 	}
 	if err != nil {
 		n := f.namespaces[namespace]
@@ -297,6 +313,9 @@ func (f *Follower) members(rules []qos.Rule) (map[qos.SetID][]netip.Addr, error)
 // settled reports whether the destinations of all rules of a claim are known, or cannot be enforced.
 // The caller holds mu.
 func (f *Follower) settled(c *claims.Claim) bool {
+	if isPodNetwork(c) {
+		return true
+	}
 	for _, rules := range f.compiler.Rules(keyOf(c)) {
 		if _, err := f.members(rules); fault.Of(err) == fault.NotReady {
 			return false
@@ -319,13 +338,18 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
 		if f.claims[c.UID] == nil {
 			f.claims[c.UID] = new(*c) // until they are listed the next time
 		}
+		if isPodNetwork(c) {
+			f.readTopology(t.Object.Name) // a claim has recorded its labels
+		}
 		f.place(c)
 		for i, of := range f.compiler.Rules(keyOf(c)) {
 			if c.Topologies[i].Object.Name == t.Object.Name {
 				rules = of
 			}
 		}
-		sets, err = f.members(rules)
+		if !isPodNetwork(c) {
+			sets, err = f.members(rules)
+		}
 	}
 	f.mu.Unlock()
 	if err != nil || len(rules) == 0 {
@@ -363,7 +387,15 @@ func (f *Follower) place(c *claims.Claim) {
 	for i := range c.Topologies {
 		o := &c.Topologies[i].Object
 		labels := qos.TopologyLabels(&o.ObjectMeta)
-		if n := f.topologies[o.Name]; n != nil && n.uid == o.UID {
+		n := f.topologies[o.Name]
+		if isPodNetwork(c) {
+			if n != nil {
+				labels = n.labels
+			}
+			pod.Attachments = append(pod.Attachments, qos.Attachment{Network: qos.PodNetwork(o.Name, labels)})
+			continue
+		}
+		if n != nil && n.uid == o.UID {
 			labels = n.labels
 		}
 		pod.Attachments = append(pod.Attachments, qos.Attachment{Network: qos.Network{
@@ -577,8 +609,10 @@ func (f *Follower) finish(c *claims.Claim, changed bool, err error) {
 		f.Log.Debug("filters not updated", "claim", c.Namespace+"/"+c.Name, "error", err)
 	case err != nil && said != before:
 		f.Log.Warn("filters not updated", "claim", c.Namespace+"/"+c.Name, "pod", c.Pod.Name, "kind", fault.Of(err), "error", err)
-		f.Reporter.FilterFailed(*c, err)
-	case err == nil && (changed || before != ""):
+		if !isPodNetwork(c) {
+			f.Reporter.FilterFailed(*c, err)
+		}
+	case err == nil && (changed || before != "") && !isPodNetwork(c):
 		f.Reporter.Filtered(*c)
 	}
 }

@@ -92,8 +92,10 @@ func objectOf(u *unstructured.Unstructured) *object {
 	return out
 }
 
-// enforceable reports whether the object is one of those of which the oldest are enforced.
-func (o *object) enforceable() bool { return o.policy.Err == nil && o.policy.SelectsTopologies() }
+// enforceable reports whether an object is one of those of which the oldest are enforced.
+func (f *Follower) enforceable(o *object) bool {
+	return o.policy.Err == nil && o.policy.Selects(f.PodTopology != nil)
+}
 
 // source lists and watches the objects of a namespace. It lists them in pages, so that there
 // are never more in memory than a qos.Share and a page.
@@ -131,7 +133,7 @@ func (s source) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runt
 		out.Continue = page.GetContinue()
 		for i := range page.Items {
 			o := objectOf(&page.Items[i])
-			if !o.enforceable() {
+			if !s.f.enforceable(o) {
 				o.warn(s.f.Log)
 				continue
 			}
@@ -225,7 +227,7 @@ func (n *namespace) put(o *object) {
 	if n.f.namespaces[n.name] != n {
 		return // it is no longer followed
 	}
-	if !o.enforceable() {
+	if !n.f.enforceable(o) {
 		o.warn(n.f.Log)
 		n.remove(o.Name)
 		return

@@ -1,6 +1,7 @@
 package filters
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"maps"
@@ -20,6 +21,14 @@ import (
 type podLabels struct {
 	uid    types.UID
 	labels map[string]string
+}
+
+// annotationMirror is what the API server's object of a static pod has: the UID by which the kubelet and the runtime know the pod.
+const annotationMirror = "kubernetes.io/config.mirror"
+
+// uidOf is the UID of a pod for its container runtime.
+func uidOf(o *metav1.PartialObjectMetadata) types.UID {
+	return cmp.Or(types.UID(o.Annotations[annotationMirror]), o.UID)
 }
 
 var podResource = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
@@ -57,7 +66,7 @@ func (f *Follower) podStore() *watchstore.Store[types.NamespacedName, *metav1.Pa
 			return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 		},
 		Put: func(key types.NamespacedName, o *metav1.PartialObjectMetadata) error {
-			f.putPod(key, podLabels{o.UID, o.Labels})
+			f.putPod(key, podLabels{uidOf(o), o.Labels})
 			return nil
 		},
 		Remove: func(key types.NamespacedName) {

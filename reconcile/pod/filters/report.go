@@ -64,7 +64,7 @@ func (f *Follower) report() any {
 			state.tc, state.ovn = ops.Backends(stepsOf(&e.Topologies[at]), e.Topologies[at].Given, f.Contracts)
 			for _, p := range policies {
 				state := state
-				state.pf = strings.HasPrefix(onPF[e.SandboxID("", &e.Topologies[at])], p.Key.String()+"[")
+				state.pf = strings.HasPrefix(onPF[sandboxOf(&e.Claim, "", &e.Topologies[at])], p.Key.String()+"[")
 				if why := f.missing(e, &e.Topologies[at], p); why != "" {
 					state.inPlace, state.problem = false, cmp.Or(state.problem, why)
 				}
@@ -93,7 +93,7 @@ func (f *Follower) missing(e *claims.Entry, t *claims.Topology, p *qos.Policy) s
 	if f.Missing == nil || in < 0 {
 		return ""
 	}
-	return f.Missing.why(e.SandboxID(e.In[in].ID, t), p)
+	return f.Missing.why(sandboxOf(&e.Claim, e.In[in].ID, t), p)
 }
 
 // rulesOnPF returns the rules whose limits physical functions enforce for running claims, by topology of a
@@ -112,8 +112,8 @@ func (f *Follower) rulesOnPF(entries []claims.Entry) map[reconcile.SandboxID]str
 				c, _ := f.Contracts.Contract(s.Type)
 				return ops.SetsRates(c)
 			}) {
-				if rule := f.RuleOnPF(e.SandboxID(e.In[in].ID, t)); rule != "" {
-					out[e.SandboxID("", t)] = rule
+				if rule := f.RuleOnPF(sandboxOf(&e.Claim, e.In[in].ID, t)); rule != "" {
+					out[sandboxOf(&e.Claim, "", t)] = rule
 				}
 			}
 		}

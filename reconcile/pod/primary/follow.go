@@ -140,6 +140,17 @@ func (f *Follower) Selected() (selected, known bool) {
 	return f.decision.Object != nil, f.decided
 }
 
+// Topology returns the topology that is the network of new pods if it has this name, nil if it has another or there is none;
+// known is false until the first decision.
+func (f *Follower) Topology(name string) (o *v1alpha1.NetworkTopology, known bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o = f.decision.Object; o == nil || o.Name != name {
+		o = nil
+	}
+	return o, f.decided
+}
+
 // UsesPodCIDRs reports whether new pods are given addresses of the node's pod CIDRs; not known
 // while a topology was chosen and cannot be used.
 func (f *Follower) UsesPodCIDRs() (uses, known bool) {

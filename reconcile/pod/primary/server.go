@@ -25,6 +25,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
@@ -72,6 +73,12 @@ type Options struct {
 	Vet func(ctx context.Context, t *topology.Topology) (notes []string, err error)
 	// Network returns what new pods are given, or why the node has no network for them.
 	Network func() (Network, error)
+	// Known returns an error while it is not known which NetworkQoS objects cover a pod, of kind NotReady if that may
+	// change, and Rules what they say of its network. Without them nothing is marked or limited.
+	Known func(namespace string, pod claims.Pod) error
+	Rules func(sb *reconcile.Sandbox) (ops.Enforced, error)
+	// Ended is called when a pod has no network any more. May be nil.
+	Ended func()
 	// Socket is the path at which the plugin finds the agent.
 	Socket string
 	// NetnsDir is where the runtime keeps the namespaces of its pods, and HostNetns that of the
@@ -139,6 +146,15 @@ func New(o Options) *Server {
 	}
 	if o.Yield == nil {
 		o.Yield = func() func() { return func() {} }
+	}
+	if o.Known == nil {
+		o.Known = func(string, claims.Pod) error { return nil }
+	}
+	if o.Rules == nil {
+		o.Rules = func(*reconcile.Sandbox) (ops.Enforced, error) { return ops.Enforced{}, nil }
+	}
+	if o.Ended == nil {
+		o.Ended = func() {}
 	}
 	if o.Alive == nil {
 		o.Alive = func(time.Duration) {}
@@ -286,6 +302,11 @@ func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, 
 		return nil, fault.New(fault.NotReady, fmt.Errorf("an earlier call for the container has not ended: %w", err))
 	}
 	defer unlock()
+	if r.Command == cnisocket.Add { // before it takes a slot, which others need
+		if err := s.await(ctx, podOf(r.Args)); err != nil {
+			return nil, err
+		}
+	}
 	slots := s.slots
 	if r.Command == cnisocket.Del {
 		slots = s.ends
@@ -349,11 +370,16 @@ func (s *Server) add(ctx context.Context, r cnisocket.Request, ports []any) (jso
 		return nil, err
 	}
 	first := sb == nil
-	if first {
+	if !first {
+		sb.Pod = podOf(r.Args).recorded() // an earlier version has not recorded it
+	} else {
 		if sb, err = s.decide(ctx, r, path, ports); err != nil {
 			// What was given, and is not used, is given back by the runtime's DEL or by Run.
 			return nil, err
 		}
+	}
+	if sb.Filters, sb.LogicalRules, err = s.rules(sb); err != nil {
+		return nil, err
 	}
 	s.saw(owner)
 	report, err := s.apply(ctx, *sb)
@@ -441,7 +467,7 @@ func (s *Server) decide(ctx context.Context, r cnisocket.Request, path string, p
 	if err != nil {
 		return nil, fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q: %w", t.Name, err))
 	}
-	sb := &reconcile.Sandbox{ID: reconcile.IDOfPrimary(r.Container, r.IfName, t.Name), Netns: path, Topology: t, Given: ops.Givens{}}
+	sb := &reconcile.Sandbox{ID: reconcile.IDOfPrimary(r.Container, r.IfName, t.Name), Netns: path, Topology: t, Given: ops.Givens{}, Pod: pod.recorded()}
 	if len(wants) == 0 {
 		return sb, nil
 	}
@@ -507,6 +533,9 @@ func (s *Server) end(ctx context.Context, owner string, giveBack func(k8stypes.U
 		// addresses without a record.
 		s.Log.Warn("failed to return addresses; retrying", "owner", owner, "error", err)
 	}
+	if len(ids) > 0 {
+		s.Ended()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.seen, owner)
@@ -542,6 +571,14 @@ func podOf(args string) (p podArgs) {
 		}
 	}
 	return p
+}
+
+// recorded is the pod as its sandbox has it, nil if the call is for no pod of a cluster.
+func (p podArgs) recorded() *reconcile.Pod {
+	if p.Namespace == "" || p.Name == "" || p.UID == "" {
+		return nil
+	}
+	return &reconcile.Pod{Namespace: p.Namespace, Name: p.Name, UID: p.UID}
 }
 
 // cniError is an error as CNI has them.
