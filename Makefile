@@ -102,7 +102,7 @@ test: ## unit and test-kernel, side by side
 .PHONY: test-all
 # The nodes of test-cluster are virtual machines too, so that lane runs after test-kernel.
 test-all: ## every test in its long form, lint, verify and fuzz: hours (LANES='unit lint')
-	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- test-cluster 'unit lint verify test-reports test-ovn fuzz')
+	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- test-cluster 'unit lint verify test-reports test-examples test-ovn fuzz')
 
 .PHONY: compile
 # Two lanes that start together would both compile their common packages. Nothing is
@@ -175,6 +175,14 @@ test-reports: ## cases from public bug reports, by the command line in a virtual
 	$(MAKE) build
 	begin 'cases from bug reports'
 	integration/vm --nics quad --cpus 1 --timeout 3600 -- integration/reports/run $(BIN)/plumbline '$(RUN)' </dev/null
+	end
+
+.PHONY: test-examples
+test-examples: ## the examples of docs/examples, applied on SR-IOV functions in a virtual machine (RUN='bond|vlan')
+	@. .ci/lib
+	$(MAKE) build
+	begin 'examples'
+	integration/vm --nics quad --cpus 1 --timeout 3600 -- integration/examples/run $(BIN)/plumbline '$(RUN)' </dev/null
 	end
 
 .PHONY: test-imports
