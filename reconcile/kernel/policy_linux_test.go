@@ -67,8 +67,8 @@ func TestUnreachable(t *testing.T) {
 	same(t, start, b.observe())
 }
 
-// TestNeighbors: the same, and a link loses the entries that the model predicts.
-func TestNeighbors(t *testing.T) {
+// TestNeighborEntries: the same, and a link loses the entries that the model predicts.
+func TestNeighborEntries(t *testing.T) {
 	b := routed(t)
 	all := []netstate.Neighbor{
 		{Link: "d0", Address: "192.0.2.9", MAC: new("02:00:00:00:00:09")},
