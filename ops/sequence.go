@@ -312,8 +312,9 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 	have, exists := q.now.Link(o.Name)
 	creates := o.LinkKind != "" && o.LinkKind != "device"
 	if up := full.Up; up != nil && *up {
-		_, port := q.p.bondOf(o.Name) // the bond sets it up
-		if !port && (o.Up != nil || creates && !exists) {
+		bond, port := q.p.bondOf(o.Name)
+		joins := port && (have.Master == nil || *have.Master != bond) // which sets it up
+		if !joins && (o.Up != nil || creates && !exists) {
 			q.hold(w.step, netstate.Link{Name: o.Name, Up: up})
 		}
 		o.Up, full.Up = nil, nil

@@ -99,6 +99,8 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "promiscuous", disturb: `$ip link set data0 promisc off`, drift: "tune ~link data0.promisc"},
 			{name: "all multicast", disturb: `$ip link set data0 allmulticast off`, drift: "tune ~link data0.allMulti"},
 			{name: "port out", disturb: `$ip link set b0 nomaster`, drift: "bond ~link b0.master"},
+			{name: "port down", disturb: `$ip link set b0 down`, drift: "b ~link b0.up"},
+			{name: "primary port down", disturb: `$ip link set a0 down`, drift: "a ~link a0.up"},
 			{name: "primary port out", disturb: `$ip link set a0 nomaster`, drift: "bond ~link a0.master, bond ~link bond0.bond.primary"},
 			{name: "port in another bond", disturb: `$ip link add bond9 type bond && $ip link set b0 nomaster && $ip link set b0 down && $ip link set b0 master bond9`, drift: "bond ~link b0.master", remaining: "bond9"},
 			{name: "out of the VRF", disturb: `$ip link set mgmt0 nomaster`, drift: "blue ~link mgmt0.master"},
