@@ -38,10 +38,10 @@ func (p *Planner) RDMA(id string, wanted *bool) error {
 		return err
 	}
 	d.RDMA = slices.DeleteFunc(slices.Clone(d.RDMA), func(r netstate.RDMADevice) bool { return r.Software }) // these end with the move
-	why := cannotGiveRDMA(d, "set rdma: false")
+	given, why := usableRDMA(d, "set rdma: false")
 	switch {
 	case why == nil:
-		p.ProduceDevices(rdmaOf(d, d.RDMA[0].Name))
+		p.ProduceDevices(rdmaResult(d, given))
 	case wanted != nil:
 		return why
 	case len(d.RDMA) > 0:
@@ -50,7 +50,8 @@ func (p *Planner) RDMA(id string, wanted *bool) error {
 	return nil
 }
 
-// RDMADevice is RDMA for a step that is there for nothing else. Name chooses one of several RDMA devices of the device.
+// RDMADevice is RDMA for a step that is there for nothing else. Name chooses one of several RDMA devices of the device;
+// without a name it is the first that has device nodes.
 func (p *Planner) RDMADevice(id, name string) error {
 	d, ok, err := Lookup(p, netstate.Device{ID: id})
 	switch {
@@ -59,47 +60,54 @@ func (p *Planner) RDMADevice(id, name string) error {
 	case !ok:
 		return fault.New(fault.Gone, fmt.Errorf("device %q does not exist", id))
 	}
-	if err := cannotGiveRDMA(d, "remove the step"); err != nil {
+	given, err := usableRDMA(d, "remove the step")
+	if err != nil {
 		return err
 	}
-	if name == "" {
-		name = d.RDMA[0].Name
-	}
-	if p.req.imagined == nil && !slices.ContainsFunc(d.RDMA, func(r netstate.RDMADevice) bool { return r.Name == name }) {
+	named := slices.IndexFunc(d.RDMA, func(r netstate.RDMADevice) bool { return r.Name == name })
+	switch {
+	case name == "":
+	case p.req.imagined != nil: // a node may have one of that name
+		given.Name = name
+	case named < 0:
 		var have []string
 		for _, r := range d.RDMA {
 			have = append(have, r.Name)
 		}
 		return Invalid("rdmaDevice", "%q is no RDMA device of device %q, which has %s: name one of them, or remove the key", name, id, strings.Join(have, ", "))
+	case len(d.RDMA[named].Nodes) == 0:
+		return noRDMANodes(d, name, "remove the key rdmaDevice")
+	default:
+		given = d.RDMA[named]
 	}
-	p.ProduceDevices(rdmaOf(d, name))
+	p.ProduceDevices(rdmaResult(d, given))
 	return nil
 }
 
-// cannotGiveRDMA returns why containers cannot use the RDMA device of a device, nil if they can. Without is what to do to go
-// without one.
-func cannotGiveRDMA(d netstate.Device, without string) error {
+// usableRDMA returns the first RDMA device of a device that containers can use, or why there is none. Without is what to do
+// to go without one.
+func usableRDMA(d netstate.Device, without string) (netstate.RDMADevice, error) {
+	first := slices.IndexFunc(d.RDMA, func(r netstate.RDMADevice) bool { return len(r.Nodes) > 0 })
 	switch {
 	case len(d.RDMA) == 0:
-		return fault.New(fault.Unsupported, fmt.Errorf("device %q has no RDMA device: load the RDMA driver of the card on the node (such as mlx5_ib or irdma), choose a device with the attribute rdma, or %s", d.ID, without))
+		return netstate.RDMADevice{}, fault.New(fault.Unsupported, fmt.Errorf("device %q has no RDMA device: load the RDMA driver of the card on the node (such as mlx5_ib or irdma), choose a device with the attribute rdma, or %s", d.ID, without))
 	case d.RDMAExclusive:
-		return fault.New(fault.Unsupported, fmt.Errorf("RDMA devices of the node belong to one network namespace each (\"rdma system show\" says exclusive), and plumbline does not move them: run \"rdma system set netns shared\" before the first network namespace is made, or %s", without))
-	case !slices.ContainsFunc(d.RDMA, func(r netstate.RDMADevice) bool { return len(r.Nodes) > 0 }):
-		return fault.New(fault.Unsupported, fmt.Errorf("RDMA device %q of device %q has no device nodes: load the kernel modules ib_uverbs and rdma_ucm on the node, or %s", d.RDMA[0].Name, d.ID, without))
+		return netstate.RDMADevice{}, fault.New(fault.Unsupported, fmt.Errorf("RDMA devices of the node belong to one network namespace each (\"rdma system show\" says exclusive), and plumbline does not move them: run \"rdma system set netns shared\" before the first network namespace is made, or %s", without))
+	case first < 0:
+		return netstate.RDMADevice{}, noRDMANodes(d, d.RDMA[0].Name, without)
 	}
-	return nil
+	return d.RDMA[first], nil
 }
 
-// rdmaOf returns an RDMA device of a device as a result.
-func rdmaOf(d netstate.Device, name string) topology.Devices {
-	out := topology.Devices{RDMADevice: name}
+func noRDMANodes(d netstate.Device, name, without string) error {
+	return fault.New(fault.Unsupported, fmt.Errorf("RDMA device %q of device %q has no device nodes: load the kernel modules ib_uverbs and rdma_ucm on the node, or %s", name, d.ID, without))
+}
+
+// rdmaResult returns an RDMA device of a device as a result.
+func rdmaResult(d netstate.Device, r netstate.RDMADevice) topology.Devices {
+	out := topology.Devices{RDMADevice: r.Name, DeviceNodes: slices.Clone(r.Nodes)}
 	if d.HasPCIAddress() {
 		out.PCIAddress = d.ID
-	}
-	for _, r := range d.RDMA {
-		if r.Name == name {
-			out.DeviceNodes = slices.Clone(r.Nodes)
-		}
 	}
 	return out
 }

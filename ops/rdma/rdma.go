@@ -29,7 +29,7 @@ The node has to share RDMA devices between network namespaces, as is the kernel'
     cel: device.attributes["dra.networking"].rdma
 `,
 	Params: ops.Join(ops.DeviceParams(), []contract.Param{
-		{Name: "rdmaDevice", Type: contract.String, AtCreation: true, Description: "name of the RDMA device, for a device with several; default: the first by name"},
+		{Name: "rdmaDevice", Type: contract.String, AtCreation: true, Description: "name of the RDMA device, for a device with several; default: the first by name that has device nodes"},
 	}, ops.LogParams()),
 	Input: contract.Input{Device: true},
 	Output: contract.Output{Devices: append([]contract.Param{

@@ -1,0 +1,59 @@
+package all_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// TestRDMAResult checks which RDMA device of a function a step of type rdma gives: the named one, otherwise the first that
+// has device nodes. A device without them is of no use to a container.
+func TestRDMAResult(t *testing.T) {
+	const function = "0000:03:00.2"
+	nodes := func(n string) []string { return []string{"/dev/infiniband/uverbs" + n, "/dev/infiniband/rdma_cm"} }
+	bare := netstate.RDMADevice{Name: "mlx5_2"}
+	third := netstate.RDMADevice{Name: "mlx5_3", Nodes: nodes("3")}
+	fourth := netstate.RDMADevice{Name: "mlx5_4", Nodes: nodes("4")}
+	for name, tt := range map[string]struct {
+		have   []netstate.RDMADevice
+		config string
+		want   topology.Devices
+		err    string
+	}{
+		"first":                       {[]netstate.RDMADevice{third, fourth}, "", topology.Devices{RDMADevice: "mlx5_3", DeviceNodes: nodes("3")}, ""},
+		"first with device nodes":     {[]netstate.RDMADevice{bare, third, fourth}, "", topology.Devices{RDMADevice: "mlx5_3", DeviceNodes: nodes("3")}, ""},
+		"named":                       {[]netstate.RDMADevice{bare, third, fourth}, ", config: {rdmaDevice: mlx5_4}", topology.Devices{RDMADevice: "mlx5_4", DeviceNodes: nodes("4")}, ""},
+		"named, without device nodes": {[]netstate.RDMADevice{bare, third}, ", config: {rdmaDevice: mlx5_2}", topology.Devices{}, `RDMA device "mlx5_2" of device "0000:03:00.2" has no device nodes`},
+		"none with device nodes":      {[]netstate.RDMADevice{bare}, "", topology.Devices{}, `RDMA device "mlx5_2" of device "0000:03:00.2" has no device nodes`},
+		"named, unknown":              {[]netstate.RDMADevice{third}, ", config: {rdmaDevice: mlx5_9}", topology.Devices{}, `rdmaDevice: "mlx5_9" is no RDMA device of device "0000:03:00.2", which has mlx5_3`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg, top := vetted(t, "    - {name: ib, type: rdma"+tt.config+"}\n")
+			host := netstate.HostName("enp3s0f0v0")
+			p, err := reg.Plan(t.Context(), ops.Request{
+				Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"ib": {Device: function}},
+				Have: netstate.NewSnapshot(
+					netstate.Device{ID: function, At: &host, Up: new(true), RDMA: tt.have},
+					netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(true), Master: new("")},
+				),
+			})
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("got error %v, want %q", err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			tt.want.PCIAddress = function
+			if got := p.Results[0].Result.Devices; got == nil || !reflect.DeepEqual(*got, tt.want) {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
