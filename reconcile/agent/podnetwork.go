@@ -46,7 +46,7 @@ func newCNIServer(
 	return primary.New(primary.Options{
 		Engine: e, Addresses: a, Contracts: c.Registry, Vet: c.Registry.Vet, Network: pods.Network,
 		Socket: c.PodNetwork.Socket, NetnsDir: c.PodNetwork.NetnsDir, HostNetns: base.Host.NetnsID(), BootID: base.Host.BootID(),
-		Known: rules.KnownOnPrimary, Rules: rules.OfPodNetwork, Ended: rules.PodNetworksChanged,
+		Known: rules.KnownOnPrimary, Rules: rules.OfPodNetwork, Changed: rules.PodNetworksChanged,
 		Damaged: base.Damaged, Yield: urgent.to.Begin, Log: c.Log, Now: c.Now,
 		Alive: func(within time.Duration) { g.alive.Alive(partCNI, within) },
 	})

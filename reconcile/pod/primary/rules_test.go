@@ -20,7 +20,7 @@ import (
 // rules, that a change reaches it, that it keeps what it has while that is not known, and that a call for no pod has none.
 func TestRules(t *testing.T) {
 	s := newServer(t)
-	var asked, ended atomic.Int32
+	var asked, changes atomic.Int32
 	mark := "10"
 	var failed error
 	s.Known = func(namespace string, pod claims.Pod) error {
@@ -38,7 +38,7 @@ func TestRules(t *testing.T) {
 		}
 		return ops.Enforced{Filters: []netstate.Filter{{Rule: mark}}}, failed
 	}
-	s.Ended = func() { ended.Add(1) }
+	s.Changed = func() { changes.Add(1) }
 	add := func(container, args string) string {
 		reply := s.Do(t.Context(), cnisocket.Request{
 			Command: cnisocket.Add, Container: container, IfName: "eth0", Netns: filepath.Join(s.NetnsDir, container), Config: json.RawMessage(`{"name": "plumbline"}`), Args: args,
@@ -60,7 +60,7 @@ func TestRules(t *testing.T) {
 		}
 		return strings.Join(out, " ")
 	}
-	if err := add("c", "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;K8S_POD_UID=u"); err != "" || has() != "10" || asked.Load() != 3 {
+	if err := add("c", "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p;K8S_POD_UID=u"); err != "" || has() != "10" || asked.Load() != 3 || changes.Load() != 1 {
 		t.Fatalf("ADD: %s: rules %q, asked %d times", err, has(), asked.Load())
 	}
 	if changed, err := s.Refilter(t.Context(), owner); changed || err != nil {
@@ -81,8 +81,9 @@ func TestRules(t *testing.T) {
 	if err := add("by-hand", ""); err != "" {
 		t.Errorf("ADD for no pod: %s", err)
 	}
-	if err := s.call(cnisocket.Del, "c", ""); err != "" || has() != "" || ended.Load() != 1 {
-		t.Errorf("DEL: %s: rules %q, ended %d", err, has(), ended.Load())
+	changes.Store(0)
+	if err := s.call(cnisocket.Del, "c", ""); err != "" || has() != "" || changes.Load() != 1 {
+		t.Errorf("DEL: %s: rules %q, %d changes", err, has(), changes.Load())
 	}
 	if changed, err := s.Refilter(t.Context(), owner); changed || err != nil {
 		t.Errorf("after DEL: %t, %v", changed, err)

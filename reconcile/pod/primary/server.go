@@ -77,8 +77,8 @@ type Options struct {
 	// change, and Rules what they say of its network. Without them nothing is marked or limited.
 	Known func(namespace string, pod claims.Pod) error
 	Rules func(sb *reconcile.Sandbox) (ops.Enforced, error)
-	// Ended is called when a pod has no network any more. May be nil.
-	Ended func()
+	// Changed is called when a pod has a network, or none any more. May be nil.
+	Changed func()
 	// Socket is the path at which the plugin finds the agent.
 	Socket string
 	// NetnsDir is where the runtime keeps the namespaces of its pods, and HostNetns that of the
@@ -153,8 +153,8 @@ func New(o Options) *Server {
 	if o.Rules == nil {
 		o.Rules = func(*reconcile.Sandbox) (ops.Enforced, error) { return ops.Enforced{}, nil }
 	}
-	if o.Ended == nil {
-		o.Ended = func() {}
+	if o.Changed == nil {
+		o.Changed = func() {}
 	}
 	if o.Alive == nil {
 		o.Alive = func(time.Duration) {}
@@ -390,6 +390,7 @@ func (s *Server) add(ctx context.Context, r cnisocket.Request, ports []any) (jso
 		}
 		return nil, errors.Join(err, s.end(context.WithoutCancel(ctx), owner, giveBack))
 	}
+	s.Changed()
 	results := make([]topology.Result, len(report.Results))
 	for i, step := range report.Results {
 		results[i] = step.Result
@@ -534,7 +535,7 @@ func (s *Server) end(ctx context.Context, owner string, giveBack func(k8stypes.U
 		s.Log.Warn("failed to return addresses; retrying", "owner", owner, "error", err)
 	}
 	if len(ids) > 0 {
-		s.Ended()
+		s.Changed()
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
