@@ -26,43 +26,11 @@ func (c *Cluster) controlPlane(ctx context.Context) error {
 		return err
 	}
 
-	client, peer := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("http://127.0.0.1:%d", ports[1])
-	c.etcd = client
-	if err := os.RemoveAll(c.ca.path("etcd")); err != nil {
-		return err
-	}
-	etcd, err := c.run("etcd",
-		"--name=bench", "--data-dir="+c.ca.path("etcd"),
-		"--listen-client-urls="+client, "--advertise-client-urls="+client,
-		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=bench="+peer,
-		// Nobody will want this data after a crash of the host.
-		"--unsafe-no-fsync", "--log-level=warn",
-		// A request fails after twice the timeout of an election, and five seconds: a host may
-		// pause for longer than that by default.
-		"--heartbeat-interval=500", "--election-timeout=5000")
+	etcd, err := c.startEtcd(ports[0], ports[1])
 	if err != nil {
 		return err
 	}
-	apiserver, err := c.run("kube-apiserver", append([]string{
-		"--etcd-servers=" + client,
-		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.port),
-		"--advertise-address=" + hostInNode, "--endpoint-reconciler-type=none",
-		"--service-cluster-ip-range=" + serviceRange,
-		"--tls-cert-file=" + c.ca.path("apiserver.crt"), "--tls-private-key-file=" + c.ca.path("apiserver.key"),
-		"--client-ca-file=" + c.ca.path("ca.crt"),
-		"--kubelet-client-certificate=" + c.ca.path("apiserver-kubelet.crt"),
-		"--kubelet-client-key=" + c.ca.path("apiserver-kubelet.key"),
-		"--kubelet-preferred-address-types=InternalIP",
-		"--service-account-issuer=" + issuer,
-		"--service-account-key-file=" + c.ca.path("tokens.pub"),
-		"--service-account-signing-key-file=" + c.ca.path("tokens.key"),
-		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
-		"--allow-privileged=true",
-		// Webhook services are reached at their endpoints, through the door to the nodes.
-		"--enable-aggregator-routing=true",
-		"--egress-selector-config-file=" + c.ca.path("egress.yaml"),
-		"--shutdown-delay-duration=0s", "--profiling=false",
-	}, c.options.APIServer...)...)
+	apiserver, err := c.startAPIServer()
 	if err != nil {
 		return err
 	}
@@ -105,6 +73,47 @@ func (c *Cluster) controlPlane(ctx context.Context) error {
 		_, err := api.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
 		return err
 	}, etcd, apiserver, controllers, scheduler)
+}
+
+// startEtcd starts an etcd that has no data.
+func (c *Cluster) startEtcd(clientPort, peerPort int) (*process, error) {
+	client, peer := fmt.Sprintf("http://127.0.0.1:%d", clientPort), fmt.Sprintf("http://127.0.0.1:%d", peerPort)
+	c.etcd = client
+	if err := os.RemoveAll(c.ca.path("etcd")); err != nil {
+		return nil, err
+	}
+	return c.run("etcd",
+		"--name=bench", "--data-dir="+c.ca.path("etcd"),
+		"--listen-client-urls="+client, "--advertise-client-urls="+client,
+		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=bench="+peer,
+		// Nobody will want this data after a crash of the host.
+		"--unsafe-no-fsync", "--log-level=warn",
+		// A request fails after twice the timeout of an election, and five seconds: a host may
+		// pause for longer than that by default.
+		"--heartbeat-interval=500", "--election-timeout=5000")
+}
+
+func (c *Cluster) startAPIServer() (*process, error) {
+	return c.run("kube-apiserver", append([]string{
+		"--etcd-servers=" + c.etcd,
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.port),
+		"--advertise-address=" + hostInNode, "--endpoint-reconciler-type=none",
+		"--service-cluster-ip-range=" + serviceRange,
+		"--tls-cert-file=" + c.ca.path("apiserver.crt"), "--tls-private-key-file=" + c.ca.path("apiserver.key"),
+		"--client-ca-file=" + c.ca.path("ca.crt"),
+		"--kubelet-client-certificate=" + c.ca.path("apiserver-kubelet.crt"),
+		"--kubelet-client-key=" + c.ca.path("apiserver-kubelet.key"),
+		"--kubelet-preferred-address-types=InternalIP",
+		"--service-account-issuer=" + issuer,
+		"--service-account-key-file=" + c.ca.path("tokens.pub"),
+		"--service-account-signing-key-file=" + c.ca.path("tokens.key"),
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--allow-privileged=true",
+		// Webhook services are reached at their endpoints, through the door to the nodes.
+		"--enable-aggregator-routing=true",
+		"--egress-selector-config-file=" + c.ca.path("egress.yaml"),
+		"--shutdown-delay-duration=0s", "--profiling=false",
+	}, c.options.APIServer...)...)
 }
 
 // credentials writes everybody's certificates, keys and kubeconfigs.

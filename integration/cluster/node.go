@@ -155,10 +155,36 @@ func (n *Node) hasPod(ip net.IP) bool {
 
 // furnish fills the node's folder.
 func (n *Node) furnish(ctx context.Context) error {
+	programs, err := n.programs(ctx)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(n.dir, 0o755); err != nil {
+		return err
+	}
+	if err := n.credentials(); err != nil {
+		return err
+	}
+	if err := n.configure(); err != nil {
+		return err
+	}
+	if err := pack(filepath.Join(n.dir, "programs.tar"), programs); err != nil {
+		return err
+	}
+	disk, err := os.Create(filepath.Join(n.dir, "disk"))
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	return disk.Truncate(diskBytes)
+}
+
+// programs returns the files of what runs on the node.
+func (n *Node) programs(ctx context.Context) ([]string, error) {
 	c := n.cluster
 	tools, err := c.tools(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	programs := []string{
 		filepath.Join(c.programs, "kubelet"),
@@ -170,34 +196,41 @@ func (n *Node) furnish(ctx context.Context) error {
 	case "2.4":
 		containerd, err := containerdBuild.ensure(ctx, c.places, c.options.Log)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, program := range containerdBuild.programs {
 			programs = append(programs, filepath.Join(containerd, program))
 		}
 	default:
-		return fmt.Errorf("containerd is \"1.7\" or \"2.4\", not %q", n.options.Containerd)
+		return nil, fmt.Errorf("containerd is \"1.7\" or \"2.4\", not %q", n.options.Containerd)
 	}
-	if err := os.Mkdir(n.dir, 0o755); err != nil {
-		return err
-	}
-	certificate, key, err := c.ca.client("system:node:"+n.Name, "system:nodes")
-	if err != nil {
-		return err
-	}
+	return programs, nil
+}
+
+// credentials writes the kubeconfigs of the kubelet and of kube-proxy.
+func (n *Node) credentials() error {
+	c := n.cluster
 	// As the node sees this host.
 	server := "https://" + net.JoinHostPort(hostInNode, strconv.Itoa(c.port))
-	who := &clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}
-	if _, err := c.kubeconfigAt(n.Name+"/kubelet", server, who); err != nil {
-		return err
+	for name, subject := range map[string][]string{
+		"kubelet":    {"system:node:" + n.Name, "system:nodes"},
+		"kube-proxy": {"system:kube-proxy"},
+	} {
+		certificate, key, err := c.ca.client(subject[0], subject[1:]...)
+		if err != nil {
+			return err
+		}
+		who := &clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}
+		if _, err := c.kubeconfigAt(n.Name+"/"+name, server, who); err != nil {
+			return err
+		}
 	}
-	if certificate, key, err = c.ca.client("system:kube-proxy"); err != nil {
-		return err
-	}
-	who = &clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}
-	if _, err := c.kubeconfigAt(n.Name+"/kube-proxy", server, who); err != nil {
-		return err
-	}
+	return nil
+}
+
+// configure writes the node's settings, the configs of its programs, and the script that starts them.
+func (n *Node) configure() error {
+	c := n.cluster
 	network := "bench"
 	if n.options.NoCNI {
 		network = "none"
@@ -231,18 +264,7 @@ func (n *Node) furnish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(n.script(), script, 0o755); err != nil {
-		return err
-	}
-	if err := pack(filepath.Join(n.dir, "programs.tar"), programs); err != nil {
-		return err
-	}
-	disk, err := os.Create(filepath.Join(n.dir, "disk"))
-	if err != nil {
-		return err
-	}
-	defer disk.Close()
-	return disk.Truncate(diskBytes)
+	return os.WriteFile(n.script(), script, 0o755)
 }
 
 func (n *Node) podNetwork() string {

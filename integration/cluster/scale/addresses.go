@@ -375,15 +375,7 @@ func (b *bench) addresses(ctx context.Context, size addressSize) (_ *addressResu
 	if err != nil {
 		return nil, err
 	}
-	g, within := errgroup.WithContext(ctx)
-	g.SetLimit(32)
-	for i := range size.nodes {
-		g.Go(func() error {
-			return b.client.Create(within, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: population.NodeName(i)}})
-		})
-	}
-	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: scalePool}, Spec: v1alpha1.AddressPoolSpec{Subnets: []v1alpha1.AddressSubnet{{Prefix: size.prefix().String()}}}}
-	if err := errors.Join(g.Wait(), b.client.Create(ctx, pool)); err != nil {
+	if err := b.populate(ctx, size); err != nil {
 		return nil, err
 	}
 	p, err := startController(ctx, b.Cluster, program, "--lease-grace", grace.String())
@@ -409,31 +401,13 @@ func (b *bench) addresses(ctx context.Context, size addressSize) (_ *addressResu
 	}
 	r.startRequests = float64(a.requests.Load()) / float64(size.nodes)
 
-	requests, writes := a.requests.Load(), a.writes.Load()
-	began = time.Now()
-	if r.all, err = a.each(ctx, a.nodes, size.pods); err != nil {
+	if err := a.allocate(ctx, size, r); err != nil {
 		return nil, err
 	}
-	r.allTook = time.Since(began)
-	if err := a.quiet(ctx); err != nil {
-		return nil, err
-	}
-	count := float64(size.nodes * size.pods)
-	r.requests, r.writes = float64(a.requests.Load()-requests)/count, float64(a.writes.Load()-writes)/count
 	r.heap = max(0, heap()-before) * 1024 / float64(size.nodes)
-
-	requests = a.requests.Load()
-	for _, n := range a.nodes {
-		took, err := n.allocate(ctx)
-		if err != nil {
-			return nil, err
-		}
-		r.one = append(r.one, took)
-	}
-	if err := a.quiet(ctx); err != nil {
+	if err := a.allocateOne(ctx, size, r); err != nil {
 		return nil, err
 	}
-	r.oneRequests = float64(a.requests.Load()-requests) / float64(size.nodes)
 
 	if err := b.join(ctx, a, size, r); err != nil {
 		return nil, err
@@ -443,7 +417,64 @@ func (b *bench) addresses(ctx context.Context, size addressSize) (_ *addressResu
 		return nil, err
 	}
 
-	// A tenth of the nodes is lost, with all of their leases.
+	if err := b.lose(ctx, a, p, size, r); err != nil {
+		return nil, err
+	}
+	if r.controller, err = p.used(); err != nil {
+		return nil, err
+	}
+	return r, different(a.nodes)
+}
+
+// populate creates the nodes and the pool.
+func (b *bench) populate(ctx context.Context, size addressSize) error {
+	g, within := errgroup.WithContext(ctx)
+	g.SetLimit(32)
+	for i := range size.nodes {
+		g.Go(func() error {
+			return b.client.Create(within, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: population.NodeName(i)}})
+		})
+	}
+	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: scalePool}, Spec: v1alpha1.AddressPoolSpec{Subnets: []v1alpha1.AddressSubnet{{Prefix: size.prefix().String()}}}}
+	return errors.Join(g.Wait(), b.client.Create(ctx, pool))
+}
+
+// allocate has all nodes allocate all of their addresses at once.
+func (a *addressAgents) allocate(ctx context.Context, size addressSize, r *addressResults) error {
+	requests, writes := a.requests.Load(), a.writes.Load()
+	began := time.Now()
+	var err error
+	if r.all, err = a.each(ctx, a.nodes, size.pods); err != nil {
+		return err
+	}
+	r.allTook = time.Since(began)
+	if err := a.quiet(ctx); err != nil {
+		return err
+	}
+	count := float64(size.nodes * size.pods)
+	r.requests, r.writes = float64(a.requests.Load()-requests)/count, float64(a.writes.Load()-writes)/count
+	return nil
+}
+
+// allocateOne has one node after the other allocate one address more.
+func (a *addressAgents) allocateOne(ctx context.Context, size addressSize, r *addressResults) error {
+	requests := a.requests.Load()
+	for _, n := range a.nodes {
+		took, err := n.allocate(ctx)
+		if err != nil {
+			return err
+		}
+		r.one = append(r.one, took)
+	}
+	if err := a.quiet(ctx); err != nil {
+		return err
+	}
+	r.oneRequests = float64(a.requests.Load()-requests) / float64(size.nodes)
+	return nil
+}
+
+// lose loses a tenth of the nodes, with all of their leases.
+func (b *bench) lose(ctx context.Context, a *addressAgents, p *controllerProcess, size addressSize, r *addressResults) error {
 	gone := map[string]bool{}
 	lost := a.nodes[:size.nodes/10]
 	stopAll(lost)
@@ -451,17 +482,18 @@ func (b *bench) addresses(ctx context.Context, size addressSize) (_ *addressResu
 		gone[n.name] = true
 	}
 	of := func(node string) bool { return gone[node] }
+	var err error
 	if r.lost, err = b.leases(ctx, of); err != nil {
-		return nil, err
+		return err
 	}
 	asked, _, err := p.requests(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	began = time.Now()
+	began := time.Now()
 	for name := range gone {
 		if err := b.client.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if err := b.wait(ctx, func(ctx context.Context) error {
@@ -470,18 +502,15 @@ func (b *bench) addresses(ctx context.Context, size addressSize) (_ *addressResu
 		}
 		return nil
 	}); err != nil {
-		return nil, err
+		return err
 	}
 	r.lostTook = time.Since(began)
 	now, _, err := p.requests(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r.lostRequests = (now - asked) / float64(r.lost)
-	if r.controller, err = p.used(); err != nil {
-		return nil, err
-	}
-	return r, different(a.nodes)
+	return nil
 }
 
 // away takes the API server from all agents for a time. Without it a node has what it has leased before.
