@@ -70,7 +70,7 @@ Two agents may run at the same time during an update.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&g.graph, "graph", false, "print the parts of an agent, in the order in which they are built, with what each reads and writes, and exit")
+	f.BoolVar(&g.graph, "graph", false, "print the parts of the agent in the order of their construction, with the tables that each part reads and writes, and exit")
 	f.StringVar(&g.NodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node; default: NODE_NAME")
 	f.StringVar(&g.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the service account of the pod")
 	f.StringVar(&g.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "`socket` of the container runtime's Node Resource Interface")

@@ -102,7 +102,7 @@ func (c checkInstall) refuses(ctx context.Context, client dynamic.Interface) err
 	_, err := client.Resource(topologies).Create(ctx, invalid, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	switch {
 	case err == nil:
-		return errors.New("webhook: an invalid topology was accepted: no webhook was asked")
+		return errors.New("webhook: the API server accepted an invalid topology and did not ask the webhook: check the ValidatingWebhookConfiguration, and the log of the controller")
 	case !strings.Contains(err.Error(), "no-such-type") || apierrors.IsInternalError(err):
 		return fmt.Errorf("webhook: %w", err)
 	}

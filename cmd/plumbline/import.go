@@ -73,7 +73,7 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "default", "`namespace` of objects that name none")
 	cmd.Flags().StringVar(&o.ResourcePrefix, "resource-prefix", "openshift.io", "`prefix` of the resource names of the SR-IOV operator, as in its RESOURCE_PREFIX")
 	cmd.Flags().BoolVar(&o.Pods, "pods", false, "convert the networks of pods, Deployments and other workloads, too")
-	cmd.Flags().BoolVar(&o.Moved, "moved", false, "no pod has an address of the pools any more: exclude none")
+	cmd.Flags().BoolVar(&o.Moved, "moved", false, "all pods have left the converted pools: do not exclude addresses that are still recorded as allocated")
 	return cmd
 }
 

@@ -54,7 +54,7 @@ A packet is ADDRESS:PORT/PROTOCOL, of tcp, udp or sctp, or an ADDRESS alone, for
 	}
 	netnsFlag(explain, &netns, "the `namespace` of the pod")
 	explain.Flags().StringVar(&to, "to", "", "the `packet`, such as 10.0.0.5:443/tcp")
-	explain.Flags().BoolVar(&fragment, "fragment", false, "the packet is a fragment, which has no port for filters")
+	explain.Flags().BoolVar(&fragment, "fragment", false, "the packet is a fragment without ports: filters that match ports do not match it")
 	for _, name := range []string{"netns", "to"} {
 		_ = explain.MarkFlagRequired(name) // there is such a flag
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"debug/buildinfo"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -38,7 +39,7 @@ func (r release) describeModules(ctx context.Context) error {
 	}
 	bill := newBill(r.version)
 	var all strings.Builder
-	fmt.Fprintf(&all, "What plumbline %s is made of, with the licences of each part.\n", r.version)
+	fmt.Fprintf(&all, "Modules that are linked into plumbline %s, with their licences.\n", r.version)
 	for _, name := range slices.Sorted(maps.Keys(modules)) {
 		texts := texts[name]
 		kinds, err := kindsOf(texts)
@@ -185,11 +186,11 @@ func kindsOf(texts map[string]string) ([]string, error) {
 			}
 		}
 		if !known {
-			return nil, fmt.Errorf("%s: not one of the licences that are known: read it, and add its words to kinds", file)
+			return nil, fmt.Errorf("%s: the licence is unknown: read it, and add its words to kinds in integration/release/modules.go", file)
 		}
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("has no licence")
+		return nil, errors.New("no licence was found in the module: do not link it")
 	}
 	return slices.Sorted(maps.Keys(found)), nil
 }

@@ -44,11 +44,11 @@ var versionForm = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)
 func (r release) build(ctx context.Context) error {
 	switch {
 	case r.version == "":
-		return errors.New("this commit has no tag: say VERSION=v0.1.0")
+		return errors.New("the commit has no tag: tag it, or set the version, such as VERSION=v0.1.0")
 	case !versionForm.MatchString(r.version):
-		return fmt.Errorf("version %q: want one such as v0.1.0 or v0.2.0-rc.1", r.version)
+		return fmt.Errorf("version %q is not a semantic version with a leading v: use one such as v0.1.0 or v0.2.0-rc.1", r.version)
 	case r.revision == "" || r.registry == "" || r.helm == "":
-		return errors.New("want -revision, -registry and -helm")
+		return errors.New("a flag is missing: set -revision, -registry and -helm")
 	}
 	_, err := name.NewTag(r.image()+":"+r.version, name.StrictValidation)
 	if err == nil && strings.Contains(r.registry, "://") {
