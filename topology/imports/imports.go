@@ -91,16 +91,27 @@ var definitions = map[string]kind{
 	"NetworkAttachmentDefinition": {"k8s.cni.cncf.io", false, (*converter).definition},
 }
 
+// passes are all kinds, in the order in which they are converted. No two have a kind of the same name.
+var passes = []map[string]kind{facts, kinds, definitions}
+
 // Kinds returns the kinds that can be converted, sorted.
 func Kinds() []string {
-	return slices.Sorted(maps.Keys(mergedKinds()))
+	var all []string
+	for _, of := range passes {
+		all = slices.AppendSeq(all, maps.Keys(of))
+	}
+	slices.Sort(all)
+	return all
 }
 
-func mergedKinds() map[string]kind {
-	all := maps.Clone(facts)
-	maps.Copy(all, kinds)
-	maps.Copy(all, definitions)
-	return all
+// kindOf returns the kind of this name.
+func kindOf(name string) (kind, bool) {
+	for _, of := range passes {
+		if k, ok := of[name]; ok {
+			return k, true
+		}
+	}
+	return kind{}, false
 }
 
 // Convert converts objects, as they are in JSON. The error is that of a context that has ended.
@@ -110,7 +121,7 @@ func Convert(ctx context.Context, objects []map[string]any, o Options) (Result, 
 		c.read(object)
 	}
 	slices.SortStableFunc(c.sources, byID)
-	for _, pass := range []map[string]kind{facts, kinds, definitions} {
+	for _, pass := range passes {
 		for _, s := range c.sources {
 			if k, ok := pass[s.kind]; ok && !s.failed() {
 				k.convert(c, s)
@@ -149,7 +160,7 @@ func (c *converter) read(object map[string]any) {
 	s.group, _, _ = strings.Cut(version, "/")
 	status, _ := r.take("status")
 	s.state, _ = status.(map[string]any)
-	k, known := mergedKinds()[name]
+	k, known := kindOf(name)
 	switch {
 	case k.global:
 		s.namespace = ""
