@@ -102,7 +102,7 @@ test: ## unit and test-kernel, side by side
 .PHONY: test-all
 # The nodes of test-cluster are virtual machines too, so that lane runs after test-kernel.
 test-all: ## every test in its long form, lint, verify and fuzz: hours (LANES='unit lint')
-	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- test-cluster 'unit lint verify test-reports test-examples test-ovn fuzz')
+	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- test-cluster 'unit lint verify test-reports test-examples test-imports test-ovn fuzz')
 
 .PHONY: compile
 # Two lanes that start together would both compile their common packages. Nothing is
