@@ -200,6 +200,17 @@ func (a *answers) message(b []byte) error {
 	return nil
 }
 
+// refused is an error number with the message that the kernel adds to it (extended ACK). The message is part of the
+// type because some refusals differ in nothing else.
+type refused struct {
+	errno   unix.Errno
+	message string
+}
+
+func (e *refused) Error() string { return e.errno.Error() + ": " + e.message }
+
+func (e *refused) Unwrap() error { return e.errno }
+
 // refusal reads the error number that ends an exchange, nil for 0, and the kernel's
 // message (NLMSGERR_ATTR_MSG), which follows the request if that is sent back.
 func refusal(typ, flags uint16, b []byte) error {
@@ -221,7 +232,7 @@ func refusal(typ, flags uint16, b []byte) error {
 	}
 	for typ, v := range attributes(b) {
 		if typ == nl.NLMSGERR_ATTR_MSG {
-			return fmt.Errorf("%w: %s", err, text(v))
+			return &refused{unix.Errno(errno), text(v)}
 		}
 	}
 	return err

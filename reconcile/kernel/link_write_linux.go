@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -448,7 +447,8 @@ func (s *Sandbox) explainKind(ctx context.Context, l netstate.Link, err error) e
 // unknownKind reports whether the kernel has no links of a kind, and could load no
 // module for them (rtnl_newlink in net/core/rtnetlink.c).
 func unknownKind(err error) bool {
-	return errors.Is(err, unix.EOPNOTSUPP) && strings.Contains(err.Error(), "Unknown device type")
+	e, ok := errors.AsType[*refused](err)
+	return ok && e.errno == unix.EOPNOTSUPP && e.message == "Unknown device type"
 }
 
 // explainExists describes what exists if it is not the name of the new link.
