@@ -476,7 +476,7 @@ func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologi
 		case others:
 			c.Message += "; not on the primary network of pods, which is that of another CNI plugin"
 		case primary != "" && !podNetwork:
-			c.Message += fmt.Sprintf("; not on topology %q, the own network of pods (role: primary), which no agent makes", primary)
+			c.Message += fmt.Sprintf("; not on topology %q, the own network of pods (role: primary), which no agent makes: set podNetwork.enabled of the chart", primary)
 		case primary != "" && p.ToPods():
 			c.Message += fmt.Sprintf("; on topology %q, the own network of pods (role: primary), destinations that are pods match no address: write ipBlock", primary)
 		}
