@@ -205,8 +205,6 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		}
 		cfg.Addresses, cfg.Routes = append(cfg.Addresses, addresses...), append(cfg.Routes, routes...)
 	}
-	gateways := map[bool]string{} // by "is IPv6"
-	self := map[string]bool{}
 	for i, a := range cfg.Addresses {
 		switch {
 		case i >= leasedFrom:
@@ -221,14 +219,8 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		if err != nil {
 			return err
 		}
-		if pre, err := a.Prefix(); err == nil {
-			self[pre.Addr().String()] = true
-		}
-		v6 := strings.Contains(a.Address, ":")
-		if a.Gateway != "" && gateways[v6] == "" {
-			gateways[v6] = a.Gateway
-		}
 	}
+	self, gateways := ownAddresses(cfg.Addresses)
 	byFirst := map[bool]bool{} // families with routes that name no gateway
 	for i := range cfg.Routes {
 		r := &cfg.Routes[i]
@@ -255,6 +247,21 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		}
 	}
 	return p.policy(link, cfg)
+}
+
+// ownAddresses returns the set of the addresses, and the first gateway of each family, by "is IPv6".
+func ownAddresses(addresses []Address) (self map[string]bool, gateways map[bool]string) {
+	self, gateways = map[string]bool{}, map[bool]string{}
+	for _, a := range addresses {
+		if pre, err := a.Prefix(); err == nil {
+			self[pre.Addr().String()] = true
+		}
+		v6 := strings.Contains(a.Address, ":")
+		if a.Gateway != "" && gateways[v6] == "" {
+			gateways[v6] = a.Gateway
+		}
+	}
+	return self, gateways
 }
 
 // writtenAddress wants an address of the config, with its gateway.
