@@ -293,7 +293,7 @@ lint: lint-selftest ## golangci-lint, types on the other architecture, and shell
 	done
 	if need shellcheck shellcheck; then
 		begin 'shellcheck'
-		git grep -lE '^#!/bin/(ba)?sh' | xargs shellcheck .ci/lib
+		git grep -lE '^#!/bin/(ba)?sh' | xargs shellcheck .ci/lib integration/probes
 		end
 	fi
 
