@@ -11,14 +11,16 @@ import (
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/imports"
+	"github.com/plumbline/plumbline/topology/imports/cluster"
 )
 
 func (a *app) importing() *cobra.Command {
 	var files fileList
 	var format string
+	from := clusterFlags{}
 	o := imports.Options{}
 	cmd := &cobra.Command{
-		Use:   "import -f FILE",
+		Use:   "import (-f FILE | --from-cluster)",
 		Short: "Convert networks of Multus and other projects",
 		Long: `Prints the NetworkTopologies, AddressPools and DeviceExposurePolicies that do what the
 objects of other projects do, in YAML, and validates them. Objects of these kinds are
@@ -30,6 +32,11 @@ A file may have several documents, and lists as kubectl get -o yaml prints them;
 repeated. What refers to each other, such as a SriovNetwork and the SriovNetworkNodePolicies
 of its resource, is converted together. Needs neither root nor a cluster.
 
+With --from-cluster the objects are read from the API server, and nothing is written. The user of the
+kubeconfig needs the right "list" on each of these kinds that the cluster serves; where one is missing, nothing is
+converted. Claims and DeviceClasses of other drivers than DRANET are not read. With -n, networks and pods of
+one namespace are read, and what networks refer to in all namespaces.
+
 With --pods, pods and workloads with the annotation k8s.v1.cni.cncf.io/networks are converted, too: their interfaces
 keep their names, networks that build on others of a pod, such as a bond, become one topology with them, and a
 comment at the end has the patch of each.
@@ -40,23 +47,21 @@ object and the path of the key. An object with an error is not converted.
 Exit status: 0 everything was converted; 1 an object was not.`,
 		Example: `  plumbline import -f network.yaml | kubectl apply -f -
   kubectl get net-attach-def -A -o yaml | plumbline import -f -
-  kubectl get net-attach-def,deploy,sts -n shop -o yaml | plumbline import --pods -f -`,
-		Args: noArgs,
+  kubectl get net-attach-def,deploy,sts -n shop -o yaml | plumbline import --pods -f -
+  plumbline import --from-cluster --pods -n shop`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			return errors.Join(noArgs(cmd, args), from.check(cmd, len(files)))
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Pods && format == formatJSON {
 				return fmt.Errorf("--output: %s has no comments, which patches are: leave out --pods", formatJSON)
 			}
-			var objects []map[string]any
-			for _, file := range files {
-				data, name, err := a.read(file)
-				if err != nil {
-					return err
-				}
-				found, err := topology.Documents(data)
-				if err != nil {
-					return fmt.Errorf("%s: %w", name, err)
-				}
-				objects = append(objects, found...)
+			objects, err := a.toImport(files)
+			if from.on {
+				objects, err = a.ofCluster(cmd, from, o)
+			}
+			if err != nil {
+				return err
 			}
 			o.Set = a.registry
 			converted, err := imports.Convert(cmd.Context(), objects, o)
@@ -68,13 +73,81 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 	}
 	fileFlag(cmd, &files)
 	cmd.Flags().Lookup("filename").Usage = "`file` with objects to convert; - is standard input"
-	_ = cmd.MarkFlagRequired("filename")
 	outputFlag(cmd, &format, formatYAML, formatJSON)
-	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "default", "`namespace` of objects that name none")
+	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "default", "`namespace` of objects that name none; with --from-cluster the one that is read, by default all")
 	cmd.Flags().StringVar(&o.ResourcePrefix, "resource-prefix", "openshift.io", "`prefix` of the resource names of the SR-IOV operator, as in its RESOURCE_PREFIX")
 	cmd.Flags().BoolVar(&o.Pods, "pods", false, "convert the networks of pods, Deployments and other workloads, too")
 	cmd.Flags().BoolVar(&o.Moved, "moved", false, "all pods have left the converted pools: do not exclude addresses that are still recorded as allocated")
+	cmd.Flags().BoolVar(&from.on, "from-cluster", false, "read the objects from a cluster instead of files")
+	cmd.Flags().StringVar(&from.kubeconfig, "kubeconfig", "", "with --from-cluster: kubeconfig `file`; default: as kubectl")
+	cmd.Flags().StringVar(&from.context, "context", "", "with --from-cluster: `context` of the kubeconfig; default: its current one")
 	return cmd
+}
+
+// clusterFlags say which cluster is read.
+type clusterFlags struct {
+	on                  bool
+	kubeconfig, context string
+}
+
+// check refuses flags that exclude each other, and none of them.
+func (f *clusterFlags) check(cmd *cobra.Command, files int) error {
+	help := fmt.Sprintf(": see `%s --help`", cmd.CommandPath())
+	switch {
+	case f.on && files > 0:
+		return errors.New("--filename and --from-cluster exclude each other" + help)
+	case !f.on && files == 0:
+		return errors.New("--filename: is missing, and so is --from-cluster" + help)
+	case !f.on && f.kubeconfig+f.context != "":
+		return errors.New("--kubeconfig and --context are only for --from-cluster" + help)
+	}
+	return nil
+}
+
+// toImport reads the objects of files.
+func (a *app) toImport(files fileList) (objects []map[string]any, err error) {
+	for _, file := range files {
+		data, name, err := a.read(file)
+		if err != nil {
+			return nil, err
+		}
+		found, err := topology.Documents(data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		objects = append(objects, found...)
+	}
+	return objects, nil
+}
+
+// ofCluster reads the objects of a cluster, and says what was read: a kind that the cluster does not have may be missing
+// by mistake.
+func (a *app) ofCluster(cmd *cobra.Command, from clusterFlags, o imports.Options) ([]map[string]any, error) {
+	config, err := clusterConfig(from.kubeconfig, from.context)
+	if err != nil {
+		return nil, err
+	}
+	reader, err := cluster.New(config, cluster.Defaults)
+	if err != nil {
+		return nil, err
+	}
+	scope := cluster.Scope{Pods: o.Pods}
+	if cmd.Flags().Changed("namespace") {
+		scope.Namespace = o.Namespace
+	}
+	found, err := reader.Read(cmd.Context(), scope)
+	if err != nil {
+		return nil, err
+	}
+	stderr := printable{Writer: a.err}
+	fmt.Fprintf(stderr, "plumbline: note: read from the cluster: %s\n", strings.Join(found.Read, ", "))
+	if len(found.NotServed) > 0 {
+		fmt.Fprintf(stderr, "plumbline: note: the cluster does not have the kinds %s\n", strings.Join(found.NotServed, ", "))
+	}
+	if scope.Namespace != "" && o.Pods {
+		fmt.Fprintf(stderr, "plumbline: note: pods of other namespaces than %q were not read: an AddressPool does not exclude the addresses that their annotations name\n", scope.Namespace)
+	}
+	return found.Objects, nil
 }
 
 // printConverted prints the objects, the notes, and what was not converted.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/plumbline/plumbline/inventory/maintenance"
 )
@@ -42,14 +41,9 @@ DeviceTaintRules.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			rules := clientcmd.NewDefaultClientConfigLoadingRules()
-			rules.ExplicitPath = kubeconfig
-			config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
-			if clientcmd.IsEmptyConfig(err) {
-				return errors.New("--kubeconfig: names no cluster: name a kubeconfig file, or set the variable KUBECONFIG")
-			}
+			config, err := clusterConfig(kubeconfig, "")
 			if err != nil {
-				return fmt.Errorf("--kubeconfig: %w", err)
+				return err
 			}
 			kube, err := kubernetes.NewForConfig(config)
 			if err != nil {

@@ -50,6 +50,7 @@ type converter struct {
 	policies  []*nodePolicy
 	excluded  []allocated
 	pods      []*pod
+	owned     map[owner][]*source     // workloads that an object has made
 	resources map[string]bool         // extended resources of device plugins
 	classes   map[string][]expression // selectors of DeviceClasses
 	hosts     []string                // networks that hosts have, by HostInterfaces
@@ -116,10 +117,11 @@ func kindOf(name string) (kind, bool) {
 
 // Convert converts objects, as they are in JSON. The error is that of a context that has ended.
 func Convert(ctx context.Context, objects []map[string]any, o Options) (Result, error) {
-	c := &converter{Options: o, shares: map[string]map[string]bool{}, made: map[string]bool{}, divisions: map[string][]string{}, classes: map[string][]expression{}, resources: map[string]bool{}}
+	c := &converter{Options: o, shares: map[string]map[string]bool{}, made: map[string]bool{}, divisions: map[string][]string{}, classes: map[string][]expression{}, owned: map[owner][]*source{}, resources: map[string]bool{}}
 	for _, object := range objects {
 		c.read(object)
 	}
+	c.noteOwned()
 	slices.SortStableFunc(c.sources, byID)
 	for _, pass := range passes {
 		for _, s := range c.sources {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/excerpt"
 )
 
 // The annotations of Multus.
@@ -62,9 +63,8 @@ func (c *converter) workload(s *source) {
 	r := &record{of: s, at: at, left: maps.Clone(annotations)}
 	s.record.left, s.record.open = nil, nil
 	c.addressesOf(s, r)
-	if owners, _ := asObject(s.object["metadata"])["ownerReferences"].([]any); len(owners) > 0 {
-		owner := asObject(owners[0])
-		s.note("", "is not converted: it is made by the %v %q: convert that", owner["kind"], owner["name"])
+	if by := ownerOf(s.object); by != (owner{}) {
+		c.owned[by] = append(c.owned[by], s)
 		return
 	}
 	if text, _ := annotations[networksAnnotation].(string); strings.TrimSpace(text) == "" {
@@ -72,6 +72,18 @@ func (c *converter) workload(s *source) {
 	}
 	if p.networks = p.selections(r); !s.failed() {
 		c.pods = append(c.pods, p)
+	}
+}
+
+// noteOwned says of the pods that an object has made that it is converted instead, once for all of them.
+func (c *converter) noteOwned() {
+	for by, made := range c.owned {
+		more := ""
+		if len(made) > 1 {
+			more = fmt.Sprintf("; so are %d others of the input", len(made)-1)
+		}
+		slices.SortFunc(made, byID)
+		made[0].note("", "is not converted: it is made by the %s %q%s: convert that", excerpt.Of(by.kind, maxName), excerpt.Of(by.name, maxName), more)
 	}
 }
 
@@ -364,6 +376,7 @@ func (c *converter) allowPods() {
 
 // patches returns what the pods need.
 func (c *converter) patches(roots map[*network][]*topology.Step) (out []Patch) {
+	slices.SortStableFunc(c.pods, func(a, b *pod) int { return byID(a.from, b.from) })
 	for _, p := range c.pods {
 		if p.from.failed() {
 			continue
