@@ -24,7 +24,7 @@ var ErrTooManyFilters = errors.New("too many filters")
 // limited twice. They belong to the step that makes the link. Links of the host have none: what
 // other pods send passes them too.
 func (p *Planner) wantRules() error {
-	if len(p.req.Filters)+len(p.req.LogicalRules) == 0 {
+	if p.req.Rules.Empty() {
 		return nil
 	}
 	var links, bound []string
@@ -32,7 +32,7 @@ func (p *Planner) wantRules() error {
 		if st := p.steps[p.makers[link]]; st != nil && st.pending == "" && !st.prepared && p.sendsForPod(link) {
 			under, ok := p.logicalPortUnder(link)
 			switch {
-			case !ok || len(p.req.LogicalRules) == 0: // or the sandbox has only filters, of an earlier version
+			case !ok || len(p.req.Rules.Of(p.makers[under]).LogicalRules) == 0: // or the sandbox has only filters, of an earlier version
 				links = append(links, link)
 			case !slices.Contains(bound, under):
 				bound = append(bound, under)
@@ -42,16 +42,21 @@ func (p *Planner) wantRules() error {
 	if err := p.wantLogicalRules(bound); err != nil {
 		return err
 	}
-	if len(p.req.Filters) == 0 {
-		return nil
+	n := 0
+	for _, link := range links {
+		n += len(p.req.Rules.Of(p.makers[link]).Filters)
 	}
-	if n := len(p.req.Filters) * len(links); n > MaxFilters {
-		return fault.New(fault.Invalid, fmt.Errorf("%w: %d on each of %d interfaces, and a pod's network may have %d: use NetworkQoS objects with fewer exceptions, ports or destination pods", ErrTooManyFilters, len(p.req.Filters), len(links), MaxFilters))
+	if n > MaxFilters {
+		return fault.New(fault.Invalid, fmt.Errorf("%w: %d on %d interfaces together, and a pod's network may have %d: use NetworkQoS objects with fewer exceptions, ports or destination pods", ErrTooManyFilters, n, len(links), MaxFilters))
 	}
 	for _, link := range links {
+		filters := p.req.Rules.Of(p.makers[link]).Filters
+		if len(filters) == 0 {
+			continue
+		}
 		p.current = p.steps[p.makers[link]]
 		err := p.Want(netstate.Clsact{Link: link})
-		for _, f := range p.req.Filters {
+		for _, f := range filters {
 			if err != nil {
 				break
 			}

@@ -2,6 +2,8 @@ package ops
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
@@ -16,9 +18,38 @@ const MaxLogicalRules = 4096
 // interface has those of one.
 type Enforced struct {
 	// Filters are set on links, see Planner.wantRules.
-	Filters []netstate.Filter
+	Filters []netstate.Filter `json:"filters,omitempty"`
 	// LogicalRules are written for ports of OVN.
-	LogicalRules []netstate.LogicalRule
+	LogicalRules []netstate.LogicalRule `json:"logicalRules,omitempty"`
+	// Steps has the steps whose interfaces are on networks that other objects cover, with their rules instead.
+	Steps map[string]Enforced `json:"steps,omitempty"`
+}
+
+// Of returns the rules of what a step makes.
+func (e Enforced) Of(step string) Enforced {
+	if own, ok := e.Steps[step]; ok {
+		return own
+	}
+	return Enforced{Filters: e.Filters, LogicalRules: e.LogicalRules}
+}
+
+// Empty reports whether there are no rules.
+func (e Enforced) Empty() bool {
+	for _, own := range e.Steps {
+		if !own.Empty() {
+			return false
+		}
+	}
+	return len(e.Filters)+len(e.LogicalRules) == 0
+}
+
+// All returns the rules of all steps, those that several have once.
+func (e Enforced) All() (filters []netstate.Filter, logical []netstate.LogicalRule) {
+	filters, logical = slices.Clone(e.Filters), slices.Clone(e.LogicalRules)
+	for _, step := range slices.Sorted(maps.Keys(e.Steps)) {
+		filters, logical = append(filters, e.Steps[step].Filters...), append(logical, e.Steps[step].LogicalRules...)
+	}
+	return filters, logical
 }
 
 // Backends says which backends may enforce rules in the sandbox of a topology, so that rules are
@@ -70,12 +101,16 @@ const maxNested = 16
 // wantLogicalRules wants the rules of the sandbox for its ports of OVN. They belong to the step
 // that makes the port.
 func (p *Planner) wantLogicalRules(links []string) error {
-	if n := len(p.req.LogicalRules) * len(links); n > MaxLogicalRules {
-		return fault.New(fault.Invalid, fmt.Errorf("%w: %d rows on each of %d ports of OVN, and a pod's network may have %d: use fewer NetworkQoS objects", ErrTooManyFilters, len(p.req.LogicalRules), len(links), MaxLogicalRules))
+	n := 0
+	for _, link := range links {
+		n += len(p.req.Rules.Of(p.makers[link]).LogicalRules)
+	}
+	if n > MaxLogicalRules {
+		return fault.New(fault.Invalid, fmt.Errorf("%w: %d rows on %d ports of OVN together, and a pod's network may have %d: use fewer NetworkQoS objects", ErrTooManyFilters, n, len(links), MaxLogicalRules))
 	}
 	for _, link := range links {
 		p.current = p.steps[p.makers[link]]
-		for _, r := range p.req.LogicalRules {
+		for _, r := range p.req.Rules.Of(p.makers[link]).LogicalRules {
 			if err := p.Want(r.Of(p.logicalPorts[link], link)); err != nil {
 				return p.stepError(p.current.step.Name, err)
 			}

@@ -22,10 +22,8 @@ type Request struct {
 	Netns string
 	// Given holds what was decided for steps outside the topology.
 	Given Givens
-	// Filters are those of the pod's NetworkQoS, without links, and LogicalRules are for ports of
-	// OVN, without ports: see wantRules.
-	Filters      []netstate.Filter
-	LogicalRules []netstate.LogicalRule
+	// Rules are those of the pod's NetworkQoS: filters without links, and rows for ports of OVN without ports, see wantRules.
+	Rules Enforced
 	// RatesRefused are the virtual functions whose physical function refuses the rate of a rule, with
 	// the reason.
 	RatesRefused map[string]string
@@ -346,10 +344,14 @@ func (p *Planner) needFiltersOn(made, now string) {
 			wanted = append(wanted, f)
 		}
 	}
-	if len(wanted) == 1 && len(p.req.Filters) == 0 {
+	filters := p.req.Rules.Of(p.makers[made]).Filters
+	if _, made := p.makers[made]; !made { // who makes it is not known yet
+		filters, _ = p.req.Rules.All()
+	}
+	if len(wanted) == 1 && len(filters) == 0 {
 		return
 	}
-	for _, f := range p.req.Filters {
+	for _, f := range filters {
 		wanted = append(wanted, f)
 	}
 	for _, o := range wanted {

@@ -57,7 +57,7 @@ func SetsRates(c contract.Contract) bool {
 // this step, nil if tc does. The rate of a rule concerns one interface, so no other step may make
 // one that sends through the function. The config may have a rate, too.
 func (p *Planner) ruleForVF(id string, config *uint32) (*PFRule, error) {
-	rule, ok := RuleForPF(p.req.Filters)
+	rule, ok := RuleForPF(p.req.Rules.Of(p.StepName()).Filters)
 	if !ok || !p.sendsAlone(p.StepName()) {
 		return nil, nil
 	}

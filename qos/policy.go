@@ -17,7 +17,6 @@ import (
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/labelselector"
 	"github.com/plumbline/plumbline/topology/suggest"
-	topologyv1alpha1 "github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Bounds of an object. Those of priority, rules, codepoint, rate and networks are those of
@@ -503,6 +502,7 @@ func absorb(ports []Port) []Port {
 type networkTerm struct {
 	kind            NetworkKind
 	namespace, name string          // exactly this one, of a reference
+	of              string          // the namespace of the object, of a reference
 	namespaces      labels.Selector // nil: of any namespace, or of none
 	networks        labels.Selector // nil: of any labels
 	required        []required      // by networks
@@ -512,7 +512,7 @@ type networkTerm struct {
 // covers reports whether the term selects a network in a namespace with these labels.
 func (t networkTerm) covers(n Network, namespace labels.Set) bool {
 	if n.Kind == NetworkTopology && t.definition() != "" {
-		return n.Labels[topologyv1alpha1.AnnotationDefinition] == t.definition()
+		return Defined(n.Labels, t.definition())
 	}
 	return (t.kind == n.Kind || t.kind == DefaultNetwork && n.isOurDefault()) &&
 		(t.name == "" || t.name == n.Name && t.namespace == n.Namespace) &&
@@ -624,7 +624,7 @@ func (r *reader) network(path string, s *v1alpha1.NetworkSelector) (networkTerm,
 // reference reads a reference of the draft. One without a namespace means the object's own.
 func (r *reader) reference(path string, ref corev1.ObjectReference, namespace string) (networkTerm, bool) {
 	kinds := []string{string(NetworkAttachmentDefinition), string(UserDefinedNetwork), string(ClusterUserDefinedNetwork), string(NetworkTopology)}
-	t := networkTerm{kind: NetworkKind(ref.Kind), namespace: cmp.Or(ref.Namespace, namespace), name: ref.Name}
+	t := networkTerm{kind: NetworkKind(ref.Kind), namespace: cmp.Or(ref.Namespace, namespace), name: ref.Name, of: namespace}
 	switch {
 	case !slices.Contains(kinds, ref.Kind):
 		r.add("%s.kind: %q is not one of %s%s", path, ref.Kind, strings.Join(kinds, ", "), suggest.Hint(ref.Kind, kinds))

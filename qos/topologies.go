@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -44,12 +45,17 @@ func (p *Policy) Definitions() (names []string, alone bool) {
 }
 
 // definition is the NetworkAttachmentDefinition that the term refers to, "" if it does to none. Ovn-kubernetes makes one of the
-// name of a UserDefinedNetwork, in its namespace.
+// name of a UserDefinedNetwork, in its namespace, and of a ClusterUserDefinedNetwork one in each namespace that this selects:
+// of these, pods use that of their own.
 func (t networkTerm) definition() string {
-	if t.name == "" || t.kind != NetworkAttachmentDefinition && t.kind != UserDefinedNetwork {
-		return ""
+	switch {
+	case t.name == "":
+	case t.kind == NetworkAttachmentDefinition || t.kind == UserDefinedNetwork:
+		return t.namespace + "/" + t.name
+	case t.kind == ClusterUserDefinedNetwork:
+		return t.of + "/" + t.name
 	}
-	return t.namespace + "/" + t.name
+	return ""
 }
 
 // TopologyLabels are what policies select a topology by: its labels, and by its key the annotation that names a
@@ -59,11 +65,54 @@ func TopologyLabels(o *metav1.ObjectMeta) map[string]string {
 	if !ok {
 		return o.Labels
 	}
-	out := maps.Clone(o.Labels)
+	return withDefinition(o.Labels, definition)
+}
+
+func withDefinition(labels map[string]string, definition string) map[string]string {
+	out := maps.Clone(labels)
 	if out == nil {
 		out = map[string]string{}
 	}
 	out[topologyv1alpha1.AnnotationDefinition] = definition
+	return out
+}
+
+// between separates definitions: no name of an object contains it.
+const between = ","
+
+// WithDefinitions returns labels of a topology as a whole, of which some interfaces are on networks of these
+// NetworkAttachmentDefinitions: see TopologyLabels.
+func WithDefinitions(labels map[string]string, definitions map[string]string) map[string]string {
+	if len(definitions) == 0 {
+		return labels
+	}
+	all := slices.Collect(maps.Values(definitions))
+	if one := labels[topologyv1alpha1.AnnotationDefinition]; one != "" {
+		all = append(all, one)
+	}
+	slices.Sort(all)
+	return withDefinition(labels, strings.Join(slices.Compact(all), between))
+}
+
+// Defined reports whether a topology with these labels is, or one of its interfaces is on, the network of a NetworkAttachmentDefinition.
+func Defined(labels map[string]string, definition string) bool {
+	for is := range strings.SplitSeq(labels[topologyv1alpha1.AnnotationDefinition], between) {
+		if is == definition {
+			return true
+		}
+	}
+	return false
+}
+
+// TopologyAttachments are those of a pod with a topology of these labels: one of the interfaces that are on the topology's own network, and
+// one for each NetworkAttachmentDefinition whose network other interfaces are on, by step: see topology.Definitions. Interface is
+// that definition.
+func TopologyAttachments(name string, labels map[string]string, definitions map[string]string) []Attachment {
+	id := NetworkID{Kind: NetworkTopology, Name: name}
+	out := []Attachment{{Network: Network{NetworkID: id, Labels: labels}}}
+	for _, d := range slices.Compact(slices.Sorted(maps.Values(definitions))) {
+		out = append(out, Attachment{Network: Network{NetworkID: id, Labels: withDefinition(labels, d)}, Interface: d})
+	}
 	return out
 }
 
@@ -96,6 +145,25 @@ func (p *Policy) SelectsTopology(name string, of map[string]string) bool {
 	return p.mayCover(Network{NetworkID: NetworkID{Kind: NetworkTopology, Name: name}, Labels: of})
 }
 
+// ByLabels are the kinds of networks of ovn-kubernetes that a policy selects by their labels. Nobody but ovn-kubernetes knows these.
+func (p *Policy) ByLabels() (kinds []string) {
+	for _, t := range p.networks {
+		switch t.kind {
+		case NetworkAttachmentDefinition, UserDefinedNetwork, ClusterUserDefinedNetwork:
+			if kind := string(t.kind) + "s"; t.name == "" && !slices.Contains(kinds, kind) {
+				kinds = append(kinds, kind)
+			}
+		case DefaultNetwork, NetworkTopology:
+		}
+	}
+	return kinds
+}
+
+// OnlyOVNKubernetes says who enforces a policy on networks of these kinds that it selects by their labels.
+func OnlyOVNKubernetes(kinds []string) string {
+	return strings.Join(kinds, " and ") + " that are selected by their labels are known to ovn-kubernetes alone, which enforces objects there with its own CRD and controller; for plumbline name the network in netAttachRefs, or select topologies with networkSelectionType " + string(v1alpha1.NetworkTopologies)
+}
+
 // NoTopology is what becomes of a policy that selects no NetworkTopology where nothing but these
 // networks is enforced.
 const NoTopology = "it selects no NetworkTopology, and nothing else is enforced. The primary network of pods is that of the CNI plugin: ovn-kubernetes enforces objects there, with its own CRD and controller. For networks of claims add networkSelectors with networkSelectionType " + string(v1alpha1.NetworkTopologies)
@@ -105,9 +173,17 @@ const NoTopology = "it selects no NetworkTopology, and nothing else is enforced.
 func (p *Policy) Notes(ours, podNetwork bool) []string {
 	out := slices.Clone(p.Warnings)
 	if p.Err == nil && ours && !p.Selects(podNetwork) {
-		out = append(out, NoTopology)
+		out = append(out, p.WhyNone())
 	}
 	return out
+}
+
+// WhyNone says why a policy that selects no network which agents make is enforced by nobody here.
+func (p *Policy) WhyNone() string {
+	if kinds := p.ByLabels(); len(kinds) > 0 {
+		return OnlyOVNKubernetes(kinds)
+	}
+	return NoTopology
 }
 
 // Reason returns what is wrong with an object in one line, "" if nothing is.

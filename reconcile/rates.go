@@ -36,5 +36,5 @@ func (p *pass) newRules() bool {
 	if p.trigger != TriggerEnsure && p.trigger != TriggerPlan || p.record.RatesRefused == nil {
 		return false
 	}
-	return !Sandbox{Filters: p.record.Sandbox.Filters}.Equal(Sandbox{Filters: p.sandbox.Filters})
+	return !onlyRules(p.record.Sandbox.Rules()).Equal(onlyRules(p.sandbox.Rules()))
 }

@@ -23,6 +23,8 @@ type Sandbox struct {
 	// LogicalRules are these objects for interfaces on networks of OVN, whose database then
 	// has them instead. They have no port yet.
 	LogicalRules []netstate.LogicalRule `json:"logicalRules,omitempty"`
+	// StepRules are those of steps whose interfaces are on networks that other objects cover, instead.
+	StepRules map[string]ops.Enforced `json:"stepRules,omitempty"`
 	// Pod is whose own network the sandbox is. Nil for any other, and if an earlier version has recorded it.
 	Pod *Pod `json:"pod,omitempty"`
 	// Prepared is the sandbox with the steps that give device nodes, applied before this

@@ -29,6 +29,7 @@ import (
 
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/topology/admission"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/exposure"
 )
@@ -234,7 +235,7 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	if err := pools.Setup(mgr); err != nil {
 		return err
 	}
-	if err := c.serveNetworkQoS(log, mgr, claims); err != nil {
+	if err := c.serveNetworkQoS(log, mgr, claims, a.registry); err != nil {
 		return err
 	}
 	schemas := &controller.Schemas{Client: mgr.GetClient(), Recorder: recorder, BuiltIn: a.registry, Log: log}
@@ -273,7 +274,7 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 }
 
 // serveNetworkQoS adds what writes the conditions of NetworkQoS objects, if it is wanted.
-func (c *controllerCommand) serveNetworkQoS(log *slog.Logger, mgr manager.Manager, claims *controller.Claims) error {
+func (c *controllerCommand) serveNetworkQoS(log *slog.Logger, mgr manager.Manager, claims *controller.Claims, builtIn contract.Set) error {
 	if c.networkQoS == "" {
 		return nil
 	}
@@ -286,7 +287,7 @@ func (c *controllerCommand) serveNetworkQoS(log *slog.Logger, mgr manager.Manage
 		return fmt.Errorf("NetworkQoS: %w", err)
 	}
 	if err := mgr.Add(&controller.NetworkQoS{
-		Objects: objects, Metadata: metadatas, Claims: claims, Topologies: mgr.GetCache(), Ours: c.networkQoS == "all", PodNetwork: c.podNetwork, Log: log, Now: time.Now, Interval: min(c.interval, time.Second), Reported: c.interval,
+		Objects: objects, Metadata: metadatas, Claims: claims, Topologies: mgr.GetCache(), Contracts: builtIn, Ours: c.networkQoS == "all", PodNetwork: c.podNetwork, Log: log, Now: time.Now, Interval: min(c.interval, time.Second), Reported: c.interval,
 	}); err != nil {
 		return fmt.Errorf("NetworkQoS: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/plumbline/plumbline/qos/tc"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
 func (a *app) quality() *cobra.Command {
@@ -93,16 +94,13 @@ func (a *app) explain(netns string, packet qos.Packet) error {
 // explained says what the filters of a sandbox do with a packet, for each of its interfaces.
 func explained(rec *reconcile.Record, packet qos.Packet) ([]string, error) {
 	// The record's changes have the names that rules had when their filters were set.
-	names := make(map[netstate.Key]string, len(rec.Sandbox.Filters))
-	for _, f := range rec.Sandbox.Filters {
-		names[f.Key()] = f.Rule
-	}
+	given := ports.GivenFilters(rec)
 	byLink := map[string][]netstate.Filter{}
 	for _, c := range rec.History {
 		if f, ok := c.After.(netstate.Filter); ok {
-			of := f
-			of.Link = ""
-			f.Rule = cmp.Or(names[of.Key()], f.Rule)
+			if of := given(c.Step, &f); of != nil {
+				f.Rule = cmp.Or(of.Rule, f.Rule)
+			}
 			byLink[f.Link] = append(byLink[f.Link], f)
 		}
 	}
@@ -114,8 +112,9 @@ func explained(rec *reconcile.Record, packet qos.Packet) ([]string, error) {
 		}
 		out = append(out, fmt.Sprintf("%s: %s: %s", rec.Sandbox.ID, link, decision(filters, byLink[link], packet)))
 	}
+	_, logical := rec.Sandbox.Rules().All()
 	switch {
-	case len(rec.Sandbox.LogicalRules) > 0:
+	case len(logical) > 0:
 		out = append(out, fmt.Sprintf("%s: rules that OVN enforces are not evaluated", rec.Sandbox.ID))
 	case len(out) == 0:
 		out = append(out, fmt.Sprintf("%s: no rule covers it", rec.Sandbox.ID))

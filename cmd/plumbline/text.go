@@ -71,25 +71,34 @@ func (t text) header(sb reconcile.Sandbox) {
 		t.line("  step %q has device %s", step, devices[step])
 	}
 	t.given(sb.Given)
+	all := sb.Rules()
+	t.holding("what is sent", all.Of(""))
+	for _, step := range slices.Sorted(maps.Keys(all.Steps)) {
+		t.holding(fmt.Sprintf("what step %q sends", step), all.Steps[step])
+	}
+}
+
+// holding writes which rules hold for what interfaces send.
+func (t text) holding(what string, of ops.Enforced) {
 	var rules []string
-	deciding := slices.Clone(sb.Filters)
+	deciding := slices.Clone(of.Filters)
 	slices.SortStableFunc(deciding, func(a, b netstate.Filter) int { return cmp.Compare(a.Place, b.Place) })
 	for _, f := range deciding {
 		if f.Rule != "" && !slices.Contains(rules, f.Rule) {
 			rules = append(rules, f.Rule)
 		}
 	}
-	byOVN := slices.Clone(sb.LogicalRules)
+	byOVN := slices.Clone(of.LogicalRules)
 	slices.SortFunc(byOVN, func(a, b netstate.LogicalRule) int { return cmp.Compare(*b.Priority, *a.Priority) })
 	if len(rules) > 0 {
-		t.line("  what is sent is marked and limited by %s, the first that matches", strings.Join(rules, ", "))
+		t.line("  %s is marked and limited by %s, the first that matches", what, strings.Join(rules, ", "))
 	}
 	if len(byOVN) > 0 {
 		rules = nil
 		for _, r := range byOVN {
 			rules = append(rules, r.Rule)
 		}
-		t.line("  what is sent over networks of OVN is marked and limited there by %s, the first that matches", strings.Join(rules, ", "))
+		t.line("  %s over networks of OVN is marked and limited there by %s, the first that matches", what, strings.Join(rules, ", "))
 	}
 }
 

@@ -40,7 +40,7 @@ func TestFiltersOnInterfaces(t *testing.T) {
   - {name: child, type: macvlan, dependOn: [carrier], config: {name: m0}}
 `)
 	for name, filters := range map[string][]netstate.Filter{"none": nil, "two": {mark(20000, 1), mark(20002, 2)}} {
-		plan, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Filters: filters, Have: withoutIPv6(netstate.NewSnapshot())})
+		plan, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Enforced{Filters: filters}, Have: withoutIPv6(netstate.NewSnapshot())})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +83,7 @@ func TestFiltersAreReplaced(t *testing.T) {
 	chained.Chain = 20000
 	now := []netstate.Filter{chained, mark(20000, 1), mark(20002, 2), mark(20004, 3), mark(20006, 4)}
 	next := []netstate.Filter{mark(20002, 7), mark(28080, 5), mark(28090, 6)}
-	request := ops.Request{Topology: steps(t, "\n  - {name: a, type: dummy, config: {name: a0}}\n"), Netns: "/run/netns/pod", Filters: now, Have: withoutIPv6(netstate.NewSnapshot())}
+	request := ops.Request{Topology: steps(t, "\n  - {name: a, type: dummy, config: {name: a0}}\n"), Netns: "/run/netns/pod", Rules: ops.Enforced{Filters: now}, Have: withoutIPv6(netstate.NewSnapshot())}
 	plan, err := reg.Plan(t.Context(), request)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestFiltersAreReplaced(t *testing.T) {
 	for _, c := range plan.Changes {
 		have.Apply(c)
 	}
-	request.Have, request.Owned, request.Filters = have, plan.Changes, next
+	request.Have, request.Owned, request.Rules.Filters = have, plan.Changes, next
 	if plan, err = reg.Plan(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestFiltersAreReplaced(t *testing.T) {
 	if got := plan.String(); got != want {
 		t.Errorf("planned\n%s, want\n%s", got, want)
 	}
-	request.Filters = nil
+	request.Rules.Filters = nil
 	if plan, err = reg.Plan(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
@@ -129,11 +129,11 @@ func TestTooManyFilters(t *testing.T) {
 		f.Handle = uint32(i + 1)
 		filters = append(filters, f)
 	}
-	if _, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Filters: filters, Have: netstate.NewSnapshot()}); err != nil {
+	if _, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Enforced{Filters: filters}, Have: netstate.NewSnapshot()}); err != nil {
 		t.Error(err)
 	}
 	filters = append(filters, mark(20002, 1))
-	if _, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Filters: filters, Have: netstate.NewSnapshot()}); !errors.Is(err, ops.ErrTooManyFilters) || fault.Of(err) != fault.Invalid {
+	if _, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Enforced{Filters: filters}, Have: netstate.NewSnapshot()}); !errors.Is(err, ops.ErrTooManyFilters) || fault.Of(err) != fault.Invalid {
 		t.Errorf("got %v", err)
 	}
 }
@@ -165,14 +165,62 @@ spec:
 		s := netstate.NewSnapshot(netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int")})
 		return s
 	}
-	request := ops.Request{Topology: top, Netns: "/run/netns/pod", LogicalRules: rules, Have: have()}
+	request := ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Enforced{LogicalRules: rules}, Have: have()}
 	if _, err := reg.Plan(t.Context(), request); err != nil {
 		t.Errorf("as many as there may be: %v", err)
 	}
 	rule.Rule = "ai/more[0]"
-	request.LogicalRules = append(rules, rule)
-	if _, err := reg.Plan(t.Context(), request); !errors.Is(err, ops.ErrTooManyFilters) || fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), "2049 rows on each of 2 ports of OVN") {
+	request.Rules.LogicalRules = append(rules, rule)
+	if _, err := reg.Plan(t.Context(), request); !errors.Is(err, ops.ErrTooManyFilters) || fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), "4098 rows on 2 ports of OVN together") {
 		t.Errorf("one more: %v", err)
+	}
+}
+
+// TestRulesOfSteps: a step with rules of its own has these, on its interface and in its rows, and the others have those of all; a
+// step with none of its own has no filter, and no clsact.
+func TestRulesOfSteps(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := steps(t, `
+  - {name: net, type: ovn-k8s-cni-overlay, config: {topology: layer2, name: a, ifName: n0}}
+  - {name: a, type: dummy, config: {name: a0}}
+  - {name: b, type: dummy, config: {name: b0}}
+  - {name: c, type: dummy, config: {name: c0}}
+`)
+	row := func(name string) netstate.LogicalRule {
+		return netstate.LogicalRule{Rule: name, Direction: new(netstate.FromPort), Priority: new(uint16(1)), Match: new("ip"), DSCP: new(uint8(1)), Rate: new(uint32(0)), Burst: new(uint32(0))}
+	}
+	rules := ops.Enforced{Filters: []netstate.Filter{mark(20000, 1)}, LogicalRules: []netstate.LogicalRule{row("ai/all[0]")}, Steps: map[string]ops.Enforced{
+		"net": {LogicalRules: []netstate.LogicalRule{row("ai/net[0]")}}, "b": {Filters: []netstate.Filter{mark(20000, 9)}}, "c": {},
+	}}
+	have := withoutIPv6(netstate.NewSnapshot(netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int")}))
+	request := ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: rules, Have: have}
+	plan, err := reg.Plan(t.Context(), request)
+	for err == nil && len(plan.Missing) > 0 {
+		for _, o := range plan.Missing {
+			have.PutAbsent(o.Key())
+		}
+		plan, err = reg.Plan(t.Context(), request)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range plan.Changes {
+		switch o := c.After.(type) {
+		case netstate.Clsact:
+			got = append(got, "clsact "+o.Link)
+		case netstate.Filter:
+			got = append(got, fmt.Sprint(c.Step, " ", o.Link, " ", *o.DSCP))
+		case netstate.LogicalRule:
+			got = append(got, c.Step+" "+o.Link+" "+o.Rule)
+		}
+	}
+	slices.Sort(got)
+	if want := []string{"a a0 1", "b b0 9", "clsact a0", "clsact b0", "net n0 ai/net[0]"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
@@ -271,7 +319,7 @@ spec:
 		{[]netstate.Filter{mark(20000, 1)}, []netstate.LogicalRule{row}, ""},
 		{nil, nil, "- logical-rule"},
 	} {
-		request := ops.Request{Topology: top, Netns: "/run/netns/pod", Filters: tt.filters, LogicalRules: tt.rows, Have: have, Owned: owned}
+		request := ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Enforced{Filters: tt.filters, LogicalRules: tt.rows}, Have: have, Owned: owned}
 		plan, err := reg.Plan(t.Context(), request)
 		for err == nil && len(plan.Missing) > 0 {
 			for _, o := range plan.Missing {

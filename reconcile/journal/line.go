@@ -55,17 +55,22 @@ func (e entry) MarshalJSON() ([]byte, error) {
 
 // FrameVersion implements frame.Versioned.
 func (e entry) FrameVersion() string {
-	switch {
-	case e.Record == nil:
+	if e.Record == nil {
 		return frame.Version
-	case slices.ContainsFunc(e.Record.Sandbox.Filters, netstate.Filter.Chained) || slices.ContainsFunc(e.Record.History, func(c netstate.Change) bool {
+	}
+	filters := e.Record.Sandbox.Filters
+	if len(e.Record.Sandbox.StepRules) > 0 {
+		filters, _ = e.Record.Sandbox.Rules().All()
+	}
+	switch {
+	case slices.ContainsFunc(filters, netstate.Filter.Chained) || slices.ContainsFunc(e.Record.History, func(c netstate.Change) bool {
 		f, ok := c.Object().(netstate.Filter)
 		return ok && f.Chained()
 	}):
 		return frame.Chained
 	case e.Record.Sandbox.Given.Plugged():
 		return frame.Plugged
-	case len(e.Record.Sandbox.Filters) > 0:
+	case len(filters) > 0:
 		return frame.Filtered
 	case e.Record.Sandbox.Given.Routed():
 		return frame.Routed

@@ -79,7 +79,9 @@ func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
 		return reconcile.Sandbox{}, err
 	}
 	r.noteOnePF()
-	return reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology, Given: a.Given.WithoutDevices().WithDevices(r.out), Filters: a.Rules.Filters, LogicalRules: a.Rules.LogicalRules}, nil
+	out := reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology, Given: a.Given.WithoutDevices().WithDevices(r.out)}
+	out.SetRules(a.Rules)
+	return out, nil
 }
 
 // assigner is one run of an Assignment.

@@ -59,8 +59,10 @@ func (w desired) same(o desired) bool {
 	if w.id != o.id || w.netns != o.netns || !maps.Equal(w.requested, o.requested) {
 		return false
 	}
-	return reconcile.Sandbox{Topology: w.topology, Given: w.given, Filters: w.rules.Filters, LogicalRules: w.rules.LogicalRules}.Equal(
-		reconcile.Sandbox{Topology: o.topology, Given: o.given, Filters: o.rules.Filters, LogicalRules: o.rules.LogicalRules})
+	a, b := reconcile.Sandbox{Topology: w.topology, Given: w.given}, reconcile.Sandbox{Topology: o.topology, Given: o.given}
+	a.SetRules(w.rules)
+	b.SetRules(o.rules)
+	return a.Equal(b)
 }
 
 // FromFile reports whether a sandbox was made from a file by a loop: a loop releases

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/inventory"
-	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/netns"
@@ -281,7 +280,7 @@ func (l *Loop) recorded(r reading) map[string]desired {
 			continue // newRecords logs the error
 		}
 		sb := rec.Sandbox
-		w.topology, w.requested, w.given, w.rules, w.fromRecord = sb.Topology, sb.Given.Devices(), sb.Given.WithoutDevices(), ops.Enforced{Filters: sb.Filters, LogicalRules: sb.LogicalRules}, true
+		w.topology, w.requested, w.given, w.rules, w.fromRecord = sb.Topology, sb.Given.Devices(), sb.Given.WithoutDevices(), sb.Rules(), true
 		out[name] = w
 	}
 	return out

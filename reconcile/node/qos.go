@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos"
@@ -51,17 +52,83 @@ func CompileRules(files [][]byte, topologyFile []byte, pod Pod, contracts contra
 	if err != nil {
 		return out, nil, fault.New(fault.Invalid, err)
 	}
-	rules, members, notes, err := Rules(files, network, pod)
+	definitions := topology.Definitions(top, contracts)
+	attachments := []qos.Attachment{{Network: network}}
+	if !network.Primary {
+		attachments = qos.TopologyAttachments(network.Name, network.Labels, definitions)
+	}
+	each, members, notes, err := rulesOf(files, attachments, pod)
 	if err != nil {
 		return out, notes, err
+	}
+	rules := InterfaceRules{}
+	for i, a := range attachments {
+		rules[a.Interface] = each[i]
 	}
 	out, err = Enforce(rules, members, top, nil, contracts)
 	return out, notes, err
 }
 
+// InterfaceRules are the rules of a topology's interfaces, the winning one first, by the NetworkAttachmentDefinition of the network that
+// these are on, see topology.Definitions; "" are all others.
+type InterfaceRules map[string][]qos.Rule
+
+// None reports whether no interface has a rule.
+func (r InterfaceRules) None() bool {
+	for _, rules := range r {
+		if len(rules) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// differ reports whether interfaces have other rules than those on the topology's own network.
+func (r InterfaceRules) differ() bool {
+	for _, rules := range r {
+		if !slices.EqualFunc(rules, r[""], func(a, b qos.Rule) bool { return a.Policy == b.Policy && a.Index == b.Index }) {
+			return true
+		}
+	}
+	return false
+}
+
 // Enforce compiles the rules of a pod for the backends that a topology, with what its steps are given, needs. More than an
 // interface may have are an error of kind Invalid.
-func Enforce(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Enforced, err error) {
+func Enforce(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Enforced, err error) {
+	if !rules.differ() {
+		return enforce(rules[""], members, top, given, contracts)
+	}
+	definitions := topology.Definitions(top, contracts)
+	steps := map[string]*topology.Topology{} // by definition
+	for _, s := range top.Steps {
+		d := definitions[s.Name]
+		if steps[d] == nil {
+			steps[d] = &topology.Topology{}
+		}
+		steps[d].Steps = append(steps[d].Steps, s)
+	}
+	for _, d := range slices.Sorted(maps.Keys(steps)) {
+		own, err := enforce(rules[d], members, steps[d], given, contracts)
+		if err != nil {
+			return ops.Enforced{}, err
+		}
+		if d == "" {
+			out.Filters, out.LogicalRules = own.Filters, own.LogicalRules
+			continue
+		}
+		if out.Steps == nil {
+			out.Steps = map[string]ops.Enforced{}
+		}
+		for _, s := range steps[d].Steps {
+			out.Steps[s.Name] = own
+		}
+	}
+	return out, nil
+}
+
+// enforce compiles rules for the backends that the steps of a topology need.
+func enforce(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Enforced, err error) {
 	byTC, byOVN := ops.Backends(top, given, contracts)
 	if byTC {
 		compiled, err := tc.Compile(rules, members)
@@ -81,13 +148,22 @@ func Enforce(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topolo
 // Rules returns the rules that the NetworkQoS objects of files have for what a pod sends over a
 // network, the winning one first, and the members of their sets, with notes for the user.
 func Rules(files [][]byte, network qos.Network, pod Pod) (rules []qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error) {
+	each, members, notes, err := rulesOf(files, []qos.Attachment{{Network: network}}, pod)
+	if err != nil {
+		return nil, nil, notes, err
+	}
+	return each[0], members, notes, nil
+}
+
+// rulesOf is Rules for each of a pod's attachments.
+func rulesOf(files [][]byte, attachments []qos.Attachment, pod Pod) (rules [][]qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error) {
 	namespace := pod.Namespace
 	if namespace == "" {
 		namespace = defaultNamespace
 	}
 	c := qos.NewCompiler()
 	c.SetNamespace(namespace, map[string]string{"kubernetes.io/metadata.name": namespace})
-	source := &qos.Pod{Labels: maps.Clone(pod.Labels), Attachments: []qos.Attachment{{Network: network}}}
+	source := &qos.Pod{Labels: maps.Clone(pod.Labels), Attachments: attachments}
 	source.Key.Namespace, source.Key.Name = namespace, "pod"
 	c.SetPod(source)
 	var invalid []error
@@ -118,17 +194,19 @@ func Rules(files [][]byte, network qos.Network, pod Pod) (rules []qos.Rule, memb
 	if err := errors.Join(invalid...); err != nil {
 		return nil, nil, notes, fault.New(fault.Invalid, err)
 	}
-	rules = c.Rules(source.Key)[0]
-	if len(seen) > 0 && len(rules) == 0 {
+	rules = c.Rules(source.Key)
+	if len(seen) > 0 && len(slices.Concat(rules...)) == 0 {
+		network := attachments[0].Network
 		what, how := fmt.Sprintf("topology %q", network.Name), "networkSelectors select its labels, and podSelector those of the pod"
 		if network.Kind == qos.DefaultNetwork {
 			what, how = "the default network", "an object without networkSelectors does, if podSelector selects the labels of the pod"
 		}
 		notes = append(notes, fmt.Sprintf("no %s covers %s for this pod: %s, in namespace %q", qosv1alpha1.Kind, what, how, namespace))
 	}
-	for _, r := range rules {
-		if len(r.Sets) > 0 {
-			notes = append(notes, fmt.Sprintf("%s %q: egress[%d]: destinations that are pods are known in a cluster only", qosv1alpha1.Kind, r.Policy, r.Index))
+	for _, r := range slices.Concat(rules...) {
+		note := fmt.Sprintf("%s %q: egress[%d]: destinations that are pods are known in a cluster only", qosv1alpha1.Kind, r.Policy, r.Index)
+		if len(r.Sets) > 0 && !slices.Contains(notes, note) {
+			notes = append(notes, note)
 		}
 	}
 	return rules, c.Members, notes, nil

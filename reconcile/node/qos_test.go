@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/tc"
@@ -73,6 +74,70 @@ spec:
 	}
 }
 
+// TestNetworksOfInterfaces: an object that refers to a NetworkAttachmentDefinition covers the interfaces of a topology that are on its
+// network, and no others; one that selects the topology covers all.
+func TestNetworksOfInterfaces(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const file = `apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: t ANNOTATIONS}
+spec:
+  steps:
+  - {name: blue, type: ovn-k8s-cni-overlay, config: {topology: layer2, netAttachDefName: default/blue, ifName: b0}}
+  - {name: over, type: ipvlan, dependOn: [blue], config: {name: i0}}
+  - {name: tagged, type: vlan, dependOn: [blue], config: {id: 7, name: v0}}
+  - {name: red, type: ovn-k8s-cni-overlay, config: {topology: layer2, netAttachDefName: default/red, ifName: r0}}
+  - {name: d, type: dummy}
+`
+	object := func(dscp int, networks string) string {
+		return fmt.Sprintf("apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q%d, namespace: ai}\nspec: {priority: %d, egress: [{dscp: %d}], %s}\n", dscp, dscp, dscp, networks)
+	}
+	named := func(kind, namespace, name string) string {
+		return fmt.Sprintf("netAttachRefs: [{kind: %s, namespace: %s, name: %s}]", kind, namespace, name)
+	}
+	marks := func(of ops.Enforced) string {
+		var out []string
+		for _, f := range of.Filters {
+			out = append(out, fmt.Sprint("tc ", *f.DSCP))
+		}
+		for _, r := range of.LogicalRules {
+			out = append(out, fmt.Sprint("OVN ", *r.DSCP))
+		}
+		slices.Sort(out)
+		return strings.Join(slices.Compact(out), " ")
+	}
+	for _, tt := range []struct {
+		annotations string
+		objects     []string
+		want        map[string]string // by step
+	}{
+		{"", []string{object(1, named("NetworkAttachmentDefinition", "default", "blue"))}, map[string]string{"blue": "OVN 1", "over": "OVN 1"}},
+		{"", []string{object(1, named("UserDefinedNetwork", "default", "red")), object(2, named("NetworkTopology", "", "t"))}, map[string]string{
+			"blue": "OVN 2", "over": "OVN 2", "red": "OVN 1 OVN 2", "tagged": "tc 2", "d": "tc 2",
+		}},
+		{", annotations: {networking.dra.io/net-attach-def: default/red}", []string{object(1, named("NetworkAttachmentDefinition", "default", "red"))}, map[string]string{
+			"red": "OVN 1", "tagged": "tc 1", "d": "tc 1",
+		}},
+		{"", []string{object(3, named("NetworkTopology", "", "t"))}, map[string]string{
+			"blue": "OVN 3 tc 3", "over": "OVN 3 tc 3", "red": "OVN 3 tc 3", "tagged": "OVN 3 tc 3", "d": "OVN 3 tc 3", // the planner chooses
+		}},
+		{"", []string{object(1, named("ClusterUserDefinedNetwork", "", "blue"))}, nil}, // that of namespace ai is another
+	} {
+		out, _, err := node.CompileRules([][]byte{[]byte(strings.Join(tt.objects, "---\n"))}, []byte(strings.Replace(file, "ANNOTATIONS", tt.annotations, 1)), node.Pod{Namespace: "ai"}, reg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []string{"blue", "over", "tagged", "red", "d"} {
+			if have := marks(out.Of(step)); have != tt.want[step] {
+				t.Errorf("%s %q: step %q has %q, want %q", tt.annotations, tt.objects, step, have, tt.want[step])
+			}
+		}
+	}
+}
+
 // TestDestinationsOfPods holds that the addresses of pods that are a destination are in the filters of
 // tc and in the rows of OVN alike, and that a rule whose pods have none matches nothing.
 func TestDestinationsOfPods(t *testing.T) {
@@ -92,7 +157,7 @@ func TestDestinationsOfPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := node.Enforce(rules, members, both, nil, reg)
+	out, err := node.Enforce(node.InterfaceRules{"": rules}, members, both, nil, reg)
 	if err != nil {
 		t.Fatal(err)
 	}

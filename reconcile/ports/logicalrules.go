@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 )
@@ -25,11 +26,19 @@ type LogicalRule struct {
 // LogicalRulesOf returns the rules of a sandbox by its record, by interface, and of those of one
 // interface the one that decides first.
 func LogicalRulesOf(rec *reconcile.Record) []LogicalRule {
-	wanted := map[string]netstate.LogicalRule{}
-	for _, r := range rec.Sandbox.LogicalRules {
-		if r.Priority != nil {
-			wanted[r.Rule] = r
+	rules := rec.Sandbox.Rules()
+	type key struct{ step, rule string }
+	wanted := map[key]netstate.LogicalRule{}
+	want := func(step string, of ops.Enforced) {
+		for _, r := range of.LogicalRules {
+			if r.Priority != nil {
+				wanted[key{step, r.Rule}] = r
+			}
 		}
+	}
+	want("", rules)
+	for step, of := range rules.Steps {
+		want(step, of)
 	}
 	bound := map[string]netstate.OVSPort{} // by logical port
 	for _, c := range rec.History {
@@ -40,8 +49,15 @@ func LogicalRulesOf(rec *reconcile.Record) []LogicalRule {
 	var out []LogicalRule
 	for _, c := range rec.History {
 		r, ok := c.After.(netstate.LogicalRule)
-		want, found := wanted[r.Rule]
-		if !ok || !found {
+		if !ok {
+			continue
+		}
+		step := ""
+		if _, own := rules.Steps[c.Step]; own {
+			step = c.Step
+		}
+		want, found := wanted[key{step, r.Rule}]
+		if !found {
 			continue
 		}
 		l := LogicalRule{Name: r.Rule, Interface: r.Link, Port: r.Port, Priority: *want.Priority, Limited: want.Rate != nil && *want.Rate > 0}

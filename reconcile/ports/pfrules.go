@@ -16,10 +16,7 @@ type FunctionRule struct {
 
 // FunctionRulesOf returns these rules of a sandbox by its record.
 func FunctionRulesOf(rec *reconcile.Record) []FunctionRule {
-	rule, ok := ops.RuleForPF(rec.Sandbox.Filters)
-	if !ok {
-		return nil
-	}
+	rules := rec.Sandbox.Rules()
 	var out []FunctionRule
 	moved := map[string]bool{}
 	for _, c := range rec.History {
@@ -27,7 +24,8 @@ func FunctionRulesOf(rec *reconcile.Record) []FunctionRule {
 		case netstate.Device:
 			moved[o.ID] = o.At != nil
 		case netstate.VF:
-			if rate := o.MaxTxRateMbps; rate != nil && *rate != 0 && *rate <= rule.Mbps {
+			rule, ok := ops.RuleForPF(rules.Of(c.Step).Filters)
+			if rate := o.MaxTxRateMbps; ok && rate != nil && *rate != 0 && *rate <= rule.Mbps {
 				out = append(out, FunctionRule{rule.Rule, o.ID})
 			}
 		}

@@ -25,11 +25,7 @@ type Rule struct {
 // that decides first.
 func RulesOf(rec *reconcile.Record, of []Port) []Rule {
 	// The record's changes have the names that rules had when their filters were set.
-	given := make(map[FilterKey]*netstate.Filter, len(rec.Sandbox.Filters))
-	for i := range rec.Sandbox.Filters {
-		f := &rec.Sandbox.Filters[i]
-		given[keyOf(f)] = f
-	}
+	given := GivenFilters(rec)
 	type key struct{ link, rule string }
 	type place struct{ place, pref int }
 	found, places := map[key]*Rule{}, map[*Rule]place{}
@@ -38,7 +34,7 @@ func RulesOf(rec *reconcile.Record, of []Port) []Rule {
 		if !ok {
 			continue
 		}
-		is := given[keyOf(&f)]
+		is := given(c.Step, &f)
 		if is == nil || is.Rule == "" {
 			continue
 		}
@@ -63,6 +59,26 @@ func RulesOf(rec *reconcile.Record, of []Port) []Rule {
 		out[i] = *r
 	}
 	return out
+}
+
+// GivenFilters finds the filter that a sandbox was given for one of an interface, by the step that makes the interface.
+func GivenFilters(rec *reconcile.Record) func(step string, f *netstate.Filter) *netstate.Filter {
+	rules, by := rec.Sandbox.Rules(), map[string]map[FilterKey]*netstate.Filter{}
+	return func(step string, f *netstate.Filter) *netstate.Filter {
+		if _, own := rules.Steps[step]; !own {
+			step = "" // those of all other steps
+		}
+		of, known := by[step]
+		if !known {
+			filters := rules.Of(step).Filters
+			of = make(map[FilterKey]*netstate.Filter, len(filters))
+			for i := range filters {
+				of[keyOf(&filters[i])] = &filters[i]
+			}
+			by[step] = of
+		}
+		return of[keyOf(f)]
+	}
 }
 
 // FilterKey is a filter of an interface.

@@ -24,12 +24,14 @@ type QoSDestinations struct {
 	shares   map[string]*qos.Share // of policies, by namespace
 	pods     map[types.NamespacedName]labelled
 	labels   map[string]map[string]string // of topologies
-	deleted  map[string]bool              // topologies that pods still have
-	claims   map[string]*Held
-	of       map[types.NamespacedName]map[string]bool // claims of a pod
-	using    map[string]map[types.NamespacedName]bool // pods by topology
-	edited   map[types.NamespacedName]bool            // objects that are to be read
-	decided  map[types.NamespacedName]decision
+	// definitions are the NetworkAttachmentDefinitions of a topology's steps.
+	definitions map[string]map[string]string
+	deleted     map[string]bool // topologies that pods still have
+	claims      map[string]*Held
+	of          map[types.NamespacedName]map[string]bool // claims of a pod
+	using       map[string]map[types.NamespacedName]bool // pods by topology
+	edited      map[types.NamespacedName]bool            // objects that are to be read
+	decided     map[types.NamespacedName]decision
 	// changed is called with objects that have other addresses, or are to be read, while mu
 	// is held.
 	changed func(types.NamespacedName)
@@ -59,7 +61,7 @@ type labelled struct {
 func NewQoSDestinations() *QoSDestinations {
 	return &QoSDestinations{
 		compiler: qos.NewCompiler(), policies: map[types.NamespacedName]*qos.Policy{}, shares: map[string]*qos.Share{}, pods: map[types.NamespacedName]labelled{},
-		labels: map[string]map[string]string{}, deleted: map[string]bool{}, claims: map[string]*Held{}, of: map[types.NamespacedName]map[string]bool{},
+		labels: map[string]map[string]string{}, definitions: map[string]map[string]string{}, deleted: map[string]bool{}, claims: map[string]*Held{}, of: map[types.NamespacedName]map[string]bool{},
 		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, decided: map[types.NamespacedName]decision{}, changed: func(types.NamespacedName) {},
 		room: func(string) {}, held: map[string]*Held{}, wake: make(chan struct{}, 1),
 	}
@@ -233,6 +235,22 @@ func (d *QoSDestinations) SetTopology(name string, of map[string]string) {
 	}
 }
 
+// SetDefinitions sets the NetworkAttachmentDefinitions of the networks that interfaces of a topology are on, by step. The
+// addresses of a pod are known by topology: those of all its interfaces are destinations on each of these networks.
+func (d *QoSDestinations) SetDefinitions(name string, of map[string]string) {
+	d.lock()
+	defer d.mu.Unlock()
+	if maps.Equal(d.definitions[name], of) {
+		return
+	}
+	if d.definitions[name] = of; len(of) == 0 {
+		delete(d.definitions, name)
+	}
+	for key := range d.using[name] {
+		d.place(key)
+	}
+}
+
 // DeleteTopology forgets the labels of a topology with the last pod that has it: pods keep the network of a topology
 // that is deleted, and their nodes its labels.
 func (d *QoSDestinations) DeleteTopology(name string) {
@@ -242,6 +260,7 @@ func (d *QoSDestinations) DeleteTopology(name string) {
 		d.deleted[name] = true
 	} else {
 		delete(d.labels, name)
+		delete(d.definitions, name)
 	}
 }
 
@@ -302,6 +321,7 @@ func (d *QoSDestinations) setClaim(key string, h *Held) {
 			if d.deleted[name] && len(d.using[name]) == 0 {
 				delete(d.deleted, name)
 				delete(d.labels, name)
+				delete(d.definitions, name)
 			}
 		}
 	}
@@ -332,7 +352,7 @@ func (d *QoSDestinations) place(key types.NamespacedName) {
 	for _, name := range slices.Sorted(maps.Keys(by)) {
 		slices.SortFunc(by[name], netip.Addr.Compare)
 		pod.Attachments = append(pod.Attachments, qos.Attachment{
-			Network:   qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: name}, Labels: d.labels[name]},
+			Network:   qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: name}, Labels: qos.WithDefinitions(d.labels[name], d.definitions[name])},
 			Addresses: slices.Compact(by[name]),
 		})
 	}

@@ -459,3 +459,33 @@ func TestStatusOf(t *testing.T) {
 		}
 	}
 }
+
+// TestDestinationsByDefinition: an object that refers to a NetworkAttachmentDefinition has the addresses of pods on the topology of which a
+// step joins that network, from the time when that is known, and those of no other topology.
+func TestDestinationsByDefinition(t *testing.T) {
+	objects, _, err := qos.Decode([]byte(`{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: q, uid: q}, spec: {priority: 1,
+netAttachRefs: [{kind: NetworkAttachmentDefinition, name: blue}], egress: [{dscp: 1, classifier: {to: [{podSelector: {}}]}}]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := NewQoSDestinations()
+	d.SetPolicy(qos.New(objects[0]))
+	pod := types.NamespacedName{Namespace: "ns", Name: "p"}
+	d.SetPod(pod, "u", nil)
+	d.SetClaim("ns/c", &Held{Pod: pod, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("192.0.2.1")}, "tail": {netip.MustParseAddr("192.0.2.2")}}})
+	of := func() string {
+		_, status := d.Status(types.NamespacedName{Namespace: "ns", Name: "q"})
+		return fmt.Sprint(status.Sets)
+	}
+	if have := of(); have != "[]" {
+		t.Errorf("before the steps of the topology are known: %s", have)
+	}
+	d.SetDefinitions("rail", map[string]string{"net": "ns/blue", "other": "ns/red"})
+	if have := of(); have != "[{0 0 rail [192.0.2.1]}]" {
+		t.Errorf("with a step on the network: %s", have)
+	}
+	d.SetDefinitions("rail", map[string]string{"other": "ns/red"})
+	if have := of(); have != "[]" {
+		t.Errorf("without: %s", have)
+	}
+}

@@ -27,6 +27,8 @@ import (
 
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/watchstore"
@@ -58,8 +60,10 @@ type NetworkQoS struct {
 	PodNetwork bool
 	// Topologies has the labels and roles of all topologies. If it is nil, none is known.
 	Topologies ctrlcache.Cache
-	Log        *slog.Logger
-	Now        func() time.Time
+	// Contracts say which steps are on networks of NetworkAttachmentDefinitions. If it is nil, none is.
+	Contracts contract.Set
+	Log       *slog.Logger
+	Now       func() time.Time
 	// Interval is how long the changes in a namespace are collected.
 	Interval time.Duration
 	// Reported is how long the reports on a namespace are collected: after an edit each node
@@ -159,7 +163,7 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 	}
 	again := func(all ...any) {
 		for _, o := range all {
-			if t, ok := o.(*v1alpha1.NetworkTopology); ok && (t.Spec.Role == v1alpha1.Primary || t.Annotations[v1alpha1.AnnotationDefinition] != "") {
+			if t, ok := o.(*v1alpha1.NetworkTopology); ok && (t.Spec.Role == v1alpha1.Primary || qosLabels(t, c.Contracts)[v1alpha1.AnnotationDefinition] != "") {
 				go func() { // it queries the API server
 					if _, err := c.list(ctx, metav1.ListOptions{}); err != nil && ctx.Err() == nil {
 						c.Log.Warn("conditions of NetworkQoS objects may not say that a topology they select has changed", "topology", t.Name, "error", err)
@@ -170,10 +174,14 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 		}
 	}
 	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) { again(o) },
+		AddFunc: func(o any) {
+			c.define(o)
+			again(o)
+		},
 		UpdateFunc: func(before, after any) {
 			was, ok := before.(*v1alpha1.NetworkTopology)
-			if is, both := after.(*v1alpha1.NetworkTopology); ok && both && (was.Spec.Role != is.Spec.Role || !maps.Equal(qos.TopologyLabels(&was.ObjectMeta), qos.TopologyLabels(&is.ObjectMeta))) {
+			if is, both := after.(*v1alpha1.NetworkTopology); ok && both && (was.Spec.Role != is.Spec.Role || !maps.Equal(qosLabels(was, c.Contracts), qosLabels(is, c.Contracts))) {
+				c.define(is)
 				again(was, is)
 			}
 		},
@@ -188,6 +196,13 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 		return fmt.Errorf("topologies: %w", err)
 	}
 	return nil
+}
+
+// define has the networks that interfaces of a topology are on taken into account for destinations that are pods.
+func (c *NetworkQoS) define(o any) {
+	if t, ok := o.(*v1alpha1.NetworkTopology); ok && c.Contracts != nil {
+		c.destinations.SetDefinitions(t.Name, topology.DefinitionsOf(t, c.Contracts))
+	}
 }
 
 // topologies are those that are known.
@@ -303,7 +318,7 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 		accepted := meta.FindStatusCondition(statuses[p].Conditions, qosv1alpha1.ConditionAccepted)
 		return accepted != nil && accepted.Reason == reasonTooManyTo && accepted.ObservedGeneration == p.Generation
 	}
-	for _, o := range QoSConditions(enforced, over, topologies, c.PodNetwork, c.reports.Sum(namespace, enforced)) {
+	for _, o := range QoSConditions(enforced, over, topologies, c.Contracts, c.PodNetwork, c.reports.Sum(namespace, enforced)) {
 		if err := c.write(ctx, statuses[o.Policy], &o); err != nil {
 			return err
 		}
@@ -391,8 +406,10 @@ func QoSWithout(p *qos.Policy, ours, podNetwork bool) (o QoSOutcome, is bool) {
 		return o, false
 	case p.Err != nil:
 		c.Reason, c.Message = reasonInvalid, p.Reason()
+	case !selects && len(p.ByLabels()) > 0:
+		c.Reason, c.Message = reasonNoNetwork, p.WhyNone()
 	case !selects:
-		c.Reason, c.Message = reasonNoTopology, qos.NoTopology
+		c.Reason, c.Message = reasonNoTopology, p.WhyNone()
 	default:
 		c.Reason, c.Message = reasonTooMany, fmt.Sprintf("not enforced: of a namespace the oldest NetworkQoS objects are, at most %d, of %d KiB with %d labels and values: delete some, or give them fewer destinations and labels", qos.MaxObjects, qos.MaxNamespaceBytes>>10, qos.MaxNamespaceLabels)
 	}
@@ -416,12 +433,12 @@ func withoutEffect(p *qos.Policy, reason, message string) QoSOutcome {
 
 // onPrimary returns the first of the topologies of role primary that an object covers as the primary network of pods, "" for none,
 // and whether it covers no other topology.
-func onPrimary(p *qos.Policy, topologies []v1alpha1.NetworkTopology) (name string, alone bool) {
+func onPrimary(p *qos.Policy, topologies []v1alpha1.NetworkTopology, contracts contract.Set) (name string, alone bool) {
 	others := false
 	for i := range topologies {
 		switch t := &topologies[i]; {
 		case t.Spec.Role != v1alpha1.Primary:
-			others = others || p.SelectsTopology(t.Name, qos.TopologyLabels(&t.ObjectMeta))
+			others = others || p.SelectsTopology(t.Name, qosLabels(t, contracts))
 		case p.Covers(qos.PodNetwork(t.Name, t.Labels)) && (name == "" || t.Name < name):
 			name = t.Name
 		}
@@ -429,27 +446,36 @@ func onPrimary(p *qos.Policy, topologies []v1alpha1.NetworkTopology) (name strin
 	return name, name != "" && !others
 }
 
+// qosLabels are what objects select a topology by, as a whole: see qos.WithDefinitions.
+func qosLabels(t *v1alpha1.NetworkTopology, contracts contract.Set) map[string]string {
+	labels := qos.TopologyLabels(&t.ObjectMeta)
+	if contracts == nil {
+		return labels
+	}
+	return qos.WithDefinitions(labels, topology.DefinitionsOf(t, contracts))
+}
+
 // undefined says which NetworkAttachmentDefinitions that an object refers to no topology stands for, and whether it covers no other
 // network.
-func undefined(p *qos.Policy, topologies []v1alpha1.NetworkTopology) (message string, none bool) {
+func undefined(p *qos.Policy, topologies []v1alpha1.NetworkTopology, contracts contract.Set) (message string, none bool) {
 	names, alone := p.Definitions()
 	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return slices.ContainsFunc(topologies, func(t v1alpha1.NetworkTopology) bool { return t.Annotations[v1alpha1.AnnotationDefinition] == name })
+		return slices.ContainsFunc(topologies, func(t v1alpha1.NetworkTopology) bool { return qos.Defined(qosLabels(&t, contracts), name) })
 	})
 	if len(missing) == 0 {
 		return "", false
 	}
-	return fmt.Sprintf("no NetworkTopology has the annotation %s: %s, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller", v1alpha1.AnnotationDefinition, missing[0]), alone && len(missing) == len(names)
+	return fmt.Sprintf("no NetworkTopology has a step with netAttachDefName %s, or the annotation %s: %[1]s, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller", missing[0], v1alpha1.AnnotationDefinition), alone && len(missing) == len(names)
 }
 
 // QoSConditions returns what becomes of the objects of a namespace that are enforced, with what nodes report on them, by name.
 // podNetwork says that agents make the networks of topologies of role primary; else none is enforced there. None is whose destinations are
 // over what is enforced.
-func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies []v1alpha1.NetworkTopology, podNetwork bool, reported map[string]*QoSSum) []QoSOutcome {
+func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies []v1alpha1.NetworkTopology, contracts contract.Set, podNetwork bool, reported map[string]*QoSSum) []QoSOutcome {
 	var out []QoSOutcome
 	ties, complete := qos.PossibleTies(enforced)
 	for _, p := range enforced {
-		primary, alone := onPrimary(p, topologies)
+		primary, alone := onPrimary(p, topologies, contracts)
 		if over(p) {
 			out = append(out, withoutEffect(p, reasonTooManyTo, fmt.Sprintf("the pods that it has as destinations have more than %d addresses, or are more than %d with those of the other objects of the namespace: select fewer pods in classifier.to, or give prefixes as ipBlock", v1alpha1.MaxDestinationAddresses, qos.MaxNamespaceMembers)))
 			continue
@@ -463,7 +489,7 @@ func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologi
 			out = append(out, withoutEffect(p, reasonNoTopology, qos.NoTopology))
 			continue
 		}
-		unknown, none := undefined(p, topologies)
+		unknown, none := undefined(p, topologies, contracts)
 		if none {
 			out = append(out, withoutEffect(p, reasonNoNetwork, unknown))
 			continue
@@ -482,6 +508,9 @@ func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologi
 		}
 		if unknown != "" {
 			c.Message += "; " + unknown
+		}
+		if kinds := p.ByLabels(); len(kinds) > 0 {
+			c.Message += "; " + qos.OnlyOVNKubernetes(kinds)
 		}
 		if len(p.Warnings) > 0 {
 			c.Message += "; " + strings.Join(p.Warnings[:min(len(p.Warnings), maxNames)], "; ")

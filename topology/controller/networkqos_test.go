@@ -49,7 +49,7 @@ func TestQoSConditions(t *testing.T) {
 			}
 		}
 		have := ""
-		for _, o := range append(out, controller.QoSConditions(enforced, func(*qos.Policy) bool { return false }, topologies, c.podNetwork, nil)...) {
+		for _, o := range append(out, controller.QoSConditions(enforced, func(*qos.Policy) bool { return false }, topologies, nil, c.podNetwork, nil)...) {
 			have += fmt.Sprintf("%s %s %s, ", o.Policy.Key.Name, o.Conditions[0].Reason, o.Conditions[1].Reason)
 		}
 		if have != c.want {

@@ -19,7 +19,7 @@ func (k *Keeper) addFilters(e *claims.Entry, sandboxes []reconcile.Sandbox) erro
 		if err != nil {
 			return err
 		}
-		sandboxes[i].Filters, sandboxes[i].LogicalRules = rules.Filters, rules.LogicalRules
+		sandboxes[i].SetRules(rules)
 	}
 	return nil
 }

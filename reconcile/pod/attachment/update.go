@@ -233,7 +233,7 @@ func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claim
 	if err != nil {
 		return reconcile.Report{}, err
 	}
-	sb.Filters, sb.LogicalRules = rules.Filters, rules.LogicalRules
+	sb.SetRules(rules)
 	return k.ensureUrgent(ctx, sb)
 }
 

@@ -31,7 +31,10 @@ func TestConditionsAreTrue(t *testing.T) {
 		onPods = "netAttachRefs: [{kind: NetworkTopology, name: pods}]"
 	)
 	topologies := []v1alpha1.NetworkTopology{
-		{ObjectMeta: metav1.ObjectMeta{Name: "rail", Labels: map[string]string{"rail": "storage"}}, Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{Name: "d", Type: "dummy"}}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "rail", Labels: map[string]string{"rail": "storage"}}, Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{
+			{Name: "d", Type: "dummy"},
+			{Name: "net", Type: "ovn-k8s-cni-overlay", Config: &runtime.RawExtension{Raw: []byte(`{"topology": "layer2", "netAttachDefName": "ns/blue", "ifName": "net9"}`)}},
+		}}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "pods"}, Spec: v1alpha1.NetworkTopologySpec{Role: v1alpha1.Primary, Steps: []v1alpha1.Step{{Name: "d", Type: "dummy"}}}},
 	}
 	for _, tt := range []struct {
@@ -48,6 +51,13 @@ func TestConditionsAreTrue(t *testing.T) {
 		{"Invalid", "egress: [{dscp: 64}], " + onRail, 0, false, false, false},
 		{"NoTopology", "egress: [{dscp: 1}]", 0, false, false, false},
 		{"TooManyDestinations", "egress: [{dscp: 1, classifier: {to: [{podSelector: {}}, {ipBlock: {cidr: 192.0.2.0/24}}]}}], " + onRail, 0, false, true, false},
+		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkAttachmentDefinition, namespace: ns, name: blue}]", 0, true, false, false},
+		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: UserDefinedNetwork, name: blue}]", 0, true, false, false},
+		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: ClusterUserDefinedNetwork, name: blue}]", 0, true, false, false},
+		{"NoNetwork", "egress: [{dscp: 1}], netAttachRefs: [{kind: ClusterUserDefinedNetwork, name: red}]", 0, false, false, false},
+		{"NoNetwork", "egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkAttachmentDefinition, namespace: other, name: blue}]", 0, false, false, false},
+		{"NoNetwork", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: ClusterUserDefinedNetworks, clusterUserDefinedNetworkSelector: {}}]", 0, false, false, false},
+		{"NoNetwork", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: NetworkAttachmentDefinitions, networkAttachmentDefinitionSelector: {}}]", 0, false, false, true},
 		{"PrimaryNetwork", "egress: [{dscp: 1}], " + onPods, 0, false, false, false},
 		{"Accepted", "egress: [{dscp: 1}], " + onRail, 0, true, false, true},
 		{"Accepted", "egress: [{dscp: 1}]", 0, true, false, true},
@@ -57,7 +67,7 @@ func TestConditionsAreTrue(t *testing.T) {
 		{"Accepted", "egress: [{dscp: 1, classifier: {to: [{podSelector: {}}, {ipBlock: {cidr: 192.0.2.0/24}}]}}]", 0, true, false, true},
 		{"TooManyObjects", "egress: [{dscp: 1}]", qos.MaxObjects, false, false, true},
 		{"Invalid", "egress: [{dscp: 64}]", 0, false, false, true},
-		{"NoTopology", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: PrimaryUserDefinedNetworks, primaryUserDefinedNetworkSelector: {}}]", 0, false, false, true},
+		{"NoNetwork", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: PrimaryUserDefinedNetworks, primaryUserDefinedNetworkSelector: {}}]", 0, false, false, true},
 	} {
 		t.Run(fmt.Sprint(tt.reason, " ", tt.before, " ", tt.podNetwork), func(t *testing.T) {
 			f, n := crowded(t, 1)
@@ -88,7 +98,7 @@ func TestConditionsAreTrue(t *testing.T) {
 			}
 			p, _ := qos.Read(last)
 			outcome, without := controller.QoSWithout(p, true, tt.podNetwork)
-			for _, o := range controller.QoSConditions(share.Policies(), func(*qos.Policy) bool { return tt.over }, topologies, tt.podNetwork, nil) {
+			for _, o := range controller.QoSConditions(share.Policies(), func(*qos.Policy) bool { return tt.over }, topologies, contracts, tt.podNetwork, nil) {
 				if o.Policy.Key == p.Key {
 					outcome, without = o, false
 				}
@@ -120,7 +130,11 @@ func TestConditionsAreTrue(t *testing.T) {
 				out.Filters = append(out.Filters, own.Filters...)
 			}
 			var rules []string
-			for _, o := range out.Filters {
+			filters, rows := out.All()
+			for _, o := range filters {
+				rules = append(rules, o.Rule)
+			}
+			for _, o := range rows {
 				rules = append(rules, o.Rule)
 			}
 			if of(rules) != tt.enforced {
@@ -152,7 +166,7 @@ func TestConditionsAreTrue(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				planned = planned || len(out.Filters) > 0
+				planned = planned || !out.Empty()
 			}
 			if planned != tt.enforced {
 				t.Errorf("the condition is %s, and the plan has filters: %t", accepted.Status, planned)

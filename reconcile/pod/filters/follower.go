@@ -332,7 +332,7 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
 	}
 	f.mu.Lock()
 	err := f.known(c.Namespace, c.Pod)
-	var rules []qos.Rule
+	rules := node.InterfaceRules{}
 	var sets map[qos.SetID][]netip.Addr
 	if err == nil {
 		if f.claims[c.UID] == nil {
@@ -341,18 +341,20 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
 		if isPodNetwork(c) {
 			f.readTopology(t.Object.Name) // a claim has recorded its labels
 		}
+		c = withTopology(c, t)
 		f.place(c)
+		attached := f.attachments(c)
 		for i, of := range f.compiler.Rules(keyOf(c)) {
-			if c.Topologies[i].Object.Name == t.Object.Name {
-				rules = of
+			if c.Topologies[attached[i].topology].Object.Name == t.Object.Name {
+				rules[attached[i].Interface] = of
 			}
 		}
 		if !isPodNetwork(c) {
-			sets, err = f.members(rules)
+			sets, err = f.members(slices.Concat(slices.Collect(maps.Values(rules))...))
 		}
 	}
 	f.mu.Unlock()
-	if err != nil || len(rules) == 0 {
+	if err != nil || rules.None() {
 		return ops.Enforced{}, err
 	}
 	out, err := node.Enforce(rules, func(id qos.SetID) []netip.Addr { return sets[id] }, stepsOf(t), t.Given, f.Contracts)
@@ -362,11 +364,38 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
 	return out, nil
 }
 
-// stepsOf are the steps of a topology, by which its backends are known.
+// stepsOf are the steps of a topology, by which its backends are known, and the networks of its interfaces.
 func stepsOf(t *claims.Topology) *topology.Topology {
+	if decoded, err := t.Decoded(); err == nil {
+		return decoded
+	}
 	out := &topology.Topology{}
 	for _, s := range t.Object.Spec.Steps {
 		out.Steps = append(out.Steps, topology.Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn})
+	}
+	return out
+}
+
+// withTopology returns a claim with one of its topologies as it is going to be: its steps say on which networks its interfaces are.
+func withTopology(c *claims.Claim, t *claims.Topology) *claims.Claim {
+	out := *c
+	out.Topologies = slices.Clone(c.Topologies)
+	for i := range out.Topologies {
+		if out.Topologies[i].Object.Name == t.Object.Name {
+			out.Topologies[i] = *t
+		}
+	}
+	return &out
+}
+
+// stepsOn are the steps of a topology whose interfaces are on the network of a definition, or on the topology's own, "".
+func (f *Follower) stepsOn(t *claims.Topology, definition string) *topology.Topology {
+	all := stepsOf(t)
+	definitions, out := topology.Definitions(all, f.Contracts), &topology.Topology{}
+	for _, s := range all.Steps {
+		if definitions[s.Name] == definition {
+			out.Steps = append(out.Steps, s)
+		}
 	}
 	return out
 }
@@ -384,6 +413,21 @@ func (f *Follower) place(c *claims.Claim) {
 		return // it keeps what it has
 	}
 	pod := &qos.Pod{Key: keyOf(c), Labels: p.labels}
+	for _, a := range f.attachments(c) {
+		pod.Attachments = append(pod.Attachments, a.Attachment)
+	}
+	f.enqueue(f.compiler.SetPod(pod))
+}
+
+// attached is what the pod of a claim has of a network, by one of the claim's topologies.
+type attached struct {
+	qos.Attachment
+	topology int // index in the claim
+}
+
+// attachments are those of the pod of a claim, as the compiler has them. The caller holds mu.
+func (f *Follower) attachments(c *claims.Claim) []attached {
+	var out []attached
 	for i := range c.Topologies {
 		o := &c.Topologies[i].Object
 		labels := qos.TopologyLabels(&o.ObjectMeta)
@@ -392,17 +436,17 @@ func (f *Follower) place(c *claims.Claim) {
 			if n != nil {
 				labels = n.labels
 			}
-			pod.Attachments = append(pod.Attachments, qos.Attachment{Network: qos.PodNetwork(o.Name, labels)})
+			out = append(out, attached{qos.Attachment{Network: qos.PodNetwork(o.Name, labels)}, i})
 			continue
 		}
 		if n != nil && n.uid == o.UID {
 			labels = n.labels
 		}
-		pod.Attachments = append(pod.Attachments, qos.Attachment{Network: qos.Network{
-			NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: o.Name}, Labels: labels,
-		}})
+		for _, a := range qos.TopologyAttachments(o.Name, labels, topology.Definitions(stepsOf(&c.Topologies[i]), f.Contracts)) {
+			out = append(out, attached{a, i})
+		}
 	}
-	f.enqueue(f.compiler.SetPod(pod))
+	return out
 }
 
 // enqueue queues the claims that a change matters to. The caller holds mu.

@@ -58,10 +58,14 @@ func (f *Follower) report() any {
 		if off {
 			state.inPlace, state.problem = false, cmp.Or(state.problem, errOff.Error())
 		}
-		for at, policies := range f.compiler.Covering(keyOf(&e.Claim)) {
-			state := state
+		attached := f.attachments(&e.Claim)
+		for i, policies := range f.compiler.Covering(keyOf(&e.Claim)) {
+			if i >= len(attached) {
+				break // its steps have changed since they were listed
+			}
+			at, state := attached[i].topology, state
 			state.bypassed = bypasses(&e.Topologies[at])
-			state.tc, state.ovn = ops.Backends(stepsOf(&e.Topologies[at]), e.Topologies[at].Given, f.Contracts)
+			state.tc, state.ovn = ops.Backends(f.stepsOn(&e.Topologies[at], attached[i].Interface), e.Topologies[at].Given, f.Contracts)
 			for _, p := range policies {
 				state := state
 				state.pf = strings.HasPrefix(onPF[sandboxOf(&e.Claim, "", &e.Topologies[at])], p.Key.String()+"[")

@@ -7,7 +7,7 @@ import (
 
 	k8stypes "k8s.io/apimachinery/pkg/types"
 
-	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -48,12 +48,11 @@ func (s *Server) await(ctx context.Context, p podArgs) error {
 }
 
 // rules are those of a pod's network.
-func (s *Server) rules(sb *reconcile.Sandbox) ([]netstate.Filter, []netstate.LogicalRule, error) {
+func (s *Server) rules(sb *reconcile.Sandbox) (ops.Enforced, error) {
 	if sb.Pod == nil {
-		return nil, nil, nil
+		return ops.Enforced{}, nil
 	}
-	out, err := s.Rules(sb)
-	return out.Filters, out.LogicalRules, err
+	return s.Rules(sb)
 }
 
 // Refilter gives the running network of a pod the rules that Options.Rules returns, and reports whether they were others. When it

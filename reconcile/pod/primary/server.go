@@ -378,9 +378,11 @@ func (s *Server) add(ctx context.Context, r cnisocket.Request, ports []any) (jso
 			return nil, err
 		}
 	}
-	if sb.Filters, sb.LogicalRules, err = s.rules(sb); err != nil {
+	rules, err := s.rules(sb)
+	if err != nil {
 		return nil, err
 	}
+	sb.SetRules(rules)
 	s.saw(owner)
 	report, err := s.apply(ctx, *sb)
 	if err != nil {
