@@ -28,26 +28,32 @@ type Selector struct {
 	reads    []resourceapi.QualifiedName // attributes the expression reads, without our own domain
 }
 
+// SelectorError is why a selector was refused.
+type SelectorError struct {
+	Message string // one line; begins with line and column where there are any
+}
+
+func (e *SelectorError) Error() string { return "selector.cel: " + e.Message }
+
 // Compile compiles the CEL expression of a selector with the DRA library's
 // compiler in the environment the scheduler uses, and refuses what the API
 // server would refuse in a DeviceClass: too long, too expensive. The error is
-// one line and begins with "selector.cel: ", followed by line and column when
-// there are any.
+// a *SelectorError.
 func Compile(expr string) (Selector, error) {
 	if strings.TrimSpace(expr) == "" {
-		return Selector{}, errors.New("selector.cel: the expression is empty")
+		return Selector{}, &SelectorError{"the expression is empty"}
 	}
 	if n := len(expr); n > resourceapi.CELSelectorExpressionMaxLength {
-		return Selector{}, fmt.Errorf("selector.cel: the expression is %d bytes long, at most %d are allowed", n, resourceapi.CELSelectorExpressionMaxLength)
+		return Selector{}, &SelectorError{fmt.Sprintf("the expression is %d bytes long, at most %d are allowed", n, resourceapi.CELSelectorExpressionMaxLength)}
 	}
 	// The scheduler's (stored) environment is the same for all feature gates; the
 	// one named here is on by default since 1.36.
 	compiled := cel.GetCompiler(cel.Features{EnableConsumableCapacity: true}).CompileCELExpression(expr, cel.Options{})
 	if compiled.Error != nil {
-		return Selector{}, fmt.Errorf("selector.cel: %s", oneLine(compiled.Error.Detail))
+		return Selector{}, &SelectorError{oneLine(compiled.Error.Detail)}
 	}
 	if compiled.MaxCost > resourceapi.CELSelectorExpressionMaxCost {
-		return Selector{}, fmt.Errorf("selector.cel: the expression may cost %d units to evaluate, at most %d are allowed", compiled.MaxCost, resourceapi.CELSelectorExpressionMaxCost)
+		return Selector{}, &SelectorError{fmt.Sprintf("the expression may cost %d units to evaluate, at most %d are allowed", compiled.MaxCost, resourceapi.CELSelectorExpressionMaxCost)}
 	}
 	return Selector{expr: expr, compiled: compiled, reads: attributesRead(compiled)}, nil
 }

@@ -468,12 +468,12 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	return nil
 }
 
-// inIPAM splits an error with a line for each field of ipam.
+// inIPAM is an error about fields of ipam as one about the step's config.
 func inIPAM(err error) error {
 	var wrong []error
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		field, message, _ := strings.Cut(line, ": ")
-		wrong = append(wrong, Invalid("ipam."+field, "%s", message))
+	for _, f := range addresspool.FieldErrors(err) {
+		f.Field = "ipam." + f.Field
+		wrong = append(wrong, fault.New(fault.Invalid, f))
 	}
 	return errors.Join(wrong...)
 }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
@@ -52,13 +51,10 @@ func (r *Registry) vetGiven(ctx context.Context, t *topology.Topology, given Giv
 		return bounded(slices.DeleteFunc(notes, func(n string) bool { return !slices.Contains(again, n) })), nil
 	}
 	inv := &topology.Invalid{Topology: t.Name}
-	agreed := refusals(second)
-	for _, refusal := range refusals(first) {
-		if slices.ContainsFunc(agreed, func(e error) bool { return ofPool(e.Error()) == ofPool(refusal.Error()) }) {
-			for _, p := range problemsOf(refusal) {
-				p.Message = ofPool(p.Message)
-				inv.Add(p)
-			}
+	agreed := problemsOf(second)
+	for _, p := range problemsOf(first) {
+		if slices.Contains(agreed, p) {
+			inv.Add(p)
 		}
 	}
 	if len(inv.Problems) == 0 {
@@ -213,20 +209,30 @@ func ofPool(message string) string {
 // podUplink is the pod's own interface; no config can name it.
 const podUplink = "pod's own"
 
-// problemsOf returns the problems of a planner's error, with their step and field if known.
-func problemsOf(err error) []topology.Problem {
-	step, ok := errors.AsType[*StepError](err)
-	if !ok {
-		return []topology.Problem{{Message: err.Error()}}
+// problemsOf returns the problems of one planning, with their step and field if known, and without the
+// addresses that an imagined node gives.
+func problemsOf(err error) (out []topology.Problem) {
+	for _, refusal := range refusals(err) {
+		if step, ok := errors.AsType[*StepError](refusal); ok {
+			out = append(out, problemsOfStep(step)...)
+		} else {
+			out = append(out, topology.Problem{Message: refusal.Error()})
+		}
 	}
-	var out []topology.Problem
+	for i := range out {
+		out[i].Message = ofPool(out[i].Message)
+	}
+	return out
+}
+
+func problemsOfStep(step *StepError) (out []topology.Problem) {
 	for _, err := range each(step.Err) {
 		p := topology.Problem{Step: step.Step, Message: err.Error()}
-		if f, ok := errors.AsType[contract.FieldError](err); ok && f.Field != "" && f.Error() == p.Message {
+		if f, ok := fault.As[contract.FieldError](err); ok && f.Field != "" {
 			p.Field, p.Message, p.Complete = "config."+f.Field, f.Message, f.Complete
 		}
-		if at, ok := errors.AsType[*ref.Error](err); ok && at.Path != "" && at.Error() == p.Message {
-			p.Field, p.Message = "config."+at.Path, strings.TrimPrefix(p.Message, at.Path+": ")
+		if at, ok := fault.As[*ref.Error](err); ok && at.Path != "" {
+			p.Field, p.Message = "config."+at.Path, at.Message()
 		}
 		out = append(out, p)
 	}

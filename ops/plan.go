@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -103,6 +104,8 @@ type Pending struct {
 	// Withheld is set if the step waits for an object that cannot be observed, rather than
 	// for a value that is known after Changes.
 	Withheld error `json:"-"`
+	// Complete reports that Needs is a whole sentence, the text of Withheld.
+	Complete bool `json:"-"`
 }
 
 // Wants reports whether a step wants the object.
@@ -129,6 +132,14 @@ func (p *Plan) Settling() (step string) {
 		step = w.Step
 	}
 	return step
+}
+
+// Equal reports whether another plan makes the same changes, and waits for the same.
+func (p *Plan) Equal(other *Plan) bool {
+	same := func(a, b Pending) bool { return a.Step == b.Step && a.Needs == b.Needs }
+	implied := func(c netstate.Change) bool { return c.Implied }
+	return slices.EqualFunc(p.Pending, other.Pending, same) &&
+		reflect.DeepEqual(slices.DeleteFunc(slices.Clone(p.Changes), implied), slices.DeleteFunc(slices.Clone(other.Changes), implied))
 }
 
 // String writes one change a line, and pending steps at the end.
@@ -298,7 +309,7 @@ func (p *Planner) waits(st *stepState, err error) bool {
 	var held *withheld
 	switch {
 	case errors.As(err, &held):
-		st.pending, st.withheld = held.Error(), held.err
+		st.pending, st.withheld, st.complete = held.Error(), held.err, true
 	case errors.Is(err, errMissing):
 		return false
 	case errors.As(err, &unknown):

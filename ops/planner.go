@@ -104,6 +104,7 @@ type stepState struct {
 	later     string // what a part of the step waits for; the rest is planned
 	// withheld is the reason why an object that the step waits for cannot be observed.
 	withheld error
+	complete bool // pending is a whole sentence
 	// rule is the rule whose rate the physical function of the step's device enforces, nil for none.
 	rule *PFRule
 	// ungated are the step's addresses that have no gateway yet, by their network;

@@ -87,7 +87,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 	for _, step := range order {
 		st := p.steps[step.Name]
 		if st.pending != "" {
-			plan.Pending = append(plan.Pending, Pending{Step: step.Name, Needs: st.pending, Withheld: st.withheld})
+			plan.Pending = append(plan.Pending, Pending{Step: step.Name, Needs: st.pending, Withheld: st.withheld, Complete: st.complete})
 			continue
 		}
 		if st.later != "" {
@@ -148,7 +148,7 @@ func (q *sequencer) prune() []netstate.Object {
 		}
 		claims, wanted := q.p.claims[c.Key()]
 		if why := q.now.Withheld(c.Object()); why != nil && !wanted {
-			q.stuck = append(q.stuck, Pending{Step: c.Step, Needs: why.Error(), Withheld: why})
+			q.stuck = append(q.stuck, Pending{Step: c.Step, Needs: why.Error(), Withheld: why, Complete: true})
 			continue
 		}
 		if !wanted {

@@ -53,7 +53,7 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 		if why := p.onlyWithheld(plan); why != nil {
 			return Report{}, p.fail(ctx, why)
 		}
-		if len(plan.Changes) == 0 || last != nil && plan.String() == last.String() {
+		if len(plan.Changes) == 0 || last != nil && plan.Equal(last) {
 			return Report{}, p.fail(ctx, notConverged(p.sandbox.Topology.Name, plan))
 		}
 		last = plan

@@ -38,9 +38,9 @@ func FailuresOf(err error) []StepFailure {
 		f := StepFailure{Kind: fault.Of(err), Message: err.Error()}
 		if step, ok := errors.AsType[*ops.StepError](err); ok {
 			f.Step = step.Step
-			if step.Error() == f.Message { // nothing was wrapped around it
-				f.Message = step.Err.Error()
-			}
+		}
+		if step, ok := fault.As[*ops.StepError](err); ok { // no words were put before it
+			f.Message = step.Err.Error()
 		}
 		f.Message = excerpt.Of(f.Message, maxFailureMessage)
 		out = append(out, f)

@@ -116,7 +116,7 @@ func (p *pass) release(ctx context.Context) error {
 
 // recordUnclean keeps in the record the settings that a release could not restore, and why.
 func (p *pass) recordUnclean(err error) {
-	if !errors.Is(err, errUnclean) || p.record.Failure == err.Error() {
+	if !errors.Is(err, errUnclean) || p.record.Failure == err.Error() { // as text: so a record keeps it
 		return
 	}
 	p.record.fail(err)
@@ -137,7 +137,7 @@ func (p *pass) recordWithheld(err error) {
 		return
 	}
 	left, _ := p.withheld(p.record.History)
-	if p.record.Failure == err.Error() && len(left) == len(p.record.History) {
+	if p.record.Failure == err.Error() && len(left) == len(p.record.History) { // as text: so a record keeps it
 		return
 	}
 	p.record.Failure, p.record.History = err.Error(), left

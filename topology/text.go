@@ -50,8 +50,8 @@ var (
 // explainSyntax adds the probable mistake to an error of the YAML parser. The parser
 // sometimes names the line before.
 func explainSyntax(data []byte, err error) error {
-	tab := strings.Contains(err.Error(), "tab character") || strings.Contains(err.Error(), "cannot start any token")
-	if strings.Contains(err.Error(), unquoted) {
+	tab := strings.Contains(err.Error(), "tab character") || strings.Contains(err.Error(), "cannot start any token") // as text: the YAML library has no types
+	if strings.Contains(err.Error(), unquoted) {                                                                     // as text: errors of both YAML libraries come here
 		return err
 	}
 	n := 0
@@ -60,7 +60,7 @@ func explainSyntax(data []byte, err error) error {
 		switch {
 		case tab && tabbed.Match(line):
 			return fmt.Errorf("line %d is indented with a tab: YAML takes spaces only", n)
-		case bareTemplate.Match(line) && strings.Contains(err.Error(), "yaml: "):
+		case bareTemplate.Match(line) && strings.Contains(err.Error(), "yaml: "): // as text: the prefix of syntax errors
 			return fmt.Errorf("%w; line %d: %s", err, n, unquoted)
 		}
 	}

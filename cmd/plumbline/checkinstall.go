@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -103,7 +102,7 @@ func (c checkInstall) refuses(ctx context.Context, client dynamic.Interface) err
 	switch {
 	case err == nil:
 		return errors.New("webhook: the API server accepted an invalid topology and did not ask the webhook: check the ValidatingWebhookConfiguration, and the log of the controller")
-	case !strings.Contains(err.Error(), "no-such-type") || apierrors.IsInternalError(err):
+	case !apierrors.HasStatusCause(err, v1alpha1.CauseRefused):
 		return fmt.Errorf("webhook: %w", err)
 	}
 	_, err = fmt.Fprintln(c.app.out, "webhook: refuses an invalid topology.")

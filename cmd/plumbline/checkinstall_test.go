@@ -7,10 +7,13 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic/fake"
 	kubetesting "k8s.io/client-go/testing"
+
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // TestCheckInstall plays the answers of an API server; the chart's test runs on a real one.
@@ -20,16 +23,19 @@ func TestCheckInstall(t *testing.T) {
 			"apiVersion": "apps/v1", "kind": kind, "metadata": map[string]any{"name": name, "namespace": "ns"}, "status": status,
 		}}
 	}
+	refused := apierrors.NewForbidden(topologies.GroupResource(), "x", errors.New("a word of the webhook"))
+	refused.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: v1alpha1.CauseRefused}}
 	for _, c := range []struct {
 		name          string
 		agents, ready int64
 		webhook       error
 		want          string // of the error; "" for none
 	}{
-		{"all is well", 2, 2, apierrors.NewForbidden(topologies.GroupResource(), "x", errors.New(`no step type "no-such-type"`)), ""},
-		{"an agent is not connected", 2, 1, apierrors.NewForbidden(topologies.GroupResource(), "x", errors.New(`no step type "no-such-type"`)), "1 of 2 pods"},
-		{"no node is selected", 0, 0, apierrors.NewForbidden(topologies.GroupResource(), "x", errors.New(`no step type "no-such-type"`)), "nodeSelector"},
+		{"all is well", 2, 2, refused, ""},
+		{"an agent is not connected", 2, 1, refused, "1 of 2 pods"},
+		{"no node is selected", 0, 0, refused, "nodeSelector"},
 		{"no webhook", 2, 2, nil, "accepted"},
+		{"a webhook of others", 2, 2, apierrors.NewForbidden(topologies.GroupResource(), "x", errors.New(`"no-such-type"`)), "webhook: "},
 		{"an unreachable webhook", 2, 2, apierrors.NewInternalError(errors.New("failed calling webhook")), "failed calling webhook"},
 	} {
 		client := fake.NewSimpleDynamicClient(runtime.NewScheme(),

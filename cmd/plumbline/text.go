@@ -120,7 +120,7 @@ func (t text) plan(sb reconcile.Sandbox, p *ops.Plan) {
 		t.line("")
 	}
 	for _, w := range p.Pending {
-		if w.Withheld != nil && w.Needs == w.Withheld.Error() { // a sentence, such as that a database cannot be observed
+		if w.Complete { // such as that a database cannot be observed
 			t.line("%s", t.mark(fmt.Sprintf("? step %q waits: %s", w.Step, w.Needs)))
 			continue
 		}

@@ -412,13 +412,13 @@ func newDriftLoop(
 
 // Run repairs drift until ctx ends. It waits while another agent does, as during a rolling update.
 func (d *driftLoop) Run(ctx context.Context) {
-	said := ""
+	var said error
 	for ctx.Err() == nil {
 		leave := d.events.Take()
 		err := d.Loop.Run(ctx)
 		leave()
-		if err != nil && err.Error() != said {
-			said = err.Error()
+		if err != nil && !fault.SameText(err, said) {
+			said = err
 			d.log.Warn("this agent does not repair drift yet", "error", err)
 		}
 		select {

@@ -14,13 +14,13 @@ func (l *Loop) reportOtherVersions() {
 	l.Recorder.OtherVersions(len(others))
 	l.mu.Lock()
 	before := l.others
-	l.others = map[string]string{}
+	l.others = map[string]error{}
 	for _, o := range others {
-		l.others[o.Path] = o.Error()
+		l.others[o.Path] = o
 	}
 	l.mu.Unlock()
 	for _, o := range others {
-		if before[o.Path] != o.Error() {
+		if !fault.SameText(before[o.Path], o) {
 			l.Log.Warn("record of another version", "file", o.Path, "error", o)
 		}
 	}

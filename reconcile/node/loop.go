@@ -22,6 +22,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Watcher is what the loop uses of a watch.Watcher.
@@ -98,7 +99,7 @@ type Loop struct {
 	running bool
 	resync  time.Time                      // of the last reading
 	logged  map[reconcile.SandboxID]string // what was logged last
-	others  map[string]string              // what was logged of records of other versions, by path
+	others  map[string]error               // what was logged of records of other versions, by path
 }
 
 // New returns a loop that does nothing until Run.
@@ -256,7 +257,7 @@ func (l *Loop) reload(r reading) {
 	}
 	l.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(r.broken)) {
-		if old, ok := broken[name]; !ok || old.Error() != r.broken[name].Error() {
+		if !fault.SameText(broken[name], r.broken[name]) {
 			if w, ok := recorded[name]; ok {
 				l.Log.Error("cannot use a file of the directory, and its sandbox keeps the topology that was applied last", "sandbox", w.id, "error", r.broken[name])
 				continue

@@ -1,7 +1,6 @@
 package addresspool
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,17 +11,18 @@ import (
 )
 
 // CheckDivision checks what ipam of type multi-nic-ipam says by itself, without its pool.
-// Each line of the error has the path of its field in ipam.
+// The error is a
+// contract.FieldError or contract.Errors, with the paths of fields in ipam.
 func CheckDivision(c topology.IPAM) error {
 	if c.HostBlock == nil {
-		return errors.New("hostBlock: is missing: write that of the AddressPool")
+		return fieldError("hostBlock", "is missing: write that of the AddressPool")
 	}
 	ifaces := c.InterfaceBits()
 	if ifaces < 0 || ifaces > MaxInterfaceBits {
-		return fmt.Errorf("interfaceBlock: %d is not from 0 to %d bits", ifaces, MaxInterfaceBits)
+		return fieldError("interfaceBlock", "%d is not from 0 to %d bits", ifaces, MaxInterfaceBits)
 	}
 	if c.Interface < 0 || c.Interface >= 1<<ifaces {
-		return fmt.Errorf("interfaceBlock: %d bits are for %d interfaces, counted from 0, and the step is for interface %d: a pool with a larger interfaceBlock is needed", ifaces, 1<<ifaces, c.Interface)
+		return fieldError("interfaceBlock", "%d bits are for %d interfaces, counted from 0, and the step is for interface %d: a pool with a larger interfaceBlock is needed", ifaces, 1<<ifaces, c.Interface)
 	}
 	if c.Subnet == "" {
 		return nil
@@ -31,24 +31,23 @@ func CheckDivision(c topology.IPAM) error {
 	if err == nil {
 		return nil
 	}
-	var lines []error
-	for line := range strings.SplitSeq(err.Error(), "\n") {
-		for _, r := range [][2]string{{"subnets[0].prefix:", "subnet:"}, {"subnets[0]:", "subnet:"}, {"exclude[", "excludeCIDRs["}} {
-			if rest, ok := strings.CutPrefix(line, r[0]); ok {
-				line = r[1] + rest
-				break
-			}
+	wrong := problems(FieldErrors(err))
+	for i, f := range wrong {
+		switch index, excluded := strings.CutPrefix(f.Field, "exclude"); {
+		case excluded:
+			wrong[i].Field = "excludeCIDRs" + index
+		case strings.HasPrefix(f.Field, "subnets"):
+			wrong[i].Field = "subnet"
 		}
-		lines = append(lines, errors.New(line))
 	}
-	return errors.Join(lines...)
+	return wrong.err()
 }
 
 // Agrees returns an error if a pool is divided otherwise than a step says. A pool may have
 // more subnets, as of the other family, and may exclude more.
 func (l *Layout) Agrees(c topology.IPAM) error {
 	wrong := func(field, format string, args ...any) error {
-		return fmt.Errorf("ipam.%s: %s %q %s", field, v1alpha1.AddressPoolKind, l.Name, fmt.Sprintf(format, args...))
+		return fieldError("ipam."+field, "%s %q %s", v1alpha1.AddressPoolKind, l.Name, fmt.Sprintf(format, args...))
 	}
 	if c.HostBlock != nil && *c.HostBlock != l.hostBits {
 		return wrong("hostBlock", "has %d bits, and the step says %d: write the pool's, or name another pool", l.hostBits, *c.HostBlock)
@@ -62,7 +61,7 @@ func (l *Layout) Agrees(c topology.IPAM) error {
 	for i, text := range c.ExcludeCIDRs {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			return fmt.Errorf("ipam.excludeCIDRs[%d]: %q is not a prefix such as 192.0.2.0/24", i, text)
+			return fieldError(fmt.Sprintf("ipam.excludeCIDRs[%d]", i), "%q is not a prefix such as 192.0.2.0/24", text)
 		}
 		if from, gives := l.Gives(p); gives {
 			return wrong(fmt.Sprintf("excludeCIDRs[%d]", i), "allocates addresses of %q in %s: add it to exclude there", text, from)

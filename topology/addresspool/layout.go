@@ -2,7 +2,6 @@ package addresspool
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math/bits"
 	"net/netip"
@@ -75,32 +74,28 @@ type subnet struct {
 
 func (s *subnet) is4() bool { return s.prefix.Addr().Is4() }
 
-// New reads and checks a pool. The error joins everything that is wrong, each with the
-// path of its field.
+// New reads and checks a pool. The error is a contract.Errors: everything that is wrong, each with
+// the path of its field.
 func New(spec Spec) (*Layout, error) {
 	l := &Layout{Name: spec.Name, hostBits: spec.HostBlock, ifBits: spec.InterfaceBlock}
-	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	wrong := &problems{}
 	switch n := len(spec.Subnets); {
 	case n == 0:
-		wrong("subnets: is empty: name at least one")
+		wrong.add("subnets", "is empty: name at least one")
 	case n > MaxSubnets:
-		wrong("subnets: has %d entries, at most %d are accepted", n, MaxSubnets)
-		return nil, errors.Join(errs...)
+		wrong.add("subnets", "has %d entries, at most %d are accepted", n, MaxSubnets)
+		return nil, wrong.err()
 	}
 	if n := len(spec.Exclude); n > MaxExcludes {
-		wrong("exclude: has %d entries, at most %d are accepted", n, MaxExcludes)
-		return nil, errors.Join(errs...)
+		wrong.add("exclude", "has %d entries, at most %d are accepted", n, MaxExcludes)
+		return nil, wrong.err()
 	}
 	l.checkBits(spec, wrong)
 	l.readSubnets(spec, wrong)
-	excludes := l.readExcludes(spec.Exclude, &errs)
-	var err error
-	if l.routes, err = l.readRoutes(spec.Routes); err != nil {
-		errs = append(errs, err)
-	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
+	excludes := l.readExcludes(spec.Exclude, wrong)
+	l.readRoutes(spec.Routes, wrong)
+	if len(*wrong) > 0 {
+		return nil, wrong.err()
 	}
 	for _, r := range l.routes {
 		if r.Gateway.IsValid() {
@@ -114,59 +109,59 @@ func New(spec Spec) (*Layout, error) {
 	l.excludes = merge(excludes)
 	for i := range l.subnets {
 		if l.size(&l.subnets[i]) == (number{}) {
-			wrong("subnets[%d]: %q has no address left that could be allocated", i, l.subnets[i].prefix)
+			wrong.add(fmt.Sprintf("subnets[%d]", i), "%q has no address left that could be allocated", l.subnets[i].prefix)
 		}
 	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
+	if len(*wrong) > 0 {
+		return nil, wrong.err()
 	}
 	return l, nil
 }
 
 // checkBits refuses lengths of blocks that are not possible.
-func (l *Layout) checkBits(spec Spec, wrong func(format string, args ...any)) {
+func (l *Layout) checkBits(spec Spec, wrong *problems) {
 	if l.hostBits < 0 || l.hostBits > MaxHostBits {
-		wrong("hostBlock: %d is not from 1 to %d bits", l.hostBits, MaxHostBits)
+		wrong.add("hostBlock", "%d is not from 1 to %d bits", l.hostBits, MaxHostBits)
 	}
 	if l.ifBits < 0 || l.ifBits > MaxInterfaceBits {
-		wrong("interfaceBlock: %d is not from 0 to %d bits", l.ifBits, MaxInterfaceBits)
+		wrong.add("interfaceBlock", "%d is not from 0 to %d bits", l.ifBits, MaxInterfaceBits)
 	}
 	if l.ifBits > 0 && l.hostBits == 0 {
-		wrong("interfaceBlock: needs hostBlock: without it all nodes would have the same block")
+		wrong.add("interfaceBlock", "needs hostBlock: without it all nodes would have the same block")
 	}
 	switch {
 	case spec.BlockSize == 0:
 	case l.hostBits > 0:
-		wrong("blockSize: follows from hostBlock: remove one of them")
+		wrong.add("blockSize", "follows from hostBlock: remove one of them")
 	case spec.BlockSize < 0 || spec.BlockSize > MaxBlockSize || bits.OnesCount(uint(spec.BlockSize)) != 1:
-		wrong("blockSize: %d is not a power of two from 1 to %d", spec.BlockSize, MaxBlockSize)
+		wrong.add("blockSize", "%d is not a power of two from 1 to %d", spec.BlockSize, MaxBlockSize)
 	}
 }
 
 // readSubnets reads the subnets, of which none has addresses of another.
-func (l *Layout) readSubnets(spec Spec, wrong func(format string, args ...any)) {
+func (l *Layout) readSubnets(spec Spec, wrong *problems) {
 	for i, s := range spec.Subnets {
 		at := fmt.Sprintf("subnets[%d]", i)
 		read, err := readSubnet(s, fields{at + ".prefix", at + ".first", at + ".last", at + ".gateway"})
 		if err == nil && l.hostBits > 0 && (s.First != "" || s.Last != "") {
-			err = fmt.Errorf("%s: first and last do not go with hostBlock, as each node has its own block: use exclude", at)
+			err = fieldError(at, "first and last do not go with hostBlock, as each node has its own block: use exclude")
 		}
 		if err != nil {
-			wrong("%w", err)
+			wrong.addError("", err)
 			continue
 		}
 		if bits := read.prefix.Bits() + l.ifBits + l.hostBits; l.hostBits > 0 && bits > read.prefix.Addr().BitLen()-2 {
-			wrong("%s.prefix: %q leaves no addresses when it is divided by %d bits for interfaces and %d for nodes: blocks would be of length /%d, at most /%d is possible",
-				at, s.Prefix, l.ifBits, l.hostBits, bits, read.prefix.Addr().BitLen()-2)
+			wrong.add(at+".prefix", "%q leaves no addresses when it is divided by %d bits for interfaces and %d for nodes: blocks would be of length /%d, at most /%d is possible",
+				s.Prefix, l.ifBits, l.hostBits, bits, read.prefix.Addr().BitLen()-2)
 			continue
 		}
 		for j := range l.subnets {
 			other := &l.subnets[j]
 			switch {
 			case other.span.Overlaps(read.span):
-				wrong("%s: shares addresses with %s: %q", at, other.prefix, s.Prefix)
+				wrong.add(at, "shares addresses with %s: %q", other.prefix, s.Prefix)
 			case l.hostBits > 0 && other.is4() == read.is4():
-				wrong("%s: a pool with hostBlock has one subnet of each family, and %q is another: use a second pool", at, s.Prefix)
+				wrong.add(at, "a pool with hostBlock has one subnet of each family, and %q is another: use a second pool", s.Prefix)
 			}
 		}
 		l.subnets = append(l.subnets, read)
@@ -174,7 +169,7 @@ func (l *Layout) readSubnets(spec Spec, wrong func(format string, args ...any)) 
 }
 
 // divide sets the size of the blocks of a flat pool.
-func (l *Layout) divide(blockSize int, wrong func(format string, args ...any)) {
+func (l *Layout) divide(blockSize int, wrong *problems) {
 	if l.hostBits > 0 {
 		return
 	}
@@ -183,7 +178,7 @@ func (l *Layout) divide(blockSize int, wrong func(format string, args ...any)) {
 		size := l.blockSize(blockSize, s.is4())
 		s.blockBits = bits.Len(uint(size)) - 1
 		if l.count(s) == 0 {
-			wrong("subnets[%d].prefix: %q has more than 2^%d blocks of %d addresses: use a longer prefix, or a larger blockSize", i, s.prefix, maxBlockBits, size)
+			wrong.add(fmt.Sprintf("subnets[%d].prefix", i), "%q has more than 2^%d blocks of %d addresses: use a longer prefix, or a larger blockSize", s.prefix, maxBlockBits, size)
 		}
 	}
 }
@@ -207,32 +202,32 @@ type fields struct{ prefix, first, last, gateway string }
 
 func readSubnet(s SubnetSpec, at fields) (out subnet, err error) {
 	if len(s.Prefix) > maxText {
-		return out, fmt.Errorf("%s: is longer than %d bytes", at.prefix, maxText)
+		return out, fieldError(at.prefix, "is longer than %d bytes", maxText)
 	}
 	p, err := netip.ParsePrefix(s.Prefix)
 	switch {
 	case err != nil:
-		return out, fmt.Errorf("%s: %q is not a prefix such as 192.0.2.0/24", at.prefix, s.Prefix)
+		return out, fieldError(at.prefix, "%q is not a prefix such as 192.0.2.0/24", s.Prefix)
 	case p != p.Masked():
-		return out, fmt.Errorf("%s: %q has bits set behind its prefix length: write %q", at.prefix, s.Prefix, p.Masked())
+		return out, fieldError(at.prefix, "%q has bits set behind its prefix length: write %q", s.Prefix, p.Masked())
 	case p.Addr().Is4In6():
-		return out, fmt.Errorf("%s: %q is IPv4 written as IPv6", at.prefix, s.Prefix)
+		return out, fieldError(at.prefix, "%q is IPv4 written as IPv6", s.Prefix)
 	case p.Addr().IsMulticast() || p.Addr().IsLoopback() || p.Addr().IsUnspecified() || p.Addr().IsLinkLocalUnicast():
-		return out, fmt.Errorf("%s: %q has addresses that no pod can have", at.prefix, s.Prefix)
+		return out, fieldError(at.prefix, "%q has addresses that no pod can have", s.Prefix)
 	case p.Bits() < 8:
-		return out, fmt.Errorf("%s: %q is too large for one network: at least /8 is expected", at.prefix, s.Prefix)
+		return out, fieldError(at.prefix, "%q is too large for one network: at least /8 is expected", s.Prefix)
 	}
 	out = subnet{prefix: p, span: spanOf(p)}
 	within := func(field, text string) (netip.Addr, error) {
 		if len(text) > maxText {
-			return netip.Addr{}, fmt.Errorf("%s: is longer than %d bytes", field, maxText)
+			return netip.Addr{}, fieldError(field, "is longer than %d bytes", maxText)
 		}
 		a, err := netip.ParseAddr(text)
 		switch {
 		case err != nil || a.Zone() != "":
-			return a, fmt.Errorf("%s: %q is not an IP address", field, text)
+			return a, fieldError(field, "%q is not an IP address", text)
 		case !p.Contains(a):
-			return a, fmt.Errorf("%s: %q is not in %q", field, text, p)
+			return a, fieldError(field, "%q is not in %q", text, p)
 		}
 		return a, nil
 	}
@@ -247,7 +242,7 @@ func readSubnet(s SubnetSpec, at fields) (out subnet, err error) {
 		}
 	}
 	if out.span.First.Compare(out.span.Last) > 0 {
-		return out, fmt.Errorf("%s: %q is behind the last, %q", at.first, s.First, out.span.Last)
+		return out, fieldError(at.first, "%q is behind the last, %q", s.First, out.span.Last)
 	}
 	if s.Gateway != "" {
 		if out.gateway, err = within(at.gateway, s.Gateway); err != nil {
@@ -258,15 +253,16 @@ func readSubnet(s SubnetSpec, at fields) (out subnet, err error) {
 }
 
 // readExcludes reads what is not allocated of subnets that have been read.
-func (l *Layout) readExcludes(texts []string, errs *[]error) (excludes []Span) {
+func (l *Layout) readExcludes(texts []string, wrong *problems) (excludes []Span) {
 	for i, text := range texts {
+		at := fmt.Sprintf("exclude[%d]", i)
 		s, err := ParseSpan(text)
 		switch {
 		case err != nil:
-			*errs = append(*errs, fmt.Errorf("exclude[%d]: %w", i, err))
+			wrong.add(at, "%v", err)
 			continue
-		case len(*errs) == 0 && !slices.ContainsFunc(l.subnets, func(n subnet) bool { return spanOf(n.prefix).Overlaps(s) }):
-			*errs = append(*errs, fmt.Errorf("exclude[%d]: %q is in none of the pool's subnets", i, text))
+		case len(*wrong) == 0 && !slices.ContainsFunc(l.subnets, func(n subnet) bool { return spanOf(n.prefix).Overlaps(s) }):
+			wrong.add(at, "%q is in none of the pool's subnets", text)
 		}
 		excludes = append(excludes, s)
 	}

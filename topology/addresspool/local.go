@@ -1,7 +1,6 @@
 package addresspool
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -16,8 +15,7 @@ const MaxRanges = 16
 // error has the path of its field in ipam.
 func Local(c topology.IPAM) (*Layout, error) {
 	l := &Layout{Name: topology.LocalPool, local: true}
-	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	wrong := &problems{}
 	of := map[bool]int{} // the set that a family is of
 	sets, n := c.Sets(), 0
 	for i, set := range sets {
@@ -29,39 +27,39 @@ func Local(c topology.IPAM) (*Layout, error) {
 				}
 			}
 			if n++; n > MaxRanges {
-				return nil, fmt.Errorf("ranges: has more than %d", MaxRanges)
+				return nil, fieldError("ranges", "has more than %d", MaxRanges)
 			}
 			s, err := readSubnet(SubnetSpec{Prefix: r.Subnet, First: r.RangeStart, Last: r.RangeEnd, Gateway: r.Gateway}, fields{at + "subnet", at + "rangeStart", at + "rangeEnd", at + "gateway"})
 			if err != nil {
-				errs = append(errs, err)
+				wrong.addError("", err)
 				continue
 			}
 			if s.prefix.Addr().BitLen()-s.prefix.Bits() < 2 {
-				wrong("%ssubnet: %q is too small: its first address is the gateway's", at, s.prefix)
+				wrong.add(at+"subnet", "%q is too small: its first address is the gateway's", s.prefix)
 				continue
 			}
 			if !s.gateway.IsValid() {
 				s.gateway = s.prefix.Addr().Next()
 			}
 			if other, has := of[s.is4()]; has && other != i {
-				wrong("%ssubnet: %q is of the family of another set: a step gets one address of each family. Put both into one set, or use a second step", at, s.prefix)
+				wrong.add(at+"subnet", "%q is of the family of another set: a step gets one address of each family. Put both into one set, or use a second step", s.prefix)
 				continue
 			}
 			of[s.is4()] = i
 			for k := range l.subnets {
 				if l.subnets[k].span.Overlaps(s.span) {
-					wrong("%ssubnet: shares addresses with %s: %q", at, l.subnets[k].prefix, s.prefix)
+					wrong.add(at+"subnet", "shares addresses with %s: %q", l.subnets[k].prefix, s.prefix)
 				}
 			}
 			l.subnets = append(l.subnets, s)
 		}
 	}
 	if n == 0 {
-		wrong("subnet: is missing: host-local needs subnet, or ranges with a subnet each")
+		wrong.add("subnet", "is missing: host-local needs subnet, or ranges with a subnet each")
 	}
-	excludes := l.readExcludes(c.Exclude, &errs)
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
+	excludes := l.readExcludes(c.Exclude, wrong)
+	if len(*wrong) > 0 {
+		return nil, wrong.err()
 	}
 	for i := range l.subnets {
 		excludes = append(excludes, l.reserved(&l.subnets[i])...)
@@ -69,11 +67,11 @@ func Local(c topology.IPAM) (*Layout, error) {
 	l.excludes = merge(excludes)
 	for i := range l.subnets {
 		if l.size(&l.subnets[i]) == (number{}) {
-			wrong("subnet: %q has no address left that could be allocated", l.subnets[i].prefix)
+			wrong.add("subnet", "%q has no address left that could be allocated", l.subnets[i].prefix)
 		}
 	}
-	if len(errs) > 0 {
-		return nil, errors.Join(errs...)
+	if len(*wrong) > 0 {
+		return nil, wrong.err()
 	}
 	return l, nil
 }

@@ -1,31 +1,31 @@
 package addresspool
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Invalid is everything that is wrong with a pool.
 type Invalid struct {
-	Pool string
-	err  error
+	Pool   string
+	Errors contract.Errors // with the paths of fields in spec
 }
 
 // Error prints one line per problem.
 func (e *Invalid) Error() string {
-	lines := strings.Split(e.err.Error(), "\n")
-	for i, line := range lines {
-		lines[i] = fmt.Sprintf("%s %q: spec.%s", v1alpha1.AddressPoolKind, e.Pool, line)
+	lines := make([]string, len(e.Errors))
+	for i, f := range e.Errors {
+		lines[i] = fmt.Sprintf("%s %q: spec.%v", v1alpha1.AddressPoolKind, e.Pool, f)
 	}
 	return strings.Join(lines, "\n")
 }
 
 // Unwrap returns what is wrong without the pool's name.
-func (e *Invalid) Unwrap() error { return e.err }
+func (e *Invalid) Unwrap() error { return e.Errors }
 
 // MaxQuarantine is the longest rest of an address, a day in seconds.
 const MaxQuarantine = 86400
@@ -48,14 +48,15 @@ func Of(o *v1alpha1.AddressPool) (*Layout, error) {
 		spec.Routes = append(spec.Routes, RouteSpec(r))
 	}
 	l, err := New(spec)
+	wrong := problems(FieldErrors(err))
 	if n := o.Spec.QuarantineSeconds; n != nil && (*n < 0 || *n > MaxQuarantine) {
-		err = errors.Join(err, fmt.Errorf("quarantineSeconds: %d is not from 0 to %d", *n, MaxQuarantine))
+		wrong.add("quarantineSeconds", "%d is not from 0 to %d", *n, MaxQuarantine)
 	}
 	if o.Spec.ReclaimAfter != "" && !reclaimForm.MatchString(o.Spec.ReclaimAfter) {
-		err = errors.Join(err, fmt.Errorf("reclaimAfter: %q is not a whole number up to 99999 with s, m or h, such as 24h", o.Spec.ReclaimAfter))
+		wrong.add("reclaimAfter", "%q is not a whole number up to 99999 with s, m or h, such as 24h", o.Spec.ReclaimAfter)
 	}
-	if err != nil {
-		return nil, &Invalid{o.Name, err}
+	if len(wrong) > 0 {
+		return nil, &Invalid{o.Name, contract.Errors(wrong)}
 	}
 	return l, nil
 }

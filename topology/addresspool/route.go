@@ -1,7 +1,6 @@
 package addresspool
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,42 +14,40 @@ type Route struct {
 }
 
 // readRoutes reads the routes of a pool whose subnets have been read.
-func (l *Layout) readRoutes(specs []RouteSpec) ([]Route, error) {
+func (l *Layout) readRoutes(specs []RouteSpec, wrong *problems) {
 	if n := len(specs); n > MaxRoutes {
-		return nil, fmt.Errorf("routes: has %d entries, at most %d are accepted", n, MaxRoutes)
+		wrong.add("routes", "has %d entries, at most %d are accepted", n, MaxRoutes)
+		return
 	}
-	var out []Route
-	var errs []error
 	for i, s := range specs {
 		r, err := l.readRoute(s)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("routes[%d].%w", i, err))
+			wrong.addError(fmt.Sprintf("routes[%d].", i), err)
 			continue
 		}
-		out = append(out, r)
+		l.routes = append(l.routes, r)
 	}
-	return out, errors.Join(errs...)
 }
 
 func (l *Layout) readRoute(s RouteSpec) (r Route, err error) {
 	if len(s.Destination) > maxText {
-		return r, fmt.Errorf("destination: is longer than %d bytes", maxText)
+		return r, fieldError("destination", "is longer than %d bytes", maxText)
 	}
 	if len(s.Gateway) > maxText {
-		return r, fmt.Errorf("gateway: is longer than %d bytes", maxText)
+		return r, fieldError("gateway", "is longer than %d bytes", maxText)
 	}
 	r.Destination, err = netip.ParsePrefix(s.Destination)
 	switch d := r.Destination; {
 	case err != nil || d.Addr().Is4In6():
-		return r, fmt.Errorf("destination: %q is not a prefix such as 10.0.0.0/8", s.Destination)
+		return r, fieldError("destination", "%q is not a prefix such as 10.0.0.0/8", s.Destination)
 	case d != d.Masked():
-		return r, fmt.Errorf("destination: %q has bits set behind its prefix length: write %q", s.Destination, d.Masked())
+		return r, fieldError("destination", "%q has bits set behind its prefix length: write %q", s.Destination, d.Masked())
 	case d.Addr().IsMulticast() || d.Addr().IsLoopback():
-		return r, fmt.Errorf("destination: %q is not routed", s.Destination)
+		return r, fieldError("destination", "%q is not routed", s.Destination)
 	case !slices.Contains(l.Families(), d.Addr().Is4()):
-		return r, fmt.Errorf("destination: %q is of a family of which the pool has no subnet", s.Destination)
+		return r, fieldError("destination", "%q is of a family of which the pool has no subnet", s.Destination)
 	case slices.ContainsFunc(l.subnets, func(n subnet) bool { return n.prefix == d }):
-		return r, fmt.Errorf("destination: %q is a subnet of the pool, which is on the link: remove the route", s.Destination)
+		return r, fieldError("destination", "%q is a subnet of the pool, which is on the link: remove the route", s.Destination)
 	}
 	if s.Gateway == "" {
 		return r, nil
@@ -58,11 +55,11 @@ func (l *Layout) readRoute(s RouteSpec) (r Route, err error) {
 	r.Gateway, err = netip.ParseAddr(s.Gateway)
 	switch {
 	case err != nil || r.Gateway.Zone() != "":
-		return r, fmt.Errorf("gateway: %q is not an IP address", s.Gateway)
+		return r, fieldError("gateway", "%q is not an IP address", s.Gateway)
 	case r.Gateway.Is4() != r.Destination.Addr().Is4():
-		return r, fmt.Errorf("gateway: %q and destination %q are of different families", s.Gateway, s.Destination)
+		return r, fieldError("gateway", "%q and destination %q are of different families", s.Gateway, s.Destination)
 	case !slices.ContainsFunc(l.subnets, func(n subnet) bool { return n.prefix.Contains(r.Gateway) }):
-		return r, fmt.Errorf("gateway: %q is in none of the pool's subnets", s.Gateway)
+		return r, fieldError("gateway", "%q is in none of the pool's subnets", s.Gateway)
 	}
 	return r, nil
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/plumbline/plumbline/inventory"
@@ -28,6 +29,14 @@ func TestMessage(t *testing.T) {
 		if got := message(c.problems); got != c.want {
 			t.Errorf("%q is laid out as %q, want %q", c.problems, got, c.want)
 		}
+	}
+}
+
+// TestRefused holds that clients know a refusal of this webhook without reading its text.
+func TestRefused(t *testing.T) {
+	a := refused(answer{problems: []string{"a"}})
+	if a.Allowed || !apierrors.HasStatusCause(&apierrors.StatusError{ErrStatus: *a.Result}, v1alpha1.CauseRefused) {
+		t.Errorf("%+v", a.Result)
 	}
 }
 

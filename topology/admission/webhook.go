@@ -13,6 +13,7 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -114,9 +115,16 @@ func (w *Webhook) Handle(ctx context.Context, r admission.Request) (response adm
 		log.FromContext(ctx).Error(err, "not decided")
 		return undecided(r, err)
 	case len(a.problems) > 0:
-		return admission.Denied(message(a.problems)).WithWarnings(a.warnings...)
+		return refused(a)
 	}
 	return admission.Allowed("").WithWarnings(a.warnings...)
+}
+
+// refused is a refusal that clients tell from those of the API server and of other webhooks by its cause.
+func refused(a answer) admission.Response {
+	response := admission.Denied(message(a.problems)).WithWarnings(a.warnings...)
+	response.Result.Details = &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: v1alpha1.CauseRefused}}}
+	return response
 }
 
 // defines reports whether an object is a definition (see registration.go).

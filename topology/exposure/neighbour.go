@@ -2,10 +2,10 @@ package exposure
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"regexp"
 	"regexp/syntax"
-	"strings"
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -64,13 +64,13 @@ func pattern(e *Invalid, at, text string) *regexp.Regexp {
 		e.add("%s: has %d bytes, at most %d are accepted", at, len(text), maxPattern)
 		return nil
 	}
-	if _, err := syntax.Parse(text, syntax.Perl); err != nil { // by itself: ")(" is none
-		e.add("%s: %q: %s", at, text, strings.TrimPrefix(err.Error(), "error parsing regexp: "))
-		return nil
+	_, err := syntax.Parse(text, syntax.Perl) // by itself: ")(" is none
+	var compiled *regexp.Regexp
+	if err == nil {
+		compiled, err = regexp.Compile(`^(?:` + text + `)$`)
 	}
-	compiled, err := regexp.Compile(`^(?:` + text + `)$`)
-	if err != nil {
-		e.add("%s: %q: %s", at, text, strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+	if wrong, ok := errors.AsType[*syntax.Error](err); ok {
+		e.add("%s: %q: %s: `%s`", at, text, wrong.Code, wrong.Expr)
 	}
 	return compiled
 }

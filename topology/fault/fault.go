@@ -46,6 +46,15 @@ func New(kind Kind, err error) error {
 	return &kinded{kind, err}
 }
 
+// SameText reports whether two errors, of which either may be nil, read the same: who logs a condition logs it once. Whoever
+// decides by what an error is uses Of, errors.Is or errors.AsType.
+func SameText(a, b error) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return a.Error() == b.Error() // as text: this is the place
+}
+
 // Of returns the outermost kind attached to err, Internal when none is, and
 // "" for nil.
 func Of(err error) Kind {
@@ -93,6 +102,23 @@ func Detailed(err error, detail string) error {
 		return err
 	}
 	return &detailed{detail, err}
+}
+
+// As returns err as a T if it is one, with no more than a kind or a detail attached: its text is that of
+// the T. errors.AsType also returns a T that another error wraps with words of its own.
+func As[T error](err error) (t T, ok bool) {
+	for {
+		switch e := err.(type) { //nolint:errorlint // what wraps it with words is looked at, not through
+		case T:
+			return e, true
+		case *kinded:
+			err = e.err
+		case *detailed:
+			err = e.err
+		default:
+			return t, false
+		}
+	}
 }
 
 // Detail returns what Detailed has attached to err and to the errors in it, in

@@ -54,3 +54,26 @@ func TestEach(t *testing.T) {
 		}
 	}
 }
+
+func TestAs(t *testing.T) {
+	cause := &named{"a"}
+	for name, c := range map[string]struct {
+		err error
+		ok  bool
+	}{
+		"itself":             {cause, true},
+		"of a kind":          {fault.New(fault.Invalid, cause), true},
+		"with a detail":      {fault.Detailed(fault.New(fault.Invalid, cause), "detail"), true},
+		"behind other words": {fmt.Errorf("words: %w", cause), false},
+		"of another type":    {errors.New("a"), false},
+		"none":               {nil, false},
+	} {
+		if found, ok := fault.As[*named](c.err); ok != c.ok || ok && found != cause {
+			t.Errorf("%s: %v, %v", name, found, ok)
+		}
+	}
+}
+
+type named struct{ name string }
+
+func (n *named) Error() string { return n.name }

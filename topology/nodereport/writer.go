@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -70,7 +71,7 @@ func (w *Writer) Changed() {
 // Run writes the report whenever it has changed, until ctx ends.
 func (w *Writer) Run(ctx context.Context) {
 	var written map[string]any
-	logged := ""
+	var logged error
 	due := time.NewTimer(rewrite)
 	defer due.Stop()
 	for {
@@ -97,13 +98,13 @@ func (w *Writer) Run(ctx context.Context) {
 			err = w.write(ctx, now)
 		}
 		if err == nil {
-			written, logged = now, ""
+			written, logged = now, nil
 		} else {
 			next = 6 * w.Spread
-			if err.Error() != logged && !apierrors.IsNotFound(err) { // a cluster without the CRD has no reports
+			if !fault.SameText(err, logged) && !apierrors.IsNotFound(err) { // a cluster without the CRD has no reports
 				w.Log.Warn("not reported", "error", fmt.Errorf("%s %q: %w", w.Kind, w.NodeName, err))
 			}
-			logged = err.Error()
+			logged = err
 		}
 		due.Reset(next)
 		if !pause(ctx, w.Pause) {

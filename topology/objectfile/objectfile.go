@@ -59,7 +59,7 @@ func Decode[T any, P interface {
 		seen[name] = true
 		o := new(T)
 		if err := json.Unmarshal(raw, o); err != nil && len(problems) == before {
-			problems = append(problems, fmt.Errorf("%s: %s", title, strings.TrimPrefix(err.Error(), "json: ")))
+			problems = append(problems, fmt.Errorf("%s: %s", title, strings.TrimPrefix(err.Error(), "json: "))) // as text: unknown fields have no type
 		}
 		objects = append(objects, o)
 	}

@@ -30,14 +30,18 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	s := e.Err.Error()
-	if e.Ref != nil {
-		s = e.Ref.String() + ": " + s
+	if e.Path == "" {
+		return e.Message()
 	}
-	if e.Path != "" {
-		s = e.Path + ": " + s
+	return e.Path + ": " + e.Message()
+}
+
+// Message is Error without the path.
+func (e *Error) Message() string {
+	if e.Ref == nil {
+		return e.Err.Error()
 	}
-	return s
+	return e.Ref.String() + ": " + e.Err.Error()
 }
 
 // Unwrap returns the cause.

@@ -12,6 +12,10 @@ const Kind = "NetworkTopology"
 // GroupVersion is the API group and version of the types in this package.
 var GroupVersion = schema.GroupVersion{Group: "networking.dra.io", Version: "v1alpha1"}
 
+// CauseRefused is a cause in the status with which the webhook refuses an object: clients tell its refusals
+// from others by it.
+const CauseRefused metav1.CauseType = "RefusedByPlumbline"
+
 // Resource returns the plural name clients use.
 func Resource() schema.GroupVersionResource { return GroupVersion.WithResource("networktopologies") }
 

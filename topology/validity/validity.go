@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
+	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -74,8 +74,8 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 			continue
 		}
 		c := Compiled(s.Selector)
-		if c.Err != nil {
-			invalid.Add(topology.Problem{Step: s.Name, Field: "selector.cel", Message: strings.TrimPrefix(c.Err.Error(), "selector.cel: ")})
+		if wrong, ok := errors.AsType[*inventory.SelectorError](c.Err); ok {
+			invalid.Add(topology.Problem{Step: s.Name, Field: "selector.cel", Message: wrong.Message})
 		}
 		for _, text := range c.Unknown {
 			notes = append(notes, fmt.Sprintf("step %q: selector.cel: %s", s.Name, text))

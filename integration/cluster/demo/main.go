@@ -114,7 +114,7 @@ func (d demo) story(ctx context.Context) error {
 	d.say("a claim that lacks vf1 is refused")
 	lacking := strings.Replace(story.Claim, "ai-bonded-rdma-vf1", "nvidia-gpu-h100", 1)
 	refusal := d.kubectl(ctx, lacking, "apply", "-f", "-")
-	if refusal == nil || !strings.Contains(refusal.Error(), "Missing: [vf1]") {
+	if refusal == nil || !strings.Contains(refusal.Error(), "Missing: [vf1]") { // as text: kubectl prints it
 		return fmt.Errorf("a claim that lacks vf1 was not refused for that: %v", refusal) //nolint:errorlint // nil, as a rule
 	}
 	fmt.Fprintln(d.out, refusal)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -59,17 +60,18 @@ const (
 func (a *Allocator) Run(ctx context.Context) {
 	timer := time.NewTimer(pace)
 	defer timer.Stop()
-	said, pause := "", time.Duration(0)
+	var said error
+	pause := time.Duration(0)
 	for {
 		err := a.Pass(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err == nil || errors.Is(err, errUnheard): // it has just begun
-			said = ""
-		case err.Error() != said:
+			said = nil
+		case !fault.SameText(err, said):
 			a.Log.Warn("address lease pass failed", "error", err)
-			said = err.Error()
+			said = err
 		}
 		next := pace
 		if err != nil || a.behind || a.waiting() {

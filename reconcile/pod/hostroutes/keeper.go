@@ -106,7 +106,7 @@ type Keeper struct {
 	read     map[*v1alpha1.AddressLease]published
 	places   map[Need][]site // where they were found last
 	watched  io.Closer
-	failing  string // the last error
+	failing  error  // the last one
 	failures int    // in succession
 	warned   bool   // it is in the log
 	refused  string // which routes to pod CIDRs are not set, as it is in the log
@@ -203,12 +203,12 @@ func (k *Keeper) Run(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			k.failing, k.failures = "", 0
-		case err.Error() != k.failing: // the first passes do not know much
-			k.failing, k.warned = err.Error(), false
+			k.failing, k.failures = nil, 0
+		case !fault.SameText(err, k.failing): // the first passes do not know much
+			k.failing, k.warned = err, false
 		case !k.warned:
 			k.warned = true
-			k.Log.Warn("failed to update host routes to pods of other nodes", "error", excerpt.Of(k.failing, maxLogged))
+			k.Log.Warn("failed to update host routes to pods of other nodes", "error", excerpt.Of(k.failing.Error(), maxLogged))
 		}
 		pause := time.NewTimer(min(max(least, share*k.Now().Sub(began)), most))
 		select {

@@ -31,6 +31,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/validity"
 )
@@ -290,7 +291,7 @@ func (f *Follower) translate() {
 			err = fmt.Errorf("pods of the node %q would not reach a Service whose endpoint is on the same bridge, which type ptp does not need: %w", f.NodeName, err)
 		}
 	}
-	if err != nil && (before == nil || before.Error() != err.Error()) {
+	if err != nil && !fault.SameText(err, before) {
 		f.Log.Error("new pods get no network", "topology", n.Topology.Name, "error", err)
 	}
 	f.mu.Lock()

@@ -17,6 +17,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/loopback"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/reconcile/table"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // InstallerOptions are the settings of an Installer.
@@ -48,7 +49,7 @@ type Installer struct {
 	wake table.Wake
 
 	verified os.FileInfo // the installed program, as it was compared
-	said     string
+	said     error
 }
 
 // NewInstaller returns an Installer.
@@ -71,12 +72,11 @@ func (i *Installer) Run(ctx context.Context) {
 	tick := time.NewTicker(reinstall)
 	defer tick.Stop()
 	for {
-		if err := i.Pass(); err != nil && err.Error() != i.said {
-			i.said = err.Error()
+		err := i.Pass()
+		if err != nil && !fault.SameText(err, i.said) {
 			i.Log.Error("the container runtime may not find the network of pods", "error", err)
-		} else if err == nil {
-			i.said = ""
 		}
+		i.said = err
 		select {
 		case <-ctx.Done():
 			return

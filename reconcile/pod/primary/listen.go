@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 const (
@@ -48,7 +49,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}()
 	tick := time.NewTicker(recheck)
 	defer tick.Stop()
-	said := ""
+	var said error
 	for {
 		if own == nil || own.replaced() && !answered(s.Socket) {
 			// An agent that was started later has the socket; this one listens again when that one ends.
@@ -57,8 +58,8 @@ func (s *Server) Run(ctx context.Context) error {
 			}
 			var err error
 			if own, err = listen(s.Socket); err != nil {
-				if err.Error() != said {
-					said = err.Error()
+				if !fault.SameText(err, said) {
+					said = err
 					s.Log.Error("the container runtime cannot reach the agent", "error", err)
 				}
 			} else {
