@@ -54,8 +54,10 @@ help: ## list the targets
 # --- Using it ---------------------------------------------------------------------
 
 .PHONY: build
-build: ## the binaries, static: .cache/bin/plumbline, .cache/bin/plumbline-cni
+build: ## the binaries, static: .cache/bin/plumbline, with its names as a plugin of kubectl, and .cache/bin/plumbline-cni
 	@$(GO) build -ldflags="-s -w" -o $(BIN)/ ./cmd/plumbline ./cmd/plumbline-cni
+	ln -sf plumbline $(BIN)/kubectl-plumbline
+	ln -sf plumbline $(BIN)/kubectl_complete-plumbline
 
 .PHONY: demo
 demo: ## the flagship topology on real SR-IOV VFs, in a virtual machine

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/spf13/cobra"
+
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -24,7 +26,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal cancels: a pass in progress is rolled back. The second one kills.
 	context.AfterFunc(ctx, stop)
-	os.Exit(run(ctx, os.Args[1:], stdio{os.Stdin, os.Stdout, os.Stderr}))
+	std := stdio{os.Stdin, os.Stdout, os.Stderr}
+	cmd, args := program(os.Args[0], os.Args[1:], std)
+	os.Exit(runCommand(ctx, cmd, args, std))
 }
 
 // stdio holds the standard streams.
@@ -40,7 +44,11 @@ func (s status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 // run is the program, apart from signals and the exit of the process.
 func run(ctx context.Context, args []string, std stdio) int {
-	cmd := newRoot(std)
+	return runCommand(ctx, newRoot(std), args, std)
+}
+
+// runCommand runs a command, and returns the exit status.
+func runCommand(ctx context.Context, cmd *cobra.Command, args []string, std stdio) int {
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)
 	if s := status(0); errors.As(err, &s) {

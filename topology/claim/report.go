@@ -6,7 +6,38 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/topology"
 )
+
+// The conditions of a device in the status of its claim.
+const (
+	// Ready is true once the topology was verified in the pod, after it was last
+	// applied. The reason of a Ready that is not true is a fault.Kind.
+	Ready = "Ready"
+	// InSync is true while no drift was found since.
+	InSync = "InSync"
+	// LinkUp is true while the device's port in the pod is up. Its reason is a ports.Reason.
+	LinkUp = "LinkUp"
+)
+
+// DeviceReport is what a node has reported of one device, stored in its data in the status of the claim.
+type DeviceReport struct {
+	Report
+	// Step is the root step the device is for.
+	Step string `json:"step,omitempty"`
+	// Steps are the steps built on the device, in the order they were applied.
+	Steps   []topology.StepResult `json:"steps,omitempty"`
+	Failure *Failure              `json:"failure,omitempty"`
+	Note    string                `json:"note,omitempty"`
+}
+
+// Failure is why a topology could not be applied.
+type Failure struct {
+	Step    string `json:"step,omitempty"` // the failing one
+	Kind    string `json:"kind"`           // a fault.Kind
+	Message string `json:"message"`
+}
 
 // Report is a node's report on one topology in a claim, stored in the data of each of its
 // devices.

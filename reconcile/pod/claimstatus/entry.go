@@ -20,14 +20,9 @@ import (
 
 // The conditions of a device.
 const (
-	// Ready is true once the topology was verified in the pod, after it was last
-	// applied. The reason of a Ready that is not true is a fault.Kind.
-	Ready = "Ready"
-	// InSync is true while no drift was found since.
-	InSync = "InSync"
-	// LinkUp is true while the device's port in the pod is up (package ports). Its reason
-	// is a ports.Reason.
-	LinkUp = "LinkUp"
+	Ready  = claim.Ready
+	InSync = claim.InSync
+	LinkUp = claim.LinkUp
 )
 
 // ours reports whether a condition is one of these: others may add their own.
@@ -68,11 +63,7 @@ type verdict struct {
 }
 
 // failure is why a topology could not be applied.
-type failure struct {
-	Step    string `json:"step,omitempty"` // the failing one
-	Kind    string `json:"kind"`           // a fault.Kind
-	Message string `json:"message"`
-}
+type failure = claim.Failure
 
 // after returns the verdict when v was reported after old.
 func (v verdict) after(old verdict) verdict {
@@ -98,15 +89,7 @@ func (v verdict) after(old verdict) verdict {
 const every = ""
 
 // data is what an entry's data holds.
-type data struct {
-	claim.Report
-	// Step is the root step the device is for.
-	Step string `json:"step,omitempty"`
-	// Steps are the steps built on the device, in the order they were applied.
-	Steps   []topology.StepResult `json:"steps,omitempty"`
-	Failure *failure              `json:"failure,omitempty"`
-	Note    string                `json:"note,omitempty"`
-}
+type data = claim.DeviceReport
 
 // entries returns our part of status.devices as it should be: from verdicts by
 // topology, and for devices without a verdict what is there already. Only devices that
