@@ -2,6 +2,7 @@ package qos
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -74,6 +75,44 @@ func (c *Compiler) Sets(key types.NamespacedName) (sets []Set, over Over) {
 		return nil, OverObject
 	}
 	return sets, ""
+}
+
+// Named is a destination of an object: indexes in spec.egress, and in classifier.to.
+type Named struct{ Rule, To int }
+
+// String is the path of its field.
+func (n Named) String() string { return fmt.Sprintf("egress[%d].classifier.to[%d]", n.Rule, n.To) }
+
+// Empty returns the destinations of a policy that are pods, and of which no pod with an address is known.
+func (c *Compiler) Empty(key types.NamespacedName) (out []Named) {
+	p := c.policies[key.Namespace][key.Name]
+	if p == nil || p.dropped {
+		return nil
+	}
+	for _, d := range p.destinations {
+		if len(d.members) == 0 {
+			out = append(out, Named{d.rule, d.to})
+		}
+	}
+	return out
+}
+
+// Means reports whether a destination selects a pod by its labels, and those of its namespace, whether it has an address or not.
+func (c *Compiler) Means(key types.NamespacedName, n Named, pod types.NamespacedName, of map[string]string) bool {
+	p := c.policies[key.Namespace][key.Name]
+	if p == nil {
+		return false
+	}
+	for _, d := range p.destinations {
+		if d.rule == n.Rule && d.to == n.To {
+			in := d.namespaces == nil && pod.Namespace == key.Namespace
+			if known, ok := c.namespaces[pod.Namespace]; ok && d.namespaces != nil {
+				in = d.namespaces.Matches(known)
+			}
+			return in && d.pods != nil && d.pods.Matches(labels.Set(of))
+		}
+	}
+	return false
 }
 
 // WriteSets returns sets as a NetworkQoSDestinations has them. More addresses than one object

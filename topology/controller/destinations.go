@@ -30,8 +30,12 @@ type QoSDestinations struct {
 	claims      map[string]*Held
 	of          map[types.NamespacedName]map[string]bool // claims of a pod
 	using       map[string]map[types.NamespacedName]bool // pods by topology
-	edited      map[types.NamespacedName]bool            // objects that are to be read
-	decided     map[types.NamespacedName]decision
+	// PodNetwork says that agents make the primary network of pods, whose addresses are then destinations there. It is set
+	// before anything else.
+	PodNetwork bool
+	primaries  map[string]map[string]string  // labels of topologies of role primary
+	edited     map[types.NamespacedName]bool // objects that are to be read
+	decided    map[types.NamespacedName]decision
 	// changed is called with objects that have other addresses, or are to be read, while mu
 	// is held.
 	changed func(types.NamespacedName)
@@ -53,15 +57,16 @@ type decision struct {
 
 // labelled is what is kept of a pod.
 type labelled struct {
-	uid    types.UID
-	labels map[string]string
+	uid       types.UID
+	labels    map[string]string
+	addresses []netip.Addr // on the primary network, if that is ours
 }
 
 // NewQoSDestinations returns one that knows nothing.
 func NewQoSDestinations() *QoSDestinations {
 	return &QoSDestinations{
 		compiler: qos.NewCompiler(), policies: map[types.NamespacedName]*qos.Policy{}, shares: map[string]*qos.Share{}, pods: map[types.NamespacedName]labelled{},
-		labels: map[string]map[string]string{}, definitions: map[string]map[string]string{}, deleted: map[string]bool{}, claims: map[string]*Held{}, of: map[types.NamespacedName]map[string]bool{},
+		labels: map[string]map[string]string{}, definitions: map[string]map[string]string{}, primaries: map[string]map[string]string{}, deleted: map[string]bool{}, claims: map[string]*Held{}, of: map[types.NamespacedName]map[string]bool{},
 		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, decided: map[types.NamespacedName]decision{}, changed: func(types.NamespacedName) {},
 		room: func(string) {}, held: map[string]*Held{}, wake: make(chan struct{}, 1),
 	}
@@ -109,7 +114,7 @@ func (d *QoSDestinations) SetPolicy(p *qos.Policy) {
 	defer d.mu.Unlock()
 	old := d.policies[p.Key]
 	switch {
-	case p.Err != nil || !p.SelectsTopologies() || !p.ToPods():
+	case p.Err != nil || !p.Selects(d.PodNetwork) || !p.ToPods():
 		d.deletePolicy(p.Key)
 		return
 	case old != nil && old.UID == p.UID && old.Generation == p.Generation:
@@ -202,15 +207,36 @@ func (d *QoSDestinations) DeleteNamespace(name string) {
 	d.report(d.compiler.DeleteNamespace(name))
 }
 
-// SetPod sets the labels of a pod that has not ended.
-func (d *QoSDestinations) SetPod(key types.NamespacedName, uid types.UID, of map[string]string) {
+// SetPod sets the labels of a pod that has not ended, and its addresses on the primary network, which are none unless agents make it.
+func (d *QoSDestinations) SetPod(key types.NamespacedName, uid types.UID, of map[string]string, primary []netip.Addr) {
 	d.lock()
 	defer d.mu.Unlock()
-	if old, known := d.pods[key]; known && old.uid == uid && maps.Equal(old.labels, of) {
+	if old, known := d.pods[key]; known && old.uid == uid && maps.Equal(old.labels, of) && slices.Equal(old.addresses, primary) {
 		return
 	}
-	d.pods[key] = labelled{uid, of}
+	d.pods[key] = labelled{uid, of, primary}
 	d.place(key)
+}
+
+// SetPrimary sets the labels of a topology of role primary; not is one that has no such role, or is gone. Pods reach one another
+// by their primary addresses whichever of these topologies their nodes have, so each has those of all pods.
+func (d *QoSDestinations) SetPrimary(name string, of map[string]string, not bool) {
+	d.lock()
+	defer d.mu.Unlock()
+	old, was := d.primaries[name]
+	switch {
+	case not && !was || !not && was && maps.Equal(old, of):
+		return
+	case not:
+		delete(d.primaries, name)
+	default:
+		d.primaries[name] = of
+	}
+	for key, pod := range d.pods {
+		if len(pod.addresses) > 0 {
+			d.place(key)
+		}
+	}
 }
 
 // DeletePod removes a pod.
@@ -344,7 +370,7 @@ func (d *QoSDestinations) place(key types.NamespacedName) {
 			}
 		}
 	}
-	if len(by) == 0 {
+	if len(by) == 0 && (len(known.addresses) == 0 || len(d.primaries) == 0) {
 		d.report(d.compiler.DeletePod(key))
 		return
 	}
@@ -355,6 +381,11 @@ func (d *QoSDestinations) place(key types.NamespacedName) {
 			Network:   qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: name}, Labels: qos.WithDefinitions(d.labels[name], d.definitions[name])},
 			Addresses: slices.Compact(by[name]),
 		})
+	}
+	if len(known.addresses) > 0 {
+		for _, name := range slices.Sorted(maps.Keys(d.primaries)) {
+			pod.Attachments = append(pod.Attachments, qos.Attachment{Network: qos.PodNetwork(name, d.primaries[name]), Addresses: known.addresses})
+		}
 	}
 	d.report(d.compiler.SetPod(pod))
 }
@@ -386,6 +417,30 @@ func (d *QoSDestinations) Over(p *qos.Policy) (over, known bool) {
 	defer d.mu.Unlock()
 	now, known := d.decided[p.Key]
 	return now.over, known && now.generation == p.Generation
+}
+
+// maxMeant bounds how many labels of pods are compared for Unaddressed in one go.
+const maxMeant = 1 << 17
+
+// Unaddressed returns the first destination of an object that selects pods of which none has an address on a network that the object
+// covers, such as those that use the host's network, "" if there is none. left is what is left of maxMeant.
+func (d *QoSDestinations) Unaddressed(p *qos.Policy, left *int) string {
+	d.lock()
+	defer d.mu.Unlock()
+	if now := d.policies[p.Key]; now == nil || now.Generation != p.Generation {
+		return ""
+	}
+	for _, n := range d.compiler.Empty(p.Key) {
+		for key, pod := range d.pods {
+			if *left--; *left < 0 {
+				return ""
+			}
+			if d.compiler.Means(p.Key, n, key, pod.labels) {
+				return n.String()
+			}
+		}
+	}
+	return ""
 }
 
 // Status returns the destinations of an object, nil if none of them is pods, and its UID.

@@ -13,6 +13,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
@@ -85,7 +86,7 @@ func newCrowd(t testing.TB) *crowd {
 			c.SetPolicy(crowdPolicy(t, namespace, n, 8, 1))
 		}
 		for n := range crowdPods {
-			c.SetPod(crowdPod(namespace, n), "u", map[string]string{"role": fmt.Sprint("r", n%10)})
+			c.SetPod(crowdPod(namespace, n), "u", map[string]string{"role": fmt.Sprint("r", n%10)}, nil)
 			c.held(namespace, n, 0)
 		}
 	}
@@ -137,7 +138,7 @@ var crowdChanges = []struct {
 			c.DeletePod(key)
 			return
 		}
-		c.SetPod(key, "u", map[string]string{"role": "web"})
+		c.SetPod(key, "u", map[string]string{"role": "web"}, nil)
 		c.SetClaim("web", &Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("10.99.0.1")}}})
 	}},
 	{"a pod of a role in a namespace", 5, 5, func(_ testing.TB, c *crowd, on bool) {
@@ -147,7 +148,7 @@ var crowdChanges = []struct {
 			c.DeletePod(key)
 			return
 		}
-		c.SetPod(key, "u", map[string]string{"role": "r3"})
+		c.SetPod(key, "u", map[string]string{"role": "r3"}, nil)
 		c.SetClaim("more", &Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("10.99.0.1")}}})
 	}},
 	{"a pod that all namespaces may select", 5 + 5*crowdNamespaces, 5 + 5*crowdNamespaces, func(_ testing.TB, c *crowd, on bool) {
@@ -157,15 +158,15 @@ var crowdChanges = []struct {
 			c.DeletePod(key)
 			return
 		}
-		c.SetPod(key, "u", map[string]string{"role": "r0"})
+		c.SetPod(key, "u", map[string]string{"role": "r0"}, nil)
 		c.SetClaim("more", &Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("10.99.0.1")}}})
 	}},
 	{"the address of a destination", 5, 5, func(_ testing.TB, c *crowd, on bool) { c.held(5, 3, map[bool]int{true: 50}[on]) }},
 	{"the label of a pod", 10, 10, func(_ testing.TB, c *crowd, on bool) {
-		c.SetPod(crowdPod(5, 3), "u", map[string]string{"role": map[bool]string{true: "r4", false: "r3"}[on]})
+		c.SetPod(crowdPod(5, 3), "u", map[string]string{"role": map[bool]string{true: "r4", false: "r3"}[on]}, nil)
 	}},
 	{"another label of a pod", 0, 0, func(_ testing.TB, c *crowd, on bool) {
-		c.SetPod(crowdPod(5, 3), "u", map[string]string{"role": "r3", "a": fmt.Sprint(on)})
+		c.SetPod(crowdPod(5, 3), "u", map[string]string{"role": "r3", "a": fmt.Sprint(on)}, nil)
 	}},
 	{"the label of a namespace", 5 * crowdNamespaces, 5 * crowdNamespaces, func(_ testing.TB, c *crowd, on bool) {
 		c.SetNamespace("ns-5", map[string]string{"team": map[bool]string{true: "a", false: "b"}[on]})
@@ -258,7 +259,7 @@ func TestDestinations(t *testing.T) {
 	has("alone")
 	c.SetClaim("one", &Held{Pod: pod, UID: "u", Addresses: addresses(map[string]string{"rail": "192.0.2.1", "tail": "192.0.2.2"})})
 	has("a claim whose pod is not known")
-	c.SetPod(pod, "u", map[string]string{"role": "r3"})
+	c.SetPod(pod, "u", map[string]string{"role": "r3"}, nil)
 	has("a topology whose labels are not known")
 	c.SetTopology("rail", map[string]string{"rail": "storage"})
 	has("one topology of two", "rail 192.0.2.1")
@@ -270,13 +271,13 @@ func TestDestinations(t *testing.T) {
 	has("the topology has no label")
 	c.SetTopology("rail", map[string]string{"rail": "storage"})
 	has("and has it again", "rail 192.0.2.3")
-	c.SetPod(pod, "v", map[string]string{"role": "r3"})
+	c.SetPod(pod, "v", map[string]string{"role": "r3"}, nil)
 	has("another pod of the name")
 	c.SetClaim("two", &Held{Pod: pod, UID: "v", Addresses: addresses(map[string]string{"rail": "192.0.2.4"})})
 	has("and its claim", "rail 192.0.2.4")
 	c.DeletePod(pod)
 	has("the pod has ended")
-	c.SetPod(pod, "v", map[string]string{"role": "r3"})
+	c.SetPod(pod, "v", map[string]string{"role": "r3"}, nil)
 	has("the pod is read again", "rail 192.0.2.4")
 	c.DeleteTopology("rail")
 	has("the topology is deleted, and the pod keeps it", "rail 192.0.2.4")
@@ -299,7 +300,7 @@ func TestDestinations(t *testing.T) {
 	c.SetTopology("rail", map[string]string{"rail": "storage"})
 	for n := range v1alpha1.MaxDestinationAddresses + 1 {
 		p := types.NamespacedName{Namespace: "ns-1", Name: fmt.Sprint("many-", n)}
-		c.SetPod(p, "u", map[string]string{"role": "r3"})
+		c.SetPod(p, "u", map[string]string{"role": "r3"}, nil)
 		c.SetClaim(p.String(), &Held{Pod: p, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})}}})
 	}
 	if _, status := c.Status(key); status.TooMany != v1alpha1.MaxDestinationAddresses+1 || len(status.Sets) > 0 {
@@ -471,7 +472,7 @@ netAttachRefs: [{kind: NetworkAttachmentDefinition, name: blue}], egress: [{dscp
 	d := NewQoSDestinations()
 	d.SetPolicy(qos.New(objects[0]))
 	pod := types.NamespacedName{Namespace: "ns", Name: "p"}
-	d.SetPod(pod, "u", nil)
+	d.SetPod(pod, "u", nil, nil)
 	d.SetClaim("ns/c", &Held{Pod: pod, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("192.0.2.1")}, "tail": {netip.MustParseAddr("192.0.2.2")}}})
 	of := func() string {
 		_, status := d.Status(types.NamespacedName{Namespace: "ns", Name: "q"})
@@ -487,5 +488,115 @@ netAttachRefs: [{kind: NetworkAttachmentDefinition, name: blue}], egress: [{dscp
 	d.SetDefinitions("rail", map[string]string{"other": "ns/red"})
 	if have := of(); have != "[]" {
 		t.Errorf("without: %s", have)
+	}
+}
+
+// TestDestinationsOnPrimary: of 5,000 pods on their primary network those that an object selects are its destinations, if they are
+// not too many, and a change of a pod concerns the objects that select it alone. Without --pod-network there are none.
+func TestDestinationsOnPrimary(t *testing.T) {
+	object := func(name, selector string) *qos.Policy {
+		objects, _, err := qos.Decode(fmt.Appendf(nil, "{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: %s, uid: %s}, spec: {priority: 1, egress: [{dscp: 1, classifier: {to: [{podSelector: {%s}}]}}]}}", name, name, selector))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return qos.New(objects[0])
+	}
+	for _, ours := range []bool{true, false} {
+		d := NewQoSDestinations()
+		d.PodNetwork = ours
+		d.SetPrimary("pods", nil, false)
+		d.SetPolicy(object("few", "matchLabels: {role: r3}"))
+		d.SetPolicy(object("all", ""))
+		pod := func(n int) types.NamespacedName {
+			return types.NamespacedName{Namespace: "ns", Name: fmt.Sprint("p-", n)}
+		}
+		address := func(n int) []netip.Addr {
+			return []netip.Addr{netip.AddrFrom4([4]byte{10, 244, byte(n / 250), byte(n % 250)})}
+		}
+		for n := range 5000 {
+			d.SetPod(pod(n), "u", map[string]string{"role": fmt.Sprint("r", n%10)}, address(n))
+		}
+		has := func(name string) (addresses, over int) {
+			_, status := d.Status(types.NamespacedName{Namespace: "ns", Name: name})
+			if status == nil {
+				return 0, 0
+			}
+			for _, s := range status.Sets {
+				if s.Topology != "pods" {
+					t.Errorf("addresses on %q", s.Topology)
+				}
+				addresses += len(s.Addresses)
+			}
+			return addresses, int(status.TooMany)
+		}
+		few, over := has("few")
+		none, tooMany := has("all")
+		if ours && (few != 500 || over != 0 || none != 0 || tooMany == 0) || !ours && few+over+none+tooMany > 0 {
+			t.Errorf("ours %t: %d addresses (over: %d), and of all pods %d (over: %d)", ours, few, over, none, tooMany)
+		}
+		changed := map[types.NamespacedName]bool{}
+		d.OnChange(func(key types.NamespacedName) { changed[key] = true })
+		clear(changed)
+		d.SetPod(pod(13), "u", map[string]string{"role": "r3"}, address(4999))
+		if ours && (!changed[types.NamespacedName{Namespace: "ns", Name: "few"}] || len(changed) > 1) || !ours && len(changed) > 0 {
+			t.Errorf("ours %t: another address of a pod changes %v", ours, changed)
+		}
+	}
+}
+
+// TestPodAddresses holds which addresses a pod has on its primary network.
+func TestPodAddresses(t *testing.T) {
+	for object, want := range map[string]string{
+		"{status: {podIPs: [{ip: 10.244.0.9}, {ip: 'fd00::9'}]}}":                             "[10.244.0.9 fd00::9]",
+		"{status: {podIPs: [{ip: '::ffff:10.244.0.9'}]}}":                                     "[10.244.0.9]",
+		"{status: {phase: Pending}}":                                                          "[]",
+		"{spec: {hostNetwork: true}, status: {podIPs: [{ip: 192.0.2.1}]}}":                    "[]",
+		"{status: {podIPs: [{ip: none}, {ip: 'fe80::1%eth0'}, 7]}}":                           "[]",
+		"{status: {podIPs: [{ip: 10.244.0.1}, {ip: 10.244.0.2}, {ip: 10.244.0.3}, {ip: x}]}}": "[10.244.0.1 10.244.0.2]",
+	} {
+		var content map[string]any
+		if err := yaml.Unmarshal([]byte(object), &content); err != nil {
+			t.Fatal(err)
+		}
+		if have := fmt.Sprint(podAddresses(content)); have != want {
+			t.Errorf("%s: %s, want %s", object, have, want)
+		}
+	}
+}
+
+// TestUnaddressed: a destination that selects only pods without an address on the network, such as those of the host's network, is named.
+func TestUnaddressed(t *testing.T) {
+	objects, _, err := qos.Decode([]byte(`{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: q}, spec: {priority: 1,
+egress: [{dscp: 1, classifier: {to: [{podSelector: {matchLabels: {app: web}}}, {namespaceSelector: {matchLabels: {team: a}}}]}}]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := qos.New(objects[0])
+	d := NewQoSDestinations()
+	d.PodNetwork = true
+	d.SetPrimary("pods", nil, false)
+	d.SetPolicy(p)
+	web, host := types.NamespacedName{Namespace: "ns", Name: "web"}, types.NamespacedName{Namespace: "other", Name: "host"}
+	address := []netip.Addr{netip.MustParseAddr("10.244.0.9")}
+	for _, step := range []struct {
+		change func()
+		want   string
+	}{
+		{func() {}, ""}, // selects no pod at all
+		{func() { d.SetPod(web, "u", map[string]string{"app": "web"}, nil) }, "egress[0].classifier.to[0]"},
+		{func() { d.SetPod(web, "u", map[string]string{"app": "web"}, address) }, ""},
+		{func() { d.SetPod(host, "u", nil, nil) }, ""}, // of a namespace that is not selected
+		{func() { d.SetNamespace("other", map[string]string{"team": "a"}) }, "egress[0].classifier.to[1]"},
+		{func() { d.SetPod(types.NamespacedName{Namespace: "other", Name: "pod"}, "u", nil, address) }, ""},
+	} {
+		step.change()
+		left := maxMeant
+		if have := d.Unaddressed(p, &left); have != step.want {
+			t.Errorf("%q, want %q", have, step.want)
+		}
+		none := 0
+		if have := d.Unaddressed(p, &none); have != "" {
+			t.Errorf("%q, and nothing may be compared", have)
+		}
 	}
 }

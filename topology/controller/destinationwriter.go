@@ -6,6 +6,8 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -229,8 +231,11 @@ func (w *destinationWriter) follow(ctx context.Context) {
 			set:      func(_ types.NamespacedName, o *kept) { w.SetTopology(o.Name, qos.TopologyLabels(&o.ObjectMeta)) }, remove: func(key types.NamespacedName) { w.DeleteTopology(key.Name) },
 		}, {
 			resource: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, selector: running,
-			set: func(key types.NamespacedName, o *kept) { w.SetPod(key, o.UID, o.Labels) }, remove: w.DeletePod,
+			set: func(key types.NamespacedName, o *kept) { w.SetPod(key, o.UID, o.Labels, o.addresses) }, remove: w.DeletePod,
 		},
+	}
+	if w.PodNetwork {
+		stores[len(stores)-1].addresses = w.objects
 	}
 	for _, s := range stores {
 		s.synced = make(chan struct{})
@@ -256,6 +261,7 @@ func (w *destinationWriter) follow(ctx context.Context) {
 type kept struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
+	addresses []netip.Addr // of a pod, see podAddresses
 }
 
 // DeepCopyObject is for the interface runtime.Object. Objects are not changed.
@@ -271,6 +277,37 @@ func (s *keptStore) keptOf(o *metav1.PartialObjectMetadata) *kept {
 	}
 	return out
 }
+
+// addressedOf returns what is kept of a pod.
+func (s *keptStore) addressedOf(o *unstructured.Unstructured) *kept {
+	return &kept{
+		ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), Labels: o.GetLabels()},
+		addresses:  podAddresses(o.Object),
+	}
+}
+
+// podAddresses are the addresses of a pod on its primary network, sorted: none while it has none, or if they are those of its node.
+func podAddresses(pod map[string]any) []netip.Addr {
+	if host, _, _ := unstructured.NestedBool(pod, "spec", "hostNetwork"); host {
+		return nil
+	}
+	all, _, _ := unstructured.NestedFieldNoCopy(pod, "status", "podIPs")
+	entries, _ := all.([]any)
+	var out []netip.Addr
+	for _, e := range entries[:min(len(entries), maxPodIPs)] {
+		if ip, ok := e.(map[string]any); ok {
+			text, _ := ip["ip"].(string)
+			if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+				out = append(out, a.Unmap())
+			}
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}
+
+// maxPodIPs is one of each family, which is what an API server accepts.
+const maxPodIPs = 2
 
 // keptList is a list of them.
 type keptList struct {
@@ -288,6 +325,8 @@ type keptStore struct {
 	selector string // of fields
 	// annotated has annotations kept, too.
 	annotated bool
+	// addresses, unless it is nil, has whole pods read for their addresses, instead of the metadata of objects.
+	addresses dynamic.Interface
 	set       func(types.NamespacedName, *kept)
 	remove    func(types.NamespacedName)
 	synced    chan struct{} // closed when all have been read once
@@ -297,6 +336,10 @@ type keptStore struct {
 // run follows the objects until ctx ends. It lists them in pages.
 func (s *keptStore) run(ctx context.Context, client metadata.Interface) {
 	api := client.Resource(s.resource)
+	if s.addresses != nil {
+		s.runWhole(ctx)
+		return
+	}
 	all := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 			out := &keptList{}
@@ -322,6 +365,40 @@ func (s *keptStore) run(ctx context.Context, client metadata.Interface) {
 	}
 	cache.NewReflectorWithOptions(unstreamed{all}, nil, s.store(), cache.ReflectorOptions{
 		Name: "destinations of NetworkQoS: " + s.resource.Resource, TypeDescription: s.resource.Resource,
+	}).RunWithContext(ctx)
+}
+
+// wholePage bounds an answer of the API server with whole pods, some ten kilobytes each.
+const wholePage = 100
+
+// runWhole is run with whole objects.
+func (s *keptStore) runWhole(ctx context.Context) {
+	api := s.addresses.Resource(s.resource)
+	all := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+			out := &keptList{}
+			for options := (metav1.ListOptions{Limit: wholePage, FieldSelector: s.selector}); ; options.Continue = out.Continue {
+				page, err := api.List(ctx, options)
+				if err != nil {
+					return nil, err // not wrapped: the reflector checks its type
+				}
+				out.ResourceVersion, out.Continue = page.GetResourceVersion(), page.GetContinue()
+				for i := range page.Items {
+					out.Items = append(out.Items, s.addressedOf(&page.Items[i]))
+				}
+				if out.Continue == "" {
+					return out, nil
+				}
+			}
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.FieldSelector = s.selector
+			w, err := api.Watch(ctx, options)
+			return watchstore.Watched(w, err, 0, s.addressedOf)
+		},
+	}
+	cache.NewReflectorWithOptions(unstreamed{all}, nil, s.store(), cache.ReflectorOptions{
+		Name: "destinations of NetworkQoS: addresses of " + s.resource.Resource, TypeDescription: s.resource.Resource,
 	}).RunWithContext(ctx)
 }
 

@@ -110,6 +110,7 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 	})
 	go c.reports.follow(ctx, c.Objects)
 	c.destinations = NewQoSDestinations()
+	c.destinations.PodNetwork = c.PodNetwork
 	writer := &destinationWriter{QoSDestinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log, now: c.Now}
 	writer.room = func(namespace string) { c.queue.AddAfter(namespace, c.Interval) }
 	defer writer.run(ctx)()
@@ -189,6 +190,9 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 			if gone, ok := o.(cache.DeletedFinalStateUnknown); ok {
 				o = gone.Obj
 			}
+			if t, ok := o.(*v1alpha1.NetworkTopology); ok {
+				c.destinations.SetPrimary(t.Name, nil, true)
+			}
 			again(o)
 		},
 	})
@@ -198,10 +202,15 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 	return nil
 }
 
-// define has the networks that interfaces of a topology are on taken into account for destinations that are pods.
+// define has the networks that interfaces of a topology are on, and the primary network, taken into account for destinations that are
+// pods.
 func (c *NetworkQoS) define(o any) {
-	if t, ok := o.(*v1alpha1.NetworkTopology); ok && c.Contracts != nil {
+	t, ok := o.(*v1alpha1.NetworkTopology)
+	if ok && c.Contracts != nil {
 		c.destinations.SetDefinitions(t.Name, topology.DefinitionsOf(t, c.Contracts))
+	}
+	if ok && c.PodNetwork {
+		c.destinations.SetPrimary(t.Name, t.Labels, t.Spec.Role != v1alpha1.Primary)
 	}
 }
 
@@ -318,7 +327,9 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 		accepted := meta.FindStatusCondition(statuses[p].Conditions, qosv1alpha1.ConditionAccepted)
 		return accepted != nil && accepted.Reason == reasonTooManyTo && accepted.ObservedGeneration == p.Generation
 	}
+	left := maxMeant
 	for _, o := range QoSConditions(enforced, over, topologies, c.Contracts, c.PodNetwork, c.reports.Sum(namespace, enforced)) {
+		o.noteUnaddressed(c.destinations.Unaddressed(o.Policy, &left))
 		if err := c.write(ctx, statuses[o.Policy], &o); err != nil {
 			return err
 		}
@@ -378,6 +389,13 @@ type QoSOutcome struct {
 	Policy     *qos.Policy
 	Conditions []metav1.Condition
 	Backends   []qosv1alpha1.Backend // none if it is not enforced
+}
+
+// noteUnaddressed adds to an object that is enforced that a destination selects pods without an address.
+func (o *QoSOutcome) noteUnaddressed(destination string) {
+	if accepted := &o.Conditions[0]; destination != "" && accepted.Status == metav1.ConditionTrue {
+		accepted.Message = excerpt.Lines(fmt.Sprintf("%s; the pods that %s selects have no address on these networks, so it matches no packet: pods that use the host's network, and nodes, are matched by ipBlock", accepted.Message, destination), maxMessage)
+	}
 }
 
 // Applied is the summary of an object whose rules are in place, in the words of ovn-kubernetes.
@@ -503,8 +521,6 @@ func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologi
 			c.Message += "; not on the primary network of pods, which is that of another CNI plugin"
 		case primary != "" && !podNetwork:
 			c.Message += fmt.Sprintf("; not on topology %q, the own network of pods (role: primary), which no agent makes: set podNetwork.enabled of the chart", primary)
-		case primary != "" && p.ToPods():
-			c.Message += fmt.Sprintf("; on topology %q, the own network of pods (role: primary), destinations that are pods match no address: write ipBlock", primary)
 		}
 		if unknown != "" {
 			c.Message += "; " + unknown

@@ -28,7 +28,7 @@ func hostile(pods, objects int) *QoSDestinations {
 	for n := range pods {
 		key := crowdPod(n%10, n)
 		d.SetNamespace(key.Namespace, map[string]string{"team": "a"})
-		d.SetPod(key, "u", map[string]string{"role": "r"})
+		d.SetPod(key, "u", map[string]string{"role": "r"}, nil)
 		d.SetClaim(key.String(), &Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)})}}})
 	}
 	for n := range objects {

@@ -225,7 +225,8 @@ func (f *Follower) Known(namespace string, pod claims.Pod) error {
 	return f.follows(namespace, pod, f.selected)
 }
 
-// KnownOnPrimary is Known for the primary network of a pod, on which no pod is a destination.
+// KnownOnPrimary is Known for the primary network of a pod, which does not wait for the addresses of destinations: the pod of the
+// controller that writes them may be on this network.
 func (f *Follower) KnownOnPrimary(namespace string, pod claims.Pod) error {
 	return f.follows(namespace, pod, func(string, claims.Pod) error { return nil })
 }
@@ -287,10 +288,9 @@ func (f *Follower) selected(namespace string, pod claims.Pod) error {
 	return nil
 }
 
-// members returns the sets of destinations in rules, and an error while they are not known. The
+// members returns the sets of destinations in rules, and an error while some are not known. The
 // caller holds mu.
-func (f *Follower) members(rules []qos.Rule) (map[qos.SetID][]netip.Addr, error) {
-	var out map[qos.SetID][]netip.Addr
+func (f *Follower) members(rules []qos.Rule) (out map[qos.SetID][]netip.Addr, unknown error) {
 	for _, r := range rules {
 		if len(r.Sets) == 0 {
 			continue
@@ -298,7 +298,8 @@ func (f *Follower) members(rules []qos.Rule) (map[qos.SetID][]netip.Addr, error)
 		n := f.namespaces[r.Policy.Namespace]
 		o := n.known[r.Policy.Name]
 		if err := n.settled(o); err != nil {
-			return nil, err
+			unknown = cmp.Or(unknown, err)
+			continue
 		}
 		if out == nil {
 			out = map[qos.SetID][]netip.Addr{}
@@ -307,15 +308,12 @@ func (f *Follower) members(rules []qos.Rule) (map[qos.SetID][]netip.Addr, error)
 			out[id] = n.written[o.UID].sets[id]
 		}
 	}
-	return out, nil
+	return out, unknown
 }
 
 // settled reports whether the destinations of all rules of a claim are known, or cannot be enforced.
 // The caller holds mu.
 func (f *Follower) settled(c *claims.Claim) bool {
-	if isPodNetwork(c) {
-		return true
-	}
 	for _, rules := range f.compiler.Rules(keyOf(c)) {
 		if _, err := f.members(rules); fault.Of(err) == fault.NotReady {
 			return false
@@ -349,8 +347,9 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
 				rules[attached[i].Interface] = of
 			}
 		}
-		if !isPodNetwork(c) {
-			sets, err = f.members(slices.Concat(slices.Collect(maps.Values(rules))...))
+		sets, err = f.members(slices.Concat(slices.Collect(maps.Values(rules))...))
+		if isPodNetwork(c) && fault.Of(err) == fault.NotReady {
+			err = nil // the pod starts, as it may be that of the controller which writes them; when they are known it is updated
 		}
 	}
 	f.mu.Unlock()

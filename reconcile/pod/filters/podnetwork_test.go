@@ -3,20 +3,26 @@ package filters
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -80,6 +86,12 @@ func TestOfPodNetwork(t *testing.T) {
 	}
 	if have := marks(); len(have) != 1 || have[0] != 10 {
 		t.Errorf("marks %v, want 10 for the addresses alone", have)
+	}
+	n.write("q", &destinations{of: 1, sets: map[qos.SetID][]netip.Addr{
+		{Policy: types.NamespacedName{Namespace: "ns", Name: "q"}, Network: qos.NetworkID{Kind: qos.NetworkTopology, Name: "pods"}}: {netip.MustParseAddr("10.244.0.9")},
+	}})
+	if have := marks(); len(have) != 2 {
+		t.Errorf("marks %v, want 10 for the addresses, and for the pod", have)
 	}
 	reported := func() v1alpha1.QoSReport {
 		t.Helper()
@@ -147,5 +159,96 @@ func TestOfPodNetwork(t *testing.T) {
 	put(11, "egress: [{dscp: 1}]")
 	if len(n.known) != 0 || len(n.share.Policies()) != 0 {
 		t.Errorf("kept %v", n.known)
+	}
+}
+
+// TestDestinationsOnPodNetwork: what the controller says of pods that are destinations on their primary network becomes filters on the own
+// network of a pod: their primary addresses of both families, as long as they have them. Before it is known a pod starts
+// without, and a running one is left alone.
+func TestDestinationsOnPodNetwork(t *testing.T) {
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, n := crowded(t, 0)
+	f.Contracts, f.Pause = registry, time.Nanosecond
+	f.PodTopology = func(name string) (*v1alpha1.NetworkTopology, bool) {
+		return &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "pods", UID: "t"}}, true
+	}
+	sb := reconcile.Sandbox{
+		ID: reconcile.IDOfPrimary("c", "eth0", "pods"), Pod: &reconcile.Pod{Namespace: "ns", Name: "p", UID: "u"},
+		Topology: &topology.Topology{Name: "pods", Steps: []topology.Step{{Name: "eth", Type: "bridge"}}},
+	}
+	owner := types.UID(reconcile.OwnerOfPrimary("c", "eth0"))
+	f.putPod(types.NamespacedName{Namespace: "ns", Name: "p"}, podLabels{uid: "u"})
+	content := map[string]any{}
+	if err := yaml.Unmarshal([]byte(`{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: q, uid: q}, spec: {priority: 1,
+egress: [{dscp: 10, classifier: {to: [{podSelector: {matchLabels: {app: db}}}]}}]}}`), &content); err != nil {
+		t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{Object: content}
+	u.SetGeneration(1)
+	n.put(objectOf(u))
+	to := func() string {
+		t.Helper()
+		rules, err := f.OfPodNetwork(&sb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, o := range rules.Filters {
+			out = append(out, *o.To)
+		}
+		slices.Sort(out)
+		return strings.Join(out, " ")
+	}
+	if have := to(); have != "" || f.settled(f.claims[owner]) {
+		t.Errorf("before the controller has written: filters to %q", have)
+	}
+
+	d := controller.NewQoSDestinations()
+	d.PodNetwork = true
+	policy, _ := qos.Read(u)
+	d.SetPolicy(policy)
+	d.SetPrimary("pods", nil, false)
+	write := func() {
+		t.Helper()
+		_, status := d.Status(policy.Key)
+		object := &v1alpha1.NetworkQoSDestinations{Destinations: *status}
+		object.Annotations = map[string]string{v1alpha1.AnnotationQoSName: "q"}
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.behind[owner] = false
+		n.write("q", destinationsOf("ns", &unstructured.Unstructured{Object: content}))
+	}
+	db, web := types.NamespacedName{Namespace: "ns", Name: "db"}, types.NamespacedName{Namespace: "ns", Name: "web"}
+	both := []netip.Addr{netip.MustParseAddr("10.244.0.9"), netip.MustParseAddr("fd00::9")}
+	d.SetPod(db, "1", map[string]string{"app": "db"}, both)
+	d.SetPod(web, "2", map[string]string{"app": "web"}, []netip.Addr{netip.MustParseAddr("10.244.0.10")})
+	for _, step := range []struct {
+		what   string
+		change func()
+		want   string
+	}{
+		{"a pod with both families", func() {}, "10.244.0.9/32 fd00::9/128"},
+		{"another pod has the label", func() {
+			d.SetPod(web, "2", map[string]string{"app": "db"}, []netip.Addr{netip.MustParseAddr("10.244.0.10")})
+		}, "10.244.0.10/32 10.244.0.9/32 fd00::9/128"},
+		{"the first one ends", func() { d.DeletePod(db) }, "10.244.0.10/32"},
+		{"the other one uses the host's network", func() { d.SetPod(web, "3", map[string]string{"app": "db"}, nil) }, ""},
+		{"the first one is there again", func() { d.SetPod(db, "1", map[string]string{"app": "db"}, both) }, "10.244.0.9/32 fd00::9/128"},
+		{"no topology is the primary network", func() { d.SetPrimary("pods", nil, true) }, ""},
+		{"it is again", func() { d.SetPrimary("pods", nil, false) }, "10.244.0.9/32 fd00::9/128"},
+	} {
+		step.change()
+		write()
+		if !f.behind[owner] {
+			t.Errorf("%s: the running pod is not updated", step.what)
+		}
+		if have := to(); have != step.want || !f.settled(f.claims[owner]) {
+			t.Errorf("%s: filters to %q, want %q", step.what, have, step.want)
+		}
 	}
 }
