@@ -12,6 +12,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -122,7 +123,7 @@ func (p *pass) settle(ctx context.Context, plan *ops.Plan) (*ops.Plan, error) {
 			return plan, nil
 		}
 		ReportProgress(ctx)(Progress{Step: step, Done: len(p.executed), Planned: len(p.executed)})
-		if !sleep(ctx, wait) {
+		if !loop.Wait(ctx, wait, nil) {
 			return nil, p.stepError(netstate.Change{Step: step}, context.Cause(ctx))
 		}
 		var err error
@@ -257,21 +258,10 @@ func (p *pass) applySome(ctx context.Context, some []netstate.Change, patience t
 		if err == nil || fault.Of(err) != fault.NotReady || p.r.opts.Now().Sub(start) >= patience {
 			return err
 		}
-		if !sleep(ctx, wait) {
+		if !loop.Wait(ctx, wait, nil) {
 			return err
 		}
 		wait = min(2*wait, 500*time.Millisecond)
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -71,6 +71,12 @@ func fill(v reflect.Value) {
 	case netip.Prefix:
 		v.Set(reflect.ValueOf(netip.MustParsePrefix("192.0.2.0/24")))
 		return
+	case map[string]ops.Enforced: // each of which has such a map
+		step := ops.Enforced{Filters: []netstate.Filter{{}}, LogicalRules: []netstate.LogicalRule{{}}}
+		fill(reflect.ValueOf(step.Filters))
+		fill(reflect.ValueOf(step.LogicalRules))
+		v.Set(reflect.ValueOf(map[string]ops.Enforced{"key": step}))
+		return
 	}
 	switch v.Kind() {
 	case reflect.Pointer:

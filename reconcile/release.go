@@ -9,6 +9,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -72,7 +73,7 @@ func (r *Reconciler) AwaitRelease(ctx context.Context, id SandboxID) (Report, er
 			}
 		}
 		rep.Changes, rep.Unchanged, rep.Notes = changes, len(changes) == 0, notes
-		if fault.Of(err) != fault.NotReady || !r.opts.Now().Before(deadline) || !sleep(ctx, wait) {
+		if fault.Of(err) != fault.NotReady || !r.opts.Now().Before(deadline) || !loop.Wait(ctx, wait, nil) {
 			return rep, err
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -47,7 +48,7 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 			// Its kind counts: what failed may have met a device that the pod was moving away.
 			return errors.Join(p.absentError(absent[0]), failed)
 		case len(changes) == 0:
-			if !sleep(ctx, wait) {
+			if !loop.Wait(ctx, wait, nil) {
 				return ctx.Err()
 			}
 			wait = min(2*wait, 200*time.Millisecond)

@@ -23,6 +23,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
@@ -412,20 +413,14 @@ func newDriftLoop(
 
 // Run repairs drift until ctx ends. It waits while another agent does, as during a rolling update.
 func (d *driftLoop) Run(ctx context.Context) {
-	var said error
-	for ctx.Err() == nil {
-		leave := d.events.Take()
-		err := d.Loop.Run(ctx)
-		leave()
-		if err != nil && !fault.SameText(err, said) {
-			said = err
-			d.log.Warn("this agent does not repair drift yet", "error", err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
-	}
+	loop.Loop{
+		Every: time.Second,
+		Pass: func(ctx context.Context) (time.Duration, error) {
+			defer d.events.Take()()
+			return 0, d.Loop.Run(ctx)
+		},
+		Warn: func(err error) { d.log.Warn("this agent does not repair drift yet", "error", err) },
+	}.Run(ctx)
 }
 
 // relayed is a watcher whose events pass through a relay.

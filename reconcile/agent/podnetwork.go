@@ -12,6 +12,7 @@ import (
 
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/hostengine"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
@@ -152,23 +153,11 @@ type hostPorts struct {
 
 // Run deletes ports of the host whose record is lost, at the start and regularly, until ctx ends.
 func (s *hostPorts) Run(ctx context.Context) {
-	tick := time.NewTicker(hostPortsEvery)
-	defer tick.Stop()
-	for said := ""; ; {
-		now := ""
-		if err := s.release(ctx); err != nil {
-			now = err.Error()
-			if now != said {
-				s.log.Warn("failed to search for host ports without a record", "error", err)
-			}
-		}
-		said = now
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+	loop.Loop{
+		Every: hostPortsEvery,
+		Pass:  func(ctx context.Context) (time.Duration, error) { return 0, s.release(ctx) },
+		Warn:  func(err error) { s.log.Warn("failed to search for host ports without a record", "error", err) },
+	}.Run(ctx)
 }
 
 func (s *hostPorts) release(ctx context.Context) error {

@@ -18,6 +18,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/reconcile/liveness"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
@@ -106,10 +107,8 @@ func listenFree(ctx context.Context, address string, every time.Duration) (net.L
 		if listener, err := listenShared(ctx, address); err == nil {
 			return listener, nil
 		}
-		select {
-		case <-ctx.Done():
+		if !loop.Wait(ctx, every, nil) {
 			return nil, context.Cause(ctx)
-		case <-time.After(every):
 		}
 	}
 }

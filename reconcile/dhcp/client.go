@@ -13,6 +13,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -66,7 +67,7 @@ func (c *client) run(ctx context.Context) {
 		}
 		if err != nil {
 			c.fail(err.Error())
-			sleep(ctx, longPause)
+			loop.Wait(ctx, longPause, nil)
 			continue
 		}
 		// Also of what an earlier process has recorded: one that was killed may not have done it.
@@ -83,7 +84,7 @@ func (c *client) run(ctx context.Context) {
 		case r.Lease != nil && !r.live(now):
 			if err = c.drop(ctx, r); err != nil { // such as a full disk
 				c.fail(err.Error())
-				sleep(ctx, pause)
+				loop.Wait(ctx, pause, nil)
 				pause = min(2*pause, longPause)
 			}
 		case r.Lease != nil && now < r.Lease.Renew:
@@ -91,11 +92,11 @@ func (c *client) run(ctx context.Context) {
 			if now-since > calm {
 				pause = firstPause
 			}
-			sleep(ctx, min(time.Duration(r.Lease.Renew-now)*time.Second, unset))
+			loop.Wait(ctx, min(time.Duration(r.Lease.Renew-now)*time.Second, unset), nil)
 		case r.Lease != nil:
 			if err = c.extend(ctx, r); errors.Is(err, errNAK) {
 				err = c.drop(ctx, r)
-				sleep(ctx, about(pause))
+				loop.Wait(ctx, about(pause), nil)
 				pause = min(2*pause, longPause)
 			}
 		default:
@@ -110,11 +111,11 @@ func (c *client) run(ctx context.Context) {
 			t.now(c.h.Now())
 			switch {
 			case t.failed != nil: // the link is down, or does not exist
-				sleep(ctx, about(min(pause, idlePause)))
+				loop.Wait(ctx, about(min(pause, idlePause)), nil)
 			case errors.Is(err, errInUse):
-				sleep(ctx, max(pause, declinePause))
+				loop.Wait(ctx, max(pause, declinePause), nil)
 			default:
-				sleep(ctx, about(pause))
+				loop.Wait(ctx, about(pause), nil)
 			}
 			pause = min(2*pause, longPause)
 		}
@@ -190,7 +191,7 @@ func (c *client) extend(ctx context.Context, r *record) error {
 	if err == nil || errors.Is(err, errNAK) || fault.Of(err) == fault.Gone {
 		return err
 	}
-	sleep(ctx, about(c.untilNext(r)))
+	loop.Wait(ctx, about(c.untilNext(r)), nil)
 	return nil
 }
 
@@ -281,13 +282,4 @@ const prolongWithin = 10 * time.Second
 // of all nodes begin at the same moment, and would all ask it at the same moments (RFC 2131 section 4.1).
 func about(d time.Duration) time.Duration {
 	return d*3/4 + rand.N(d/2+1) //nolint:gosec // not a secret
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

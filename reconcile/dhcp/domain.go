@@ -11,6 +11,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -68,16 +69,11 @@ const scanEvery = time.Minute
 // Run keeps all leases, also those that other processes have requested, until ctx ends.
 func (h *Host) Run(ctx context.Context) error {
 	h.tidy()
-	tick := time.NewTicker(scanEvery)
-	defer tick.Stop()
-	for {
+	loop.Loop{Every: scanEvery, Pass: func(context.Context) (time.Duration, error) {
 		h.adopt()
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+		return 0, nil
+	}}.Run(ctx)
+	return nil
 }
 
 // tidy removes the records of earlier boots: their namespaces ended with these.

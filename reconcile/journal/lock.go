@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -171,11 +172,7 @@ func (j *Journal) lockFile(ctx context.Context, name string) (*os.File, error) {
 		if err == nil || !errors.Is(err, reconcile.ErrInUse) || !reconcile.Waits(ctx) {
 			return f, err
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !loop.Wait(ctx, wait, nil) {
 			return nil, ended(ctx)
 		}
 	}

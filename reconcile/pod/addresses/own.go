@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -86,10 +87,8 @@ func (o *ownLeases) list(ctx context.Context) []cache.InformerSynced {
 			return synced
 		}
 		utilruntime.HandleErrorWithContext(ctx, err, "Failed to list the leases of this node") // as a watch that fails does
-		select {
-		case <-ctx.Done():
+		if !loop.Wait(ctx, pause/2+rand.N(pause), nil) {
 			return nil
-		case <-time.After(pause/2 + rand.N(pause)):
 		}
 	}
 }

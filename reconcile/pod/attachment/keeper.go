@@ -19,6 +19,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
@@ -410,12 +411,8 @@ func (k *Keeper) awaitRelease(ctx context.Context, e *claims.Entry, sandbox stri
 		if fault.Of(err) != fault.NotReady {
 			return err
 		}
-		timer := time.NewTimer(pace.Step())
-		select {
-		case <-within.Done():
-			timer.Stop()
+		if !loop.Wait(within, pace.Step(), nil) {
 			return err
-		case <-timer.C:
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/reconcile/table"
 )
@@ -24,21 +25,14 @@ func (p *Plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 	}
 	changed := make(table.Wake, 1)
 	defer p.PortsChanged.Wakes(changed)()
-	timer := time.NewTicker(healthEvery)
-	defer timer.Stop()
-	for {
+	loop.Loop{Every: healthEvery, Wake: changed, Pass: func(ctx context.Context) (time.Duration, error) {
 		select {
 		case reports <- kubeletplugin.DeviceHealthReport{Devices: p.healthOfDevices()}:
 		case <-ctx.Done():
-			return nil
 		}
-		select {
-		case <-changed:
-		case <-timer.C:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+		return 0, nil
+	}}.Run(ctx)
+	return nil
 }
 
 var healthOf = map[ports.Status]kubeletplugin.HealthStatus{

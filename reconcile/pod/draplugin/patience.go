@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/plumbline/plumbline/reconcile/loop"
 )
 
 // The intervals at which a claim that cannot be prepared yet is retried.
@@ -43,12 +45,8 @@ func retry[T any](ctx context.Context, try func() (T, error), waiting func(error
 			waiting(err)
 			waiting = nil
 		}
-		timer := time.NewTimer(pace)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !loop.Wait(ctx, pace, nil) {
 			return v, err
-		case <-timer.C:
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/topology/claim"
 )
 
@@ -83,14 +84,11 @@ const othersEvery = time.Second
 // if ctx ended before.
 func (p *Plugin) awaitNeed(ctx context.Context, s Serving) bool {
 	for ctx.Err() == nil && p.Runtime != nil && othersServe(ctx, s.RegistrarDir) {
-		timer := time.NewTimer(othersEvery)
+		loop.Wait(ctx, othersEvery, p.Runtime)
 		select {
 		case <-p.Runtime:
-			timer.Stop()
 			return true
-		case <-ctx.Done():
-			timer.Stop()
-		case <-timer.C:
+		default:
 		}
 	}
 	return ctx.Err() == nil

@@ -20,6 +20,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/table"
@@ -506,27 +507,19 @@ func (f *Follower) Run(ctx context.Context) {
 		wg.Go(func() { f.followPods(ctx) })
 		wg.Go(func() { f.reports.Run(ctx) })
 	}
-	for {
-		soonest := f.follow(ctx, &wg)
-		if f.Client == nil { // a pod that starts from now on has no filters
-			<-ctx.Done()
-			return
-		}
-		timer := time.NewTimer(soonest)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-f.wake:
-		case <-timer.C:
-		}
-		timer.Stop()
+	if f.Client == nil { // a pod that starts from now on has no filters
+		f.follow(ctx, &wg)
+		<-ctx.Done()
+		return
 	}
+	loop.Loop{Every: leaseFor, Wake: f.wake, Pass: func(ctx context.Context) (time.Duration, error) {
+		f.follow(ctx, &wg)
+		return 0, nil
+	}}.Run(ctx)
 }
 
-// follow compares the claims with what is followed, and returns when that is to be done
-// again.
-func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) time.Duration {
+// follow compares the claims with what is followed.
+func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) {
 	entries := f.Claims()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -563,7 +556,7 @@ func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) time.Duration
 		f.readTopology(name)
 	}
 	if f.Client == nil {
-		return 0
+		return
 	}
 	for name := range needed {
 		if f.namespaces[name] == nil {
@@ -586,7 +579,6 @@ func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) time.Duration
 			wg.Go(func() { n.run(within) })
 		}
 	}
-	return leaseFor
 }
 
 // next updates one claim; false when Run is to end.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/topology/watchstore"
 )
 
@@ -175,12 +176,7 @@ func (n *namespace) run(ctx context.Context) {
 			Name: "NetworkQoS of " + n.name, TypeDescription: qosv1alpha1.Kind,
 		}).RunWithContext(within)
 		again()
-		timer := time.NewTimer(n.f.Again)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
+		loop.Wait(ctx, n.f.Again, nil)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/addresspool"
@@ -103,14 +104,11 @@ type Keeper struct {
 	wake table.Wake
 
 	// Used by Run alone.
-	read     map[*v1alpha1.AddressLease]published
-	places   map[Need][]site // where they were found last
-	watched  io.Closer
-	failing  error  // the last one
-	failures int    // in succession
-	warned   bool   // it is in the log
-	refused  string // which routes to pod CIDRs are not set, as it is in the log
-	told     time.Time
+	read    map[*v1alpha1.AddressLease]published
+	places  map[Need][]site // where they were found last
+	watched io.Closer
+	refused string // which routes to pod CIDRs are not set, as it is in the log
+	told    time.Time
 
 	unwatched atomic.Bool // the watch has failed
 
@@ -188,40 +186,15 @@ func (k *Keeper) Await(ctx context.Context, c *claims.Topology) error {
 // Run keeps the routes until ctx ends, and then leaves them.
 func (k *Keeper) Run(ctx context.Context) {
 	defer k.unwatch()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-k.wake:
-		case <-timer.C:
-		}
-		began := k.Now()
-		err := k.pass(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err == nil:
-			k.failing, k.failures = nil, 0
-		case !fault.SameText(err, k.failing): // the first passes do not know much
-			k.failing, k.warned = err, false
-		case !k.warned:
-			k.warned = true
-			k.Log.Warn("failed to update host routes to pods of other nodes", "error", excerpt.Of(k.failing.Error(), maxLogged))
-		}
-		pause := time.NewTimer(min(max(least, share*k.Now().Sub(began)), most))
-		select {
-		case <-ctx.Done():
-			pause.Stop()
-			return
-		case <-pause.C:
-		}
-		if timer.Reset(k.Resync); err != nil {
-			timer.Reset(min(retry<<min(k.failures, 10), k.Resync))
-			k.failures++
-		}
-	}
+	loop.Loop{
+		Every: k.Resync, Retry: retry, Wake: k.wake,
+		Rest: func(took time.Duration) time.Duration { return min(max(least, share*took), most) },
+		Pass: func(ctx context.Context) (time.Duration, error) { return 0, k.pass(ctx) },
+		Warn: func(err error) {
+			k.Log.Warn("failed to update host routes to pods of other nodes", "error", excerpt.Of(err.Error(), maxLogged))
+		},
+		Doubt: 1, // the first passes do not know much
+	}.Run(ctx)
 }
 
 // needs returns those of all claims of the node.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -97,12 +98,8 @@ func (p *Plugin) Run(ctx context.Context) error {
 		}
 		p.Log.Warn("the runtime is not connected: pods with claims wait", "socket", p.Socket, "retryAfter", wait, "error", err)
 		p.Alive(wait)
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !loop.Wait(ctx, wait, nil) {
 			return nil
-		case <-timer.C:
 		}
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/reconcile/table"
@@ -181,20 +182,16 @@ func (f *Follower) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { informer.RunWithContext(ctx) })
-	tick := time.NewTicker(undecided) // labels and pod CIDRs of the node
-	defer tick.Stop()
-	for {
-		if informer.HasSynced() {
-			f.decide(ctx, informer.GetStore().List())
-		}
-		f.translate()
-		select {
-		case <-ctx.Done():
-			return
-		case <-f.wake:
-		case <-tick.C:
-		}
-	}
+	loop.Loop{
+		Every: undecided, Wake: f.wake, // labels and pod CIDRs of the node are not watched
+		Pass: func(ctx context.Context) (time.Duration, error) {
+			if informer.HasSynced() {
+				f.decide(ctx, informer.GetStore().List())
+			}
+			f.translate()
+			return 0, nil
+		},
+	}.Run(ctx)
 }
 
 // decide chooses among the topologies of the cluster.

@@ -14,10 +14,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/loopback"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/reconcile/table"
-	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // InstallerOptions are the settings of an Installer.
@@ -49,7 +49,6 @@ type Installer struct {
 	wake table.Wake
 
 	verified os.FileInfo // the installed program, as it was compared
-	said     error
 }
 
 // NewInstaller returns an Installer.
@@ -69,21 +68,13 @@ const linger = 2 * time.Minute
 // then that its node has none. It removes them when no topology is to be the network of
 // pods and no pod has it: a runtime cannot end a pod whose network is not configured.
 func (i *Installer) Run(ctx context.Context) {
-	tick := time.NewTicker(reinstall)
-	defer tick.Stop()
-	for {
-		err := i.Pass()
-		if err != nil && !fault.SameText(err, i.said) {
+	loop.Loop{
+		Every: reinstall, Wake: i.wake,
+		Pass: func(context.Context) (time.Duration, error) { return 0, i.Pass() },
+		Warn: func(err error) {
 			i.Log.Error("the container runtime may not find the network of pods", "error", err)
-		}
-		i.said = err
-		select {
-		case <-ctx.Done():
-			return
-		case <-i.wake:
-		case <-tick.C:
-		}
-	}
+		},
+	}.Run(ctx)
 }
 
 // Pass is one comparison.

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
-	"github.com/plumbline/plumbline/topology/fault"
 )
 
 const (
@@ -47,33 +47,25 @@ func (s *Server) Run(ctx context.Context) error {
 			own.leave()
 		}
 	}()
-	tick := time.NewTicker(recheck)
-	defer tick.Stop()
-	var said error
-	for {
-		if own == nil || own.replaced() && !answered(s.Socket) {
-			// An agent that was started later has the socket; this one listens again when that one ends.
-			if own != nil {
-				own.leave()
-			}
-			var err error
-			if own, err = listen(s.Socket); err != nil {
-				if !fault.SameText(err, said) {
-					said = err
-					s.Log.Error("the container runtime cannot reach the agent", "error", err)
+	loop.Loop{
+		Every: recheck,
+		Pass: func(ctx context.Context) (_ time.Duration, err error) {
+			if own == nil || own.replaced() && !answered(s.Socket) {
+				// An agent that was started later has the socket; this one listens again when that one ends.
+				if own != nil {
+					own.leave()
 				}
-			} else {
-				go s.accept(ctx, own, calls)
+				if own, err = listen(s.Socket); err == nil {
+					go s.accept(ctx, own, calls)
+				}
 			}
-		}
-		s.leads.Store(own != nil && !own.replaced())
-		s.Alive(10 * recheck)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
+			s.leads.Store(own != nil && !own.replaced())
+			s.Alive(10 * recheck)
+			return 0, err
+		},
+		Warn: func(err error) { s.Log.Error("the container runtime cannot reach the agent", "error", err) },
+	}.Run(ctx)
+	return nil
 }
 
 // Leads reports whether this agent, and no later one, has the socket.
@@ -100,16 +92,10 @@ func (s *Server) closeFolder() error {
 }
 
 func (s *Server) sweepRegularly(ctx context.Context) {
-	tick := time.NewTicker(s.Sweep)
-	defer tick.Stop()
-	for {
+	loop.Loop{Every: s.Sweep, Pass: func(ctx context.Context) (time.Duration, error) {
 		s.sweep(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
+		return 0, nil
+	}}.Run(ctx)
 }
 
 func (s *Server) accept(ctx context.Context, from *listener, calls *calls) {
@@ -124,10 +110,8 @@ func (s *Server) accept(ctx context.Context, from *listener, calls *calls) {
 				return
 			}
 			s.Log.Warn("cannot accept a call of the container runtime", "error", err)
-			select {
-			case <-ctx.Done():
+			if !loop.Wait(ctx, 100*time.Millisecond, nil) { // such as too many open files
 				return
-			case <-time.After(100 * time.Millisecond): // such as too many open files
 			}
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -28,21 +29,15 @@ func (s *Server) await(ctx context.Context, p podArgs) error {
 	if pod == nil {
 		return nil
 	}
-	end := time.NewTimer(knownWithin)
-	defer end.Stop()
-	tick := time.NewTicker(knownEvery)
-	defer tick.Stop()
+	within, cancel := context.WithTimeout(ctx, knownWithin)
+	defer cancel()
 	for {
 		err := s.Known(pod.Namespace, claims.Pod{Name: pod.Name, UID: k8stypes.UID(pod.UID)})
 		if fault.Of(err) != fault.NotReady {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !loop.Wait(within, knownEvery, nil) {
 			return errors.Join(err, context.Cause(ctx))
-		case <-end.C:
-			return err
-		case <-tick.C:
 		}
 	}
 }

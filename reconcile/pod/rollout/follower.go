@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -136,7 +137,7 @@ func (f *Follower) Run(ctx context.Context) {
 			stop()
 		}
 	}()
-	for {
+	pass := func(ctx context.Context) (time.Duration, error) {
 		entries := f.Claims()
 		names := namesOf(entries)
 		for name := range names {
@@ -153,20 +154,12 @@ func (f *Follower) Run(ctx context.Context) {
 				f.Topologies.Delete(name)
 			}
 		}
-		next := 6 * f.Again
 		if f.pass(ctx, entries) {
-			next = f.Again
+			return f.Again, nil
 		}
-		again := time.NewTimer(next)
-		select {
-		case <-ctx.Done():
-			again.Stop()
-			return
-		case <-f.wake:
-		case <-again.C:
-		}
-		again.Stop()
+		return 6 * f.Again, nil
 	}
+	loop.Loop{Pass: pass, Wake: f.wake}.Run(ctx)
 }
 
 func namesOf(entries []claims.Entry) map[string]bool {
