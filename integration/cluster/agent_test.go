@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/integration/eventually"
 )
 
 // oneVF is a topology with one virtual function, by its name on the host: a request for it
@@ -299,12 +300,7 @@ func (b *agentBench) get(t *testing.T, pod, path string) string {
 // until waits for something the API has no wait for.
 func until(t *testing.T, what string, limit time.Duration, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
-		if holds() {
-			return
-		}
-	}
-	t.Fatalf("not within %s: %s", limit, what)
+	eventually.True(t, limit, what, holds)
 }
 
 // newSandbox ends the process that keeps the pod's namespaces, so that kubelet

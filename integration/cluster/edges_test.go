@@ -32,6 +32,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/inventory/sysfstest"
@@ -123,24 +124,12 @@ func (b *bench) apply(t *testing.T, manifest string) {
 	}
 }
 
-// eventually waits until what is said to be wrong is nothing.
-func eventually(t *testing.T, what string, wrong func() string) {
-	t.Helper()
-	last := ""
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if last = wrong(); last == "" {
-			return
-		}
-	}
-	t.Fatalf("%s: after 30 s still %s", what, last)
-}
-
 // TestEdges holds the rights, the policies, what is published and what is
 // reported against a real API server.
 func TestEdges(t *testing.T) {
 	b := newBench(t)
 	// A policy holds some time after it was made only.
-	eventually(t, "the policy on slices", func() string {
+	eventually.Holds(t, 30*time.Second, "the policy on slices", func() string {
 		err := b.writeSlice(t, b.agents["n1"], "probe", "n2", "n2", claim.Driver)
 		if err == nil { // until then it is written, and n2 must have no slice when it is published
 			check(t, b.admin.ResourceV1().ResourceSlices().Delete(t.Context(), "probe", metav1.DeleteOptions{}))
@@ -239,7 +228,7 @@ func (b *bench) reports(t *testing.T) {
 		return err
 	}
 	agent := cluster.TokenFor{Pod: "agent-n1"}
-	eventually(t, "the type is served, and the policy on reports holds", func() string {
+	eventually.Holds(t, 30*time.Second, "the type is served, and the policy on reports holds", func() string {
 		err := write(agent, "n2")
 		if err == nil || !strings.Contains(err.Error(), "an agent on node n1 may not write the DeviceExposureReport of node n2") {
 			return fmt.Sprint(err)
@@ -268,7 +257,7 @@ func (b *bench) leases(t *testing.T) {
 	}
 	to := agent.Resource(v1alpha1.AddressLeaseResource())
 	const theirs = "an agent on node n1 may not write leases of another node"
-	eventually(t, "the type is served, and the policy on leases holds", func() string {
+	eventually.Holds(t, 30*time.Second, "the type is served, and the policy on leases holds", func() string {
 		if _, err := to.Create(t.Context(), lease("x", "n2"), metav1.CreateOptions{}); err == nil || !strings.Contains(err.Error(), theirs) {
 			return fmt.Sprint(err)
 		}
@@ -443,7 +432,7 @@ func (b *bench) publish(t *testing.T) {
 	}
 	want := func(what string, devices, slices int, more func(map[string]resourceapi.Device) string) {
 		t.Helper()
-		eventually(t, what, func() string {
+		eventually.Holds(t, 30*time.Second, what, func() string {
 			have, n := b.published(t, "n1")
 			if len(have) != devices || n != slices {
 				return fmt.Sprintf("%d devices in %d slices, want %d in %d", len(have), n, devices, slices)
@@ -506,7 +495,7 @@ func (b *bench) publish(t *testing.T) {
 	options.StateFile = filepath.Join(t.TempDir(), "n2.json")
 	helper, plug = b.helper(t, "n1", "n2")
 	defer run(publish.New(options), helper)()
-	eventually(t, "publishing for another node", func() string {
+	eventually.Holds(t, 30*time.Second, "publishing for another node", func() string {
 		causes := plug.causes()
 		if i := slices.IndexFunc(causes, func(e publish.Explanation) bool { return e.Cause == publish.Forbidden }); i >= 0 {
 			if !strings.Contains(causes[i].Message, "an agent on node n1 may not write a ResourceSlice of node n2") {
@@ -524,7 +513,7 @@ func (b *bench) publish(t *testing.T) {
 	check(t, helper.PublishResources(t.Context(), resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
 		"n2": {Slices: []resourceslice.Slice{{Devices: []resourceapi.Device{{Name: "Not_a_label"}}}}},
 	}}))
-	eventually(t, "an invalid device", func() string {
+	eventually.Holds(t, 30*time.Second, "an invalid device", func() string {
 		if causes := plug.causes(); len(causes) == 0 || causes[0].Cause != publish.Refused {
 			return fmt.Sprintf("%+v", causes)
 		}
@@ -549,7 +538,7 @@ func (b *bench) fixtures(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = p.Run(ctx, helper) })
-		eventually(t, tree, func() string {
+		eventually.Holds(t, 30*time.Second, tree, func() string {
 			have, _ := b.published(t, "n2")
 			if causes := plug.causes(); len(causes) > 0 {
 				return fmt.Sprintf("%+v", causes)
@@ -661,7 +650,7 @@ func (b *bench) status(t *testing.T) {
 	want := func(what, ready, inSync, iface, data string) metav1.Time {
 		t.Helper()
 		var at metav1.Time
-		eventually(t, what, func() string {
+		eventually.Holds(t, 30*time.Second, what, func() string {
 			for i := 1; i <= 2; i++ {
 				d, wrong := device(i)
 				if wrong != "" {
@@ -706,7 +695,7 @@ func (b *bench) status(t *testing.T) {
 	since := want("attached", "True NetworkReady", "True InSync", "net# 02:00:00:00:00:01 [2001:db8::5/64]", `"name":"bond0"`)
 	links := func(what, first, second string) {
 		t.Helper()
-		eventually(t, what, func() string {
+		eventually.Holds(t, 30*time.Second, what, func() string {
 			said, err := b.Kubectl(t.Context(), nil, "-n", c.Namespace, "get", "resourceclaim", c.Name,
 				"-o", `jsonpath={range .status.devices[?(@.driver=="dra.networking")]}{.conditions[?(@.type=="LinkUp")].status} {.conditions[?(@.type=="LinkUp")].reason};{end}`)
 			check(t, err)
@@ -755,7 +744,7 @@ func (b *bench) status(t *testing.T) {
 	r.Detached(who)
 	links("the devices are back", " ", " ")
 	want("detached", "False Detached", "Unknown Detached", "", `"topology":"`+aiTopology+`"`)
-	eventually(t, "the queue", func() string {
+	eventually.Holds(t, 30*time.Second, "the queue", func() string {
 		if n, dropped := r.Waiting(); n != 0 || dropped != 0 {
 			return fmt.Sprintf("%d wait, %d dropped", n, dropped)
 		}
@@ -769,13 +758,13 @@ func (b *bench) status(t *testing.T) {
 	// The agent of another node has no business here.
 	r, log, stop = b.reporter(t, "n2")
 	r.Attached(who, aiTopology, steps)
-	eventually(t, "a report from another node", func() string {
+	eventually.Holds(t, 30*time.Second, "a report from another node", func() string {
 		if n, _ := r.Waiting(); n == 0 {
 			return "not refused yet"
 		}
 		return ""
 	})
-	eventually(t, "the API server's answer to another node's agent", func() string {
+	eventually.Holds(t, 30*time.Second, "the API server's answer to another node's agent", func() string {
 		if said := log.String(); !strings.Contains(said, "forbidden") {
 			return "logged: " + said
 		}
@@ -789,7 +778,7 @@ func (b *bench) status(t *testing.T) {
 func (b *bench) events(t *testing.T, who claimstatus.Subject) {
 	t.Helper()
 	for _, of := range []claimstatus.Object{who.Pod, who.Claim} {
-		eventually(t, "events of "+of.Name, func() string {
+		eventually.Holds(t, 30*time.Second, "events of "+of.Name, func() string {
 			list, err := b.admin.CoreV1().Events(of.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(of.UID)})
 			check(t, err)
 			have := map[string]string{}
@@ -868,7 +857,7 @@ subjects: [{kind: ServiceAccount, name: plumbline-agent, namespace: `+cluster.Pr
 			c.Status.Devices[0].Data = &runtime.RawExtension{Raw: []byte(`{"temperature":90}`)}
 		}, "may not change what another driver reports"},
 	} {
-		eventually(t, tt.what, func() string { // rights hold some time after they were given only
+		eventually.Holds(t, 30*time.Second, tt.what, func() string { // rights hold some time after they were given only
 			c, err := claims.Get(t.Context(), c.Name, metav1.GetOptions{})
 			check(t, err)
 			tt.change(c)
@@ -942,7 +931,7 @@ spec:
 		if name == "two" {
 			break
 		}
-		eventually(t, "the first pod", func() string {
+		eventually.Holds(t, 30*time.Second, "the first pod", func() string {
 			// A node without a lease is soon considered lost.
 			_, err := b.admin.CoreV1().Nodes().Patch(t.Context(), "n2", types.StrategicMergePatchType, status, metav1.PatchOptions{}, "status")
 			check(t, err)
@@ -954,7 +943,7 @@ spec:
 			return ""
 		})
 	}
-	eventually(t, "the second pod", func() string {
+	eventually.Holds(t, 30*time.Second, "the second pod", func() string {
 		p, err := b.admin.CoreV1().Pods("default").Get(t.Context(), "two", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return err.Error()
@@ -993,7 +982,7 @@ func (b *bench) networksOfPods(t *testing.T) {
 		_, err := pods.Create(t.Context(), p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		return err
 	}
-	eventually(t, "the policy on pods", func() string {
+	eventually.Holds(t, 30*time.Second, "the policy on pods", func() string {
 		if err := create(pod("written", "{}", "net")); err == nil || !strings.Contains(err.Error(), message) {
 			return fmt.Sprintf("lets through what it must not (%v)", err)
 		}

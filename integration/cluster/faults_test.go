@@ -18,6 +18,7 @@ import (
 	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/integration/eventually"
 )
 
 // wide is the flagship's shape: what takes longest to attach.
@@ -415,7 +416,7 @@ spec: {devices: {requests: [`+exactly("vf", "net-2-vf")+`]}}
 		if _, err := b.Kubectl(t.Context(), strings.NewReader(sharing("guest")), "apply", "-f", "-"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // a pod that is not scheduled sends no notification
 		if b.get(t, "guest", ".spec.nodeName") != "" {
 			return true
 		}
@@ -439,17 +440,16 @@ spec: {devices: {requests: [`+exactly("vf", "net-2-vf")+`]}}
 // saysWhy waits for an event of the pod that has this text.
 func (b *agentBench) saysWhy(t *testing.T, pod, text string) {
 	t.Helper()
-	var said string
-	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
-		said = kubectl(t, b.Cluster, "", "get", "events", "--field-selector", "involvedObject.name="+pod, "-o", "jsonpath={range .items[*]}{.reason}: {.message}{\"\\n\"}{end}")
+	eventually.Holds(t, 3*time.Minute, fmt.Sprintf("an event of pod %s says %q", pod, text), func() string {
+		said := kubectl(t, b.Cluster, "", "get", "events", "--field-selector", "involvedObject.name="+pod, "-o", "jsonpath={range .items[*]}{.reason}: {.message}{\"\\n\"}{end}")
 		for line := range strings.Lines(said) {
 			if strings.Contains(line, text) {
 				t.Logf("event: %s", line)
-				return
+				return ""
 			}
 		}
-	}
-	t.Errorf("no event of pod %s says %q, but:\n%s", pod, text, said)
+		return said
+	})
 }
 
 // testAlternatives has a request with subrequests, the first of which no device

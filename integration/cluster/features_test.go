@@ -43,7 +43,7 @@ func TestNodeWithoutFeatures(t *testing.T) {
 	until(t, "no more writes of the claim", 2*time.Minute, func() bool {
 		before := settled
 		settled = writes()
-		time.Sleep(20 * time.Second) // longer than a status waits before it is written
+		time.Sleep(20 * time.Second) // no sleep ends sooner: a status waits less than that before it is written, and none must be
 		return before == settled
 	})
 	if settled == "" {

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/inventory/maintenance"
 	"github.com/plumbline/plumbline/topology/claim"
 )
@@ -114,7 +116,7 @@ func (b *bench) maintenance(t *testing.T) {
 	check(t, maintenance.Begin(t.Context(), b.admin, word, devices, false))
 	rules := b.admin.ResourceV1().DeviceTaintRules()
 	const name = "plumbline-maintain-n1-pci-0000-01-10-0"
-	eventually(t, "the rule says who would go", func() string {
+	eventually.Holds(t, 30*time.Second, "the rule says who would go", func() string {
 		r, err := rules.Get(t.Context(), name, metav1.GetOptions{})
 		check(t, err)
 		if s := r.Spec.DeviceSelector; s == nil || *s.Driver != claim.Driver || *s.Pool != "n1" || *s.Device != "pci-0000-01-10-0" {
@@ -134,7 +136,7 @@ func (b *bench) maintenance(t *testing.T) {
 	}
 	check(t, maintenance.Begin(t.Context(), b.admin, word, devices, true))
 	for _, name := range []string{"evicted", "unclaimed"} {
-		eventually(t, "the eviction of "+name, func() string {
+		eventually.Holds(t, 30*time.Second, "the eviction of "+name, func() string {
 			pod, err := pods.Get(t.Context(), name, metav1.GetOptions{})
 			if err == nil && pod.DeletionTimestamp == nil {
 				return "the pod is there"

@@ -12,8 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/plumbline/plumbline/integration/cluster"
 	"github.com/plumbline/plumbline/integration/cluster/story"
+	"github.com/plumbline/plumbline/integration/eventually"
 )
 
 // TestPodNetwork holds what pods are given on a node that has no CNI plugin but ours, on both
@@ -120,14 +123,12 @@ nft -j list ruleset | jq '[.nftables[].set? | select(.table == "plumbline") | .e
 // just before it was killed are given back after five minutes.
 func (b *agentBench) leaves(t *testing.T, before string) {
 	t.Helper()
-	now := ""
-	for end := time.Now().Add(8 * time.Minute); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
-		if now = b.networks(t); now == before {
-			return
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(b.shell(t, "ls /var/lib/plumbline /run/netns; cat /var/lib/plumbline/addresses || true; ls -l --time-style=full-iso /var/lib/cni/results || true; ip -br link"))
 		}
-	}
-	t.Errorf("pods have of the node:\n%s\nbefore:\n%s\nrecords and addresses:\n%s", now, before,
-		b.shell(t, "ls /var/lib/plumbline /run/netns; cat /var/lib/plumbline/addresses || true; ls -l --time-style=full-iso /var/lib/cni/results || true; ip -br link"))
+	})
+	eventually.Holds(t, 8*time.Minute, "pods have of the node what they had before (-before +now)", func() string { return cmp.Diff(before, b.networks(t)) })
 }
 
 // inside is all of the network of pods that run, with the indexes of interfaces.

@@ -7,6 +7,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/plumbline/plumbline/integration/eventually"
 )
 
 // watched is a bond over functions of both PFs, which is evicted when both are down.
@@ -51,13 +55,7 @@ func TestWatched(t *testing.T) {
 	}
 	await := func(what, want string, have func() string) {
 		t.Helper()
-		last := ""
-		for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(500 * time.Millisecond) {
-			if last = have(); last == want {
-				return
-			}
-		}
-		t.Errorf("%s: %q, want %q", what, last, want)
+		eventually.Holds(t, 2*time.Minute, what, func() string { return cmp.Diff(want, have()) })
 	}
 	await("both are up", "True Carrier;True Carrier;", links)
 	const left, right = "dra.networking/device=pci-0000-01-10-0", "dra.networking/device=pci-0000-02-10-0"

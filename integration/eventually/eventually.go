@@ -23,6 +23,17 @@ func Holds(t testing.TB, limit time.Duration, what string, wrong func() string) 
 	}
 }
 
+// True waits, as Holds does, until a condition is true.
+func True(t testing.TB, limit time.Duration, what string, is func() bool) {
+	t.Helper()
+	Holds(t, limit, what, func() string {
+		if !is() {
+			return "it is not"
+		}
+		return ""
+	})
+}
+
 // Succeeds waits, as Holds does, until check returns no error.
 func Succeeds(t testing.TB, limit time.Duration, what string, check func() error) {
 	t.Helper()

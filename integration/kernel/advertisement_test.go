@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
@@ -124,7 +125,7 @@ func TestAdvertisementOfPod(t *testing.T) {
 			pod := newAdvertiser(t, path, "net1")
 			pod.advertise(advertisement([]string{"2001:db8:bad::"}))
 			_, link, _ := strings.Cut(more, ": ")
-			eventually(t, func() error {
+			eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 				heard := strings.Fields(w.run("grep Icmp6InRouterAdvertisements /proc/net/dev_snmp6/" + link + " || echo none 0"))
 				if n, err := strconv.Atoi(heard[1]); err != nil || n < 5 {
 					return fmt.Errorf("the host has heard %q", heard)

@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/dhcp"
@@ -124,11 +125,12 @@ func (n *network) says(what string, times int) {
 // until waits until something is so.
 func (n *network) until(what string, is func() bool) {
 	n.t.Helper()
-	for end := time.Now().Add(patience); !is(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			n.t.Fatalf("not within %s: %s; the server: %s", patience, what, n.log)
+	eventually.Holds(n.t, patience, what, func() string {
+		if is() {
+			return ""
 		}
-	}
+		return "the server: " + n.log.String()
+	})
 }
 
 // sandbox has a macvlan link on the network, with more in the config of its ipam, and more steps.

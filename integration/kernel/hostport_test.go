@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -69,7 +70,7 @@ func testHostPorts(t *testing.T, step string) {
 		"from the pod itself":       {a, "tcp", "203.0.113.1:8080", ""},
 		"from itself over IPv6":     {a, "tcp", "[2001:db8:9::1]:8080", ""},
 	} {
-		eventually(t, func() error {
+		eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 			seen, err := ask(c.from, c.network, c.to)
 			if err == nil && c.seen != "" && seen != c.seen {
 				err = fmt.Errorf("the pod has seen %s, want %s", seen, c.seen)
@@ -142,7 +143,7 @@ func testHostPorts(t *testing.T, step string) {
 		t.Fatal(err)
 	}
 	defer sender.Close()
-	eventually(t, func() error {
+	eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 		_, err := exchange(sender)
 		return err
 	})
@@ -183,7 +184,7 @@ func testHostPorts(t *testing.T, step string) {
 	next := mapped("c", c)
 	n.add(next)
 	answer(t, c, 80, 53)
-	eventually(t, func() error {
+	eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 		_, err := exchange(client)
 		return err
 	})
@@ -299,7 +300,7 @@ func testLostPorts(t *testing.T, step, command string) {
 	}
 	answers := func(what, to string) {
 		t.Helper()
-		eventually(t, func() error {
+		eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 			if _, err := ask(outside, "tcp", to); err != nil {
 				return fmt.Errorf("%s: %w\n%s", what, err, s.run("nft list table inet plumbline-ports"))
 			}

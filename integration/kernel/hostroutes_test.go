@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
@@ -165,7 +165,7 @@ func TestHostRoutes(t *testing.T) {
 			const wantA = "192.168.1.0/24 via 10.0.1.2 dev eth1 proto 112 metric 1024\n192.168.65.0/24 via 10.0.2.2 dev eth2 proto 112 metric 1024\n28780:\tfrom 192.168.0.0/16 lookup 28780 proto 112\n"
 			is := func(node, want string) {
 				t.Helper()
-				eventually(t, func() error {
+				eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 					if have := table(node); have != want {
 						return fmt.Errorf("node %s has\n%swant\n%s", node, have, want)
 					}
@@ -191,7 +191,7 @@ func TestHostRoutes(t *testing.T) {
 			}
 			reach := func() {
 				t.Helper()
-				eventually(t, func() error {
+				eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 					out, err := s.try("ip netns exec route-a-pod sh -ec 'ping -c 3 -i 0.2 -W 2 -I net1-0 192.168.1.1 & p=$!; ping -c 3 -i 0.2 -W 2 -I net1-1 192.168.65.1; wait $p'")
 					if err != nil {
 						return fmt.Errorf("%w: %s", err, out)
@@ -208,7 +208,7 @@ func TestHostRoutes(t *testing.T) {
 			lying := v1alpha1.AddressLease{Spec: v1alpha1.AddressLeaseSpec{Pool: "multi-nic", Block: "192.168.2.0/24", Node: "liar", HostAddresses: []v1alpha1.HostAddress{{Network: "10.0.1.0/24", Address: "10.0.1.55"}}}}
 			lying.Name = addresspool.LeaseName("multi-nic", netip.MustParsePrefix(lying.Spec.Block))
 			p.set(lying)
-			eventually(t, func() error {
+			eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 				if s := a.routes.State(); s.Routes != 2 || s.Missing != 1 {
 					return fmt.Errorf("beside a node that lies: %+v", s)
 				}
@@ -268,17 +268,5 @@ func TestHostRoutes(t *testing.T) {
 				t.Errorf("counts after the last pod: %+v", s)
 			}
 		})
-	}
-}
-
-// eventually repeats a check until it holds.
-func eventually(t *testing.T, check func() error) {
-	t.Helper()
-	err := errors.New("not checked")
-	for end := time.Now().Add(patience); err != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		err = check()
-	}
-	if err != nil {
-		t.Fatal(err)
 	}
 }

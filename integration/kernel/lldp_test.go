@@ -14,6 +14,7 @@ import (
 
 	"github.com/mdlayher/packet"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/lldp"
 )
@@ -172,7 +173,7 @@ func TestForgedLLDP(t *testing.T) {
 	}
 	until := func(system string, flood ...net.HardwareAddr) {
 		t.Helper()
-		eventually(t, func() error {
+		eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 			for range 100 {
 				for _, from := range flood {
 					pod.frame(from, to, 0x88cc, announcement("forged"))

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/reconcile"
 )
 
@@ -51,7 +52,7 @@ func testMasquerade(t *testing.T, kind string) {
 	attach(1, `, ipMasqExcept: [203.0.113.0/25, "2001:db8:f::/64"]`)
 	reach := func(pod int, to ...string) {
 		t.Helper()
-		eventually(t, func() error {
+		eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 			for _, to := range to {
 				if err := h.reaches(pods[pod], to); err != nil {
 					return err

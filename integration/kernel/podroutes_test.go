@@ -15,6 +15,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
@@ -210,7 +211,7 @@ ip netns exec NS sh -ec 'echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sy
 	)
 	is := func(node, want string) {
 		t.Helper()
-		eventually(t, func() error {
+		eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 			if have := table(node); have != want {
 				return fmt.Errorf("node %s has\n%swant\n%s", node, have, want)
 			}
@@ -229,7 +230,7 @@ ip netns exec NS sh -ec 'echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sy
 	is("podhost-b", strings.NewReplacer("10.244.2", "10.244.1", "0:2::", "0:1::", "10.0.1.2", "10.0.1.1", "a::2", "a::1").Replace(wantA))
 	reach := func(toB4, toB6 string) {
 		t.Helper()
-		eventually(t, func() error {
+		eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 			for from, to := range map[string][]string{podA: {toB4, toB6}, podB: {a4, a6}, "podhost-a": {toB4, toB6}, "podhost-b": {a4, a6}} {
 				if err := ping(from, to...); err != nil {
 					return err
@@ -265,7 +266,7 @@ ip netns exec NS sh -ec 'echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sy
 	c.Unlock()
 	created := a.routes.State().Created
 	a.start(c)
-	eventually(t, func() error {
+	eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 		if s := a.routes.State(); s.Routes != 2 {
 			return fmt.Errorf("%d routes", s.Routes)
 		}
@@ -285,7 +286,7 @@ ip netns exec NS sh -ec 'echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sy
 		n["hostile"] = nodeOf("hostile", 3, "10.244.2.0/25", "fd00:244:0:3::/64", "10.0.1.2", "fd00:a::1")
 		n["routed"] = nodeOf("routed", 4, "10.244.4.0/24", "fd00:244:0:4::/64", "192.0.2.4", "2001:db8::4")
 	})
-	eventually(t, func() error {
+	eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 		if s := a.routes.State(); s.Routes != 2 || s.Refused != 4 || s.Missing != 0 {
 			return fmt.Errorf("beside a hostile node: %+v", s)
 		}

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile"
@@ -173,7 +174,7 @@ func (n *podNode) run(s *primary.Server) (stop func()) {
 			n.t.Error(err)
 		}
 	})
-	eventually(n.t, func() error {
+	eventually.Succeeds(n.t, patience, "the network is as wanted", func() error {
 		if !s.Leads() { // else the agent before would answer
 			return errors.New("the server does not have the socket")
 		}
@@ -219,7 +220,7 @@ func (n *podNode) reach(from string, to ...string) {
 	n.t.Helper()
 	s := &foreignWriter{t: n.t}
 	for _, address := range to {
-		eventually(n.t, func() error {
+		eventually.Succeeds(n.t, patience, "the network is as wanted", func() error {
 			if out, err := s.try(from + "ping -c 1 -W 2 " + address); err != nil {
 				return fmt.Errorf("%w: %s", err, out)
 			}
@@ -247,7 +248,7 @@ func (n *podNode) left() string {
 
 func (n *podNode) nothingLeft(what string) {
 	n.t.Helper()
-	eventually(n.t, func() error {
+	eventually.Succeeds(n.t, patience, "the network is as wanted", func() error {
 		if left := n.left(); left != "" {
 			return fmt.Errorf("left %s: %s", what, left)
 		}

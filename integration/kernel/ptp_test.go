@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
@@ -75,7 +76,7 @@ func TestRoutedPods(t *testing.T) {
 	h.run("ip -n $OTHER route add 10.9.0.0/24 via 203.0.113.1; ip -n $OTHER route add 2001:db8:9::/64 via 2001:db8:f::1")
 	reach := func() {
 		t.Helper()
-		eventually(t, func() error {
+		eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 			for _, to := range []string{"10.9.0.1", "2001:db8:9::1", "10.9.0.6", "2001:db8:9::6", "203.0.113.2", "2001:db8:f::2"} {
 				if err := h.reaches(pods[0], to); err != nil {
 					return err

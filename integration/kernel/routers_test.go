@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/reconcile"
 )
 
@@ -36,7 +37,7 @@ func TestIgnoredRouters(t *testing.T) {
 				return n
 			}
 			start := heard()
-			eventually(t, func() error {
+			eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 				if now := heard(); now < start+more {
 					return fmt.Errorf("it has heard %d advertisements", now)
 				}

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/plumbline/plumbline/integration/eventually"
 )
 
 // TestServiceOnBridge: a pod reaches a Service whose endpoint is a pod of its bridge, on a node where nobody has loaded
@@ -33,7 +35,7 @@ func TestServiceOnBridge(t *testing.T) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		for _, c := range []struct{ network, to, seen string }{{"tcp", "10.96.0.1:80", a4}, {"udp", "10.96.0.1:53", a4}} {
-			eventually(t, func() error {
+			eventually.Succeeds(t, patience, "the network is as wanted", func() error {
 				seen, err := ask(a, c.network, c.to)
 				if err == nil && seen != c.seen {
 					err = fmt.Errorf("the endpoint has seen %s, want %s", seen, c.seen)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -164,15 +165,7 @@ func TestShares(t *testing.T) {
 				t.Errorf("%d records are left, %v", len(left), errs)
 			}
 			// What a namespace leaves on the master ends some time after it.
-			diff := ""
-			for end := time.Now().Add(returnTime); ; time.Sleep(100 * time.Millisecond) {
-				if diff = cmp.Diff(before, readHost(t, false)); diff == "" || time.Now().After(end) {
-					break
-				}
-			}
-			if diff != "" {
-				t.Errorf("the host (-before +after):\n%s", diff)
-			}
+			eventually.Holds(t, returnTime, "the host is as before (-before +after)", func() string { return cmp.Diff(before, readHost(t, false)) })
 		})
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
@@ -87,15 +87,7 @@ func TestSharedUplink(t *testing.T) {
 			if _, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil {
 				t.Fatal(err)
 			}
-			diff := ""
-			for end := time.Now().Add(returnTime); ; time.Sleep(100 * time.Millisecond) {
-				if diff = cmp.Diff(before, readHost(t, false)); diff == "" || time.Now().After(end) {
-					break
-				}
-			}
-			if diff != "" {
-				t.Errorf("the host (-before +after):\n%s", diff)
-			}
+			eventually.Holds(t, returnTime, "the host is as before (-before +after)", func() string { return cmp.Diff(before, readHost(t, false)) })
 			if !u.reached(uplinkNode) {
 				t.Error("the neighbor does not reach the node after the release")
 			}

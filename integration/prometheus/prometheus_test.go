@@ -3,10 +3,12 @@
 package prometheus_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/integration/prometheus"
 )
 
@@ -42,15 +44,11 @@ scrape_configs: [{job_name: nobody, static_configs: [{targets: ["127.0.0.1:1"]}]
 	if _, err := s.Query(t.Context(), "sum("); err == nil || !strings.Contains(err.Error(), "parse error") {
 		t.Errorf("no query: error %v, want what is wrong with it", err)
 	}
-	for range 100 {
+	eventually.Holds(t, time.Minute, "the target that is not there is reported", func() string {
 		targets, err := s.Targets(t.Context())
-		if err != nil {
-			t.Fatal(err)
+		if err == nil && len(targets) == 1 && targets[0].Health == "down" && strings.Contains(targets[0].Error, "refused") {
+			return ""
 		}
-		if len(targets) == 1 && targets[0].Health == "down" && strings.Contains(targets[0].Error, "refused") {
-			return
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	t.Error("nothing is said of the target that is not there")
+		return fmt.Sprint(targets, err)
+	})
 }

@@ -3,6 +3,7 @@ package kernel_test
 import (
 	"testing"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -74,7 +75,7 @@ func TestLeasedAddresses(t *testing.T) {
 	}
 	b.holds(leased)
 	ends(leased)
-	eventually(t, "the kernel deletes the address", func() bool {
+	eventually.True(t, patience, "the kernel deletes the address", func() bool {
 		_, there := b.observe().Get(leased.Key())
 		return !there
 	})
@@ -87,7 +88,7 @@ func TestKernelAddresses(t *testing.T) {
 	b := newBench(t)
 	b.create(up(dummy("d0")))
 	b.update(netstate.Link{Name: "lo", Up: new(true)})
-	eventually(t, "the link gets its link-local address", func() bool {
+	eventually.True(t, patience, "the link gets its link-local address", func() bool {
 		for _, a := range netstate.All[netstate.Addr](b.observe()) {
 			if !a.Kernel {
 				t.Errorf("%s does not count as the kernel's", a.Key())

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -147,15 +148,13 @@ func (b *bench) identified(c netstate.Change) netstate.Change {
 // function may reset itself.
 func (b *bench) apply(c netstate.Change) {
 	b.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	eventually.Succeeds(b, 20*time.Second, "a change is applied", func() error {
 		err := b.Apply(b.ctx, b.identified(c))
-		if err == nil {
-			break
-		}
-		if fault.Of(err) != fault.NotReady || time.Now().After(end) {
+		if err != nil && fault.Of(err) != fault.NotReady {
 			b.Fatal(err)
 		}
-	}
+		return err
+	})
 	if d, ok := c.After.(netstate.Device); ok && d.At != nil {
 		b.moved = netstate.Coalesce(b.moved, c)
 	}
@@ -255,21 +254,8 @@ func (b *bench) refused(kind fault.Kind, c netstate.Change, words ...string) {
 	}
 }
 
-// eventually waits for something that the kernel does asynchronously.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
-	for !f() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("gave up waiting: %s", what)
-		case <-look.C:
-		}
-	}
-}
+// patience is for what the kernel does asynchronously.
+const patience = 30 * time.Second
 
 func dummy(name string) netstate.Link { return netstate.Link{Name: name, LinkKind: "dummy"} }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -42,17 +43,14 @@ func (b *bench) state(p ports.Port) ports.State {
 // await reads a port until it is as wanted.
 func (b *bench) await(p ports.Port, what string, is func(ports.State) bool) ports.State {
 	b.Helper()
-	end := time.Now().Add(time.Minute)
-	for {
-		s := b.state(p)
-		if is(s) {
-			return s
+	var s ports.State
+	eventually.Holds(b, time.Minute, fmt.Sprintf("link %q is %s", p.Name, what), func() string {
+		if s = b.state(p); is(s) {
+			return ""
 		}
-		if time.Now().After(end) {
-			b.Fatalf("link %q is not %s: %+v, %+v", p.Name, what, s, s.Bond)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return fmt.Sprintf("%+v, %+v", s, s.Bond)
+	})
+	return s
 }
 
 // TestPorts takes carriers away from two legs of a bond, and lets the owner of the
@@ -268,7 +266,7 @@ func (b *rdmaBench) read(p ports.Port) ports.State {
 func (b *rdmaBench) await(p ports.Port, what string, is func(ports.State) bool) {
 	b.Helper()
 	var s ports.State
-	eventually(b, fmt.Sprintf("link %q is %s", p.Name, what), func() bool {
+	eventually.True(b, patience, fmt.Sprintf("link %q is %s", p.Name, what), func() bool {
 		s = b.read(p)
 		return is(s)
 	})
@@ -397,7 +395,7 @@ func TestRDMAPortsOfOthers(t *testing.T) {
 	out := []ports.State{b.state(b.near)}
 	before := messages.Load()
 	b.host.RDMAPorts(b.ctx, b.ns.path(), b.NetnsID(), []ports.Port{b.near}, out)
-	eventually(t, "the port is found", func() bool { // at once, but on a slow machine
+	eventually.True(t, patience, "the port is found", func() bool { // at once, but on a slow machine
 		if out[0].RDMA == nil {
 			b.host.RDMAPorts(b.ctx, b.ns.path(), b.NetnsID(), []ports.Port{b.near}, out)
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -114,7 +115,7 @@ func TestCloseLetsNamespaceDie(t *testing.T) {
 	b.Close()
 	b.ns.Close()
 	gone := b.host.WithoutSandbox()
-	eventually(t, "the namespace dies", func() bool {
+	eventually.True(t, patience, "the namespace dies", func() bool {
 		s, err := gone.Observe(t.Context(), []netstate.Object{netstate.Link{Name: "host:far"}})
 		if err != nil {
 			t.Fatal(err)
@@ -226,9 +227,7 @@ func TestObserveUnderChange(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for ctx.Err() == nil {
-			// Some observations are interrupted and some are not, however slow the
-			// machine.
-			time.Sleep(rand.N(2 * undisturbed))
+			time.Sleep(rand.N(2 * undisturbed)) // some observations are interrupted and some are not, however slow the machine
 			for _, c := range []netstate.Change{{After: dummy("flicker")}, {Before: dummy("flicker")}} {
 				if err := other.Apply(t.Context(), c); err != nil {
 					t.Error(err)

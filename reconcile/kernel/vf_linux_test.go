@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -122,7 +123,7 @@ func (b *bench) settle(pf string) {
 // awaitCarrier waits until a virtual function may send.
 func (b *bench) awaitCarrier(link string) {
 	b.Helper()
-	eventually(b, "the virtual function has a carrier", func() bool {
+	eventually.True(b, patience, "the virtual function has a carrier", func() bool {
 		l, _ := b.observe(netstate.Link{Name: link}).Link(link)
 		return l.Carrier
 	})
@@ -261,7 +262,7 @@ func TestVFReturnsWhenNamespaceDies(t *testing.T) {
 		b.Close()
 		b.ns.Close()
 		b.Sandbox = b.host.WithoutSandbox()
-		eventually(t, "the virtual function returns", func() bool { return b.device(id).At != nil })
+		eventually.True(t, patience, "the virtual function returns", func() bool { return b.device(id).At != nil })
 		back := b.device(id)
 		if name := netstate.BaseName(*back.At); taken != strings.HasPrefix(name, "dev") || !taken && name != "net1" {
 			t.Errorf("it returned as %s", name)
@@ -315,7 +316,7 @@ func TestVLANBeforeClearToSend(t *testing.T) {
 	b.update(netstate.Link{Name: "host:" + pf, Up: new(true)})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	eventually(t, "the VLAN can be made", func() bool {
+	eventually.True(t, patience, "the VLAN can be made", func() bool {
 		err := b.Apply(ctx, netstate.Change{After: vlan})
 		if err != nil && fault.Of(err) != fault.NotReady {
 			t.Fatal(err)
@@ -440,7 +441,7 @@ func TestChain(t *testing.T) {
 		{After: netstate.Route{Link: "data0", Dst: "198.51.100.0/24", Gateway: "192.0.2.2", Table: 254}},
 	}
 	for _, change := range forward {
-		eventually(t, change.String(), func() bool { // the VLAN waits for the carrier
+		eventually.True(t, patience, change.String(), func() bool { // the VLAN waits for the carrier
 			err := b.Apply(t.Context(), change)
 			if err != nil && fault.Of(err) != fault.NotReady {
 				t.Fatal(err)
@@ -448,7 +449,7 @@ func TestChain(t *testing.T) {
 			return err == nil
 		})
 	}
-	eventually(t, "the primary is in", func() bool {
+	eventually.True(t, patience, "the primary is in", func() bool {
 		l, _ := b.observe().Link("bond0")
 		return l.Bond != nil && *l.Bond.Primary == "net1"
 	})
@@ -506,7 +507,7 @@ func TestDeviceWithoutNetdev(t *testing.T) {
 	}
 	b.refused(fault.Gone, netstate.Change{Before: d, After: netstate.Device{ID: id, At: new("net1")}}, "no driver")
 	write("/sys/bus/pci/drivers_probe", id)
-	eventually(t, "the driver is back", func() bool { return b.device(id).At != nil })
+	eventually.True(t, patience, "the driver is back", func() bool { return b.device(id).At != nil })
 	b.update(netstate.Device{ID: id, At: d.At, MAC: d.MAC})
 	b.holds(netstate.Device{ID: id, At: d.At, MAC: d.MAC})
 }

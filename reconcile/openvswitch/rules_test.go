@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/integration/ovsdb"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -306,13 +307,7 @@ func TestRulesAway(t *testing.T) {
 // back waits until a database answers.
 func back(t *testing.T, nb reconcile.External, o netstate.Object) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		err := nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{o})
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	eventually.Succeeds(t, time.Minute, "the database answers", func() error {
+		return nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{o})
+	})
 }

@@ -32,6 +32,7 @@ import (
 	runtimelog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/topology/admission"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/controller"
@@ -233,18 +234,12 @@ func (b *bench) stop(t *testing.T) {
 // takes, since a check may be a program or a pass of an agent.
 func (b *bench) eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
-	const patience = 2 * time.Minute
-	began := time.Now()
-	for {
-		err := check()
-		if err == nil {
-			return
+	eventually.Holds(t, 2*time.Minute, what, func() string {
+		if err := check(); err != nil {
+			return fmt.Sprintf("%v\n%s", err, tail(b.logs))
 		}
-		if time.Since(began) > patience {
-			t.Fatalf("%s: not after %s: %v\n%s", what, patience, err, tail(b.logs))
-		}
-		time.Sleep(min(20*time.Millisecond+time.Since(began)/10, 250*time.Millisecond))
-	}
+		return ""
+	})
 }
 
 func tail(logs *bytes.Buffer) string {

@@ -89,7 +89,7 @@ func (b *bench) still(t *testing.T, objects ...client.Object) {
 		}
 		versions[i] = o.GetResourceVersion()
 	}
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // no sleep ends sooner: nothing is to be written in it
 	for i, o := range objects {
 		if err := b.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
 			t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/plumbline/plumbline/integration/cluster"
 	"github.com/plumbline/plumbline/integration/dashboard"
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/integration/prometheus"
 )
 
@@ -164,13 +165,13 @@ func (b *bench) shell(t *testing.T, script string) string {
 // until waits for what only Prometheus knows.
 func (b *bench) until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); time.Now().Before(end); time.Sleep(time.Second) {
+	eventually.Holds(t, 2*time.Minute, what, func() string {
 		if holds() {
-			return
+			return ""
 		}
-	}
-	targets, err := b.server.Targets(t.Context())
-	t.Errorf("not within two minutes: %s; targets %+v (%v)", what, targets, err)
+		targets, err := b.server.Targets(t.Context())
+		return fmt.Sprintf("targets %+v (%v)", targets, err)
+	})
 }
 
 func (b *bench) has(t *testing.T, expr string) bool {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
 )
@@ -74,11 +75,7 @@ func TestLeads(t *testing.T) {
 	}
 	until := func(what string, holds func() bool) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("not within a minute: %s", what)
-			}
-		}
+		eventually.True(t, time.Minute, what, holds)
 	}
 	first, endFirst := start()
 	defer endFirst()
@@ -135,21 +132,18 @@ func TestManyStart(t *testing.T) {
 		}
 		return err
 	}
-	for end := time.Now().Add(time.Minute); !answered(s.Socket); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("nobody listens")
-		}
-	}
+	eventually.True(t, time.Minute, "the socket is answered", func() bool { return answered(s.Socket) })
 	var adds sync.WaitGroup
 	failed := make(chan error, pods)
 	for i := range pods {
 		adds.Go(func() { failed <- call(cnisocket.Add, fmt.Sprint("pod-", i), time.Minute) })
 	}
-	for end := time.Now().Add(10 * time.Second); !s.locks.busy(reconcile.OwnerOfPrimary(fmt.Sprint("pod-", pods-1), "eth0")) && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	eventually.True(t, time.Minute, "the last pod is being attached", func() bool {
 		if len(failed) > 0 {
 			t.Fatal(<-failed)
 		}
-	}
+		return s.locks.busy(reconcile.OwnerOfPrimary(fmt.Sprint("pod-", pods-1), "eth0"))
+	})
 	// The plugin waits five seconds for the status; the machine of a test may pause.
 	for what, err := range map[string]error{
 		"STATUS":             call(cnisocket.Status, "", 20*time.Second),
