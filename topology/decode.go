@@ -98,6 +98,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 
 		AllowPodUplink: o.Spec.AllowPodUplink,
 		ClaimTemplate:  o.Spec.ClaimTemplate,
+		Export:         o.Spec.Export,
 		Role:           o.Spec.Role,
 	}
 	if t.DriftPolicy == "" {
@@ -113,7 +114,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 	checkRollout(inv, o.Spec.Rollout)
 	checkOnFailure(inv, o.Spec.OnFailure)
 	checkRole(inv, o)
-	if !checkClaimTemplate(inv, o.Spec.ClaimTemplate) {
+	if !checkClaimTemplate(inv, o.Spec.ClaimTemplate) || !checkExport(inv, o.Spec.Export) {
 		return nil, inv
 	}
 	b := &budget{depth: maxNested, key: maxKey}

@@ -239,6 +239,9 @@ func (r Result) ipField(f ref.Ref) (any, error) {
 }
 
 func (r Result) deviceField(f ref.Ref) (any, error) {
+	if r.Devices == nil && f.Field == "rdmaDevice" {
+		return nil, errors.New("the result has no RDMA device")
+	}
 	if r.Devices == nil {
 		return nil, errors.New("the result has no device nodes")
 	}

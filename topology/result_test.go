@@ -163,7 +163,7 @@ func TestField(t *testing.T) {
 		{"no device", full, "interfaces[1].pciID", nil, `interface "net2" has no PCI address: it is not a device`, false},
 		{"no address", full, "ips[2].address", nil, "no address 2: the result has 2 addresses [10.100.0.5/24, 10.1.0.1/24]", false},
 		{"no gateway", full, "ips[1].gateway", nil, `address "10.1.0.1/24" has no gateway`, false},
-		{"no devices", full, "rdmaDevice", nil, "the result has no device nodes", false},
+		{"no devices", full, "rdmaDevice", nil, "the result has no RDMA device", false},
 		{"no such node", device, "deviceNodes[2]", nil, "no device node 2: the result has 2 device nodes [/dev/vfio/42, /dev/vfio/vfio]", false},
 		{"unknown field", full, "ips.address", nil, `unknown field "ips.address" in {{ s.ips.address }}, did you mean "ips[N].address"?`, false},
 	} {

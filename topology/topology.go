@@ -19,6 +19,8 @@ type Topology struct {
 	Role v1alpha1.Role `json:"role,omitempty"`
 	// ClaimTemplate is spec.claimTemplate; nil if there is none.
 	ClaimTemplate *v1alpha1.ClaimTemplate `json:"claimTemplate,omitempty"`
+	// Export is spec.export; nil if there is none. No step depends on it, so no record of the engine has it.
+	Export *v1alpha1.Export `json:"-"`
 	// Ignored lists the other documents of the file, as in `Pod "ai-training"`.
 	Ignored []string `json:"-"`
 	// Expanded says of each step that one with masterNets stands for which step was written, and

@@ -110,6 +110,9 @@ func (v *validator) run() {
 		}
 		v.config(i)
 	}
+	if !v.stop() {
+		v.export()
+	}
 }
 
 // stop reports whether validation can end: enough was found, or the context has ended.

@@ -41,7 +41,16 @@ type plannedDocument struct {
 	Devices map[string]string `json:"devices"`
 	// Addresses are those that steps are given beside their configs.
 	Addresses map[string][]netip.Prefix `json:"addresses"`
-	given     ops.Givens
+	// Export is what containers are told.
+	Export []variableDocument `json:"export,omitempty"`
+	given  ops.Givens
+}
+
+// variableDocument is a variable of spec.export. Needs names what its value depends on that is known after apply.
+type variableDocument struct {
+	Name  string `json:"name"`
+	Value string `json:"value,omitempty"`
+	Needs string `json:"needs,omitempty"`
 }
 
 type changeDocument struct {
@@ -126,7 +135,7 @@ func applyDocument(rep reconcile.Report) document {
 	return document{rep.Sandbox, changeDocuments(rep.Changes), stepDocuments(rep.Results)}
 }
 
-func planDocument(sb reconcile.Sandbox, plan *ops.Plan) plannedDocument {
+func planDocument(sb reconcile.Sandbox, plan *ops.Plan, exported []topology.Variable) plannedDocument {
 	d := plannedDocument{
 		document:  document{sb.ID, changeDocuments(toMake(plan)), stepDocuments(plan.Results)},
 		Pending:   append([]ops.Pending{}, plan.Pending...),
@@ -134,6 +143,9 @@ func planDocument(sb reconcile.Sandbox, plan *ops.Plan) plannedDocument {
 		Devices:   sb.Given.Devices(),
 		Addresses: sb.Given.Addresses(),
 		given:     sb.Given,
+	}
+	for _, v := range exported {
+		d.Export = append(d.Export, variableDocument(v))
 	}
 	return d
 }

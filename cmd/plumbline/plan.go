@@ -196,6 +196,9 @@ the first address of its ranges. Such an address is an example, as a note says:
 which address a pod gets is decided on its node. The own network of pods (role
 primary) is planned with example pod CIDRs, as for the interface eth0.
 
+What the topology exports to containers (spec.export) is shown with the values they
+would have.
+
 With --running, shows what an edit of the topology would change in each sandbox of
 this node that has it: which steps are changed live, replaced, added or removed,
 which links are interrupted, and which sandboxes would keep their network because
@@ -230,10 +233,14 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 				return err
 			}
 			plan.Notes = append(plan.Notes, t.notes...)
+			exported, err := sb.Topology.Variables(a.registry, plan.Results)
+			if err != nil {
+				return fmt.Errorf("NetworkTopology %q: %w", sb.Topology.Name, err)
+			}
 			if t.format != formatText {
-				err = a.document(t.format, planDocument(sb, plan))
+				err = a.document(t.format, planDocument(sb, plan, exported))
 			} else {
-				a.text().plan(sb, plan)
+				a.text().plan(sb, plan, exported)
 			}
 			if err == nil && !plan.Empty() {
 				err = status(exitDiffers)

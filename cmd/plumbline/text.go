@@ -111,8 +111,8 @@ func (t text) given(given ops.Givens) {
 	}
 }
 
-// plan writes what would change.
-func (t text) plan(sb reconcile.Sandbox, p *ops.Plan) {
+// plan writes what would change, and what containers would be told.
+func (t text) plan(sb reconcile.Sandbox, p *ops.Plan, exported []topology.Variable) {
 	t.header(sb)
 	changes := toMake(p)
 	t.changes(sb.Topology, changes)
@@ -125,6 +125,17 @@ func (t text) plan(sb reconcile.Sandbox, p *ops.Plan) {
 			continue
 		}
 		t.line("%s", t.mark(fmt.Sprintf("? step %q needs %s (known after apply)", w.Step, w.Needs)))
+	}
+	if len(exported) > 0 {
+		t.line("")
+		t.line("containers that use the claim are told")
+	}
+	for _, v := range exported {
+		if v.Needs != "" {
+			t.line("  %s needs %s (known after apply)", v.Name, v.Needs)
+			continue
+		}
+		t.line("  %s=%s", v.Name, v.Value)
 	}
 	t.notes(p.Notes)
 	t.line("")

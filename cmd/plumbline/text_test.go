@@ -40,7 +40,7 @@ func TestReplacementIsOneLine(t *testing.T) {
 	}
 	sb := reconcile.Sandbox{ID: "blue/ai", Netns: "/run/netns/blue", Topology: topo, Given: ops.GivenDevices(map[string]string{"vf0": "0000:01:10.0"})}
 	var out bytes.Buffer
-	text{&out, false}.plan(sb, plan)
+	text{&out, false}.plan(sb, plan, []topology.Variable{{Name: "NCCL_IB_HCA", Value: "=mlx5_0"}, {Name: "OF_DATA", Needs: "data.mac"}})
 	want := `topology "ai" in namespace "blue" (sandbox blue/ai)
   step "vf0" has device 0000:01:10.0
 
@@ -56,6 +56,10 @@ step "bond" (bond)
 
 ? step "late" needs data.mac (known after apply)
 
+containers that use the claim are told
+  NCCL_IB_HCA==mlx5_0
+  OF_DATA needs data.mac (known after apply)
+
 note: bond0 goes down for a moment
 
 Plan: 1 to create, 1 to change, 1 to replace, 1 to delete. 1 step to be planned then.
@@ -65,7 +69,7 @@ Plan: 1 to create, 1 to change, 1 to replace, 1 to delete. 1 step to be planned 
 	}
 
 	var coloured bytes.Buffer
-	text{&coloured, true}.plan(sb, plan)
+	text{&coloured, true}.plan(sb, plan, nil)
 	if got := coloured.String(); !strings.Contains(got, "\x1b[35m∓ link data0 vlan.id 100 → 200\x1b[0m\n") || !strings.Contains(got, "\x1b[31m- link old\x1b[0m\n") {
 		t.Errorf("no colours:\n%q", got)
 	}

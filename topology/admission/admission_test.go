@@ -98,6 +98,7 @@ func FuzzTopology(f *testing.F) {
 	}
 	f.Add([]byte(`{"metadata":{"name":"t"},"spec":{"steps":[{"name":"vf0","type":"sriov","selector":{"cel":"true"},"config":{"vlan":1}},{"name":"b","type":"vlan","dependOn":["vf0"],"config":{"id":1,"master":"{{ vf0.interfaceName }}"}}]}}`))
 	f.Add([]byte(`{"metadata":{"name":"t"},"spec":{"steps":[{"name":"a","type":"bond","dependOn":["a"],"config":[[[]]]}]}}`))
+	f.Add([]byte(`{"metadata":{"name":"t"},"spec":{"steps":[{"name":"a","type":"sriov"}],"export":{"presets":["nccl"],"env":{"A":"{{ a*.mac }}","PATH":"{{ *."}}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		o := &v1alpha1.NetworkTopology{}
 		if json.Unmarshal(data, o) != nil {

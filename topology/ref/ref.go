@@ -14,6 +14,17 @@ type Ref struct {
 	Sub   string // of an element, as in ips[0].address
 }
 
+// Each reports whether the reference is to several steps: those whose names begin as its step does, before a "*".
+func (r Ref) Each() bool { return strings.HasSuffix(r.Step, each) }
+
+// Means reports whether a step is one that the reference is to.
+func (r Ref) Means(step string) bool {
+	if prefix, several := strings.CutSuffix(r.Step, each); several {
+		return strings.HasPrefix(step, prefix)
+	}
+	return r.Step == step
+}
+
 // Path returns the reference without its step: "ips[0].address".
 func (r Ref) Path() string {
 	s := r.Field
@@ -75,11 +86,17 @@ type part struct {
 const (
 	opening = "{{"
 	closing = "}}"
+	each    = "*"
 )
 
 // Parse parses a string. An error is a *SyntaxError.
-func Parse(s string) (Template, error) {
-	p := parser{text: s}
+func Parse(s string) (Template, error) { return parse(parser{text: s}) }
+
+// ParseLists is Parse for a string in which a reference may be to several steps, as in "{{ rail*.interfaceName }}".
+func ParseLists(s string) (Template, error) { return parse(parser{text: s, lists: true}) }
+
+func parse(p parser) (Template, error) {
+	s := p.text
 	var t Template
 	for p.pos < len(s) {
 		i := strings.Index(s[p.pos:], opening)
@@ -165,8 +182,9 @@ func writeText(b *strings.Builder, text string, beforeToken bool) {
 
 // parser reads one string from pos.
 type parser struct {
-	text string
-	pos  int
+	text  string
+	pos   int
+	lists bool // a step may be a prefix with "*"
 }
 
 func (p *parser) fail(at int, format string, args ...any) error {
@@ -215,8 +233,13 @@ func (p *parser) quoted(t *Template, start int) error {
 func (p *parser) reference(start int) (Ref, error) {
 	var r Ref
 	var err error
-	if r.Step, err = p.ident(start, "a step name", isStepByte); err != nil {
-		return r, err
+	if !p.lists || p.peek() != each[0] {
+		if r.Step, err = p.ident(start, "a step name", isStepByte); err != nil {
+			return r, err
+		}
+	}
+	if p.lists && p.accept(each[0]) {
+		r.Step += each
 	}
 	if !p.accept('.') {
 		if p.peek() == '[' {

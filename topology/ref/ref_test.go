@@ -57,6 +57,41 @@ func TestParse(t *testing.T) {
 	}
 }
 
+// TestParseLists holds which steps a reference to several means, and that a config has none.
+func TestParseLists(t *testing.T) {
+	for in, want := range map[string]string{
+		"{{ rail*.mac }}":           "rail0 rail10",
+		"{{ rail1*.ips[0].mtu }}":   "rail10",
+		"{{ *.mac }}":               "rail0 rail10 Rail a-b",
+		"{{ rail0.mac }}":           "rail0",
+		"{{ rail.mac }}":            "",
+		"={{ a-*.deviceNodes[1] }}": "a-b",
+	} {
+		got, err := ref.ParseLists(in)
+		if err != nil || len(got.Refs()) != 1 || got.String() != in {
+			t.Errorf("%q: %q, %v", in, got, err)
+			continue
+		}
+		var means []string
+		for _, step := range []string{"rail0", "rail10", "Rail", "a-b"} {
+			if got.Refs()[0].Means(step) {
+				means = append(means, step)
+			}
+		}
+		if s := strings.Join(means, " "); s != want {
+			t.Errorf("%q means %q, want %q", in, s, want)
+		}
+		if _, err := ref.Parse(in); strings.Contains(in, "*") && err == nil {
+			t.Errorf("%q: accepted in a config", in)
+		}
+	}
+	for _, in := range []string{"{{ rail**.mac }}", "{{ rail*0.mac }}", "{{ rail0.ma* }}", "{{ * }}", "{{ rail[*].mac }}"} {
+		if got, err := ref.ParseLists(in); err == nil {
+			t.Errorf("%q: accepted as %q", in, got)
+		}
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	for _, tt := range []struct{ in, want string }{
 		{"{{", `column 1 of "{{": "{{" has no matching "}}"`},

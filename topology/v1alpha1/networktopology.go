@@ -96,6 +96,13 @@ type NetworkTopologySpec struct {
 	// +optional
 	ClaimTemplate *ClaimTemplate `json:"claimTemplate,omitempty"`
 
+	// Export selects what the containers that use a claim of the topology are told of its
+	// results. It is written when the network of the pod is verified, so it is true when a
+	// container is created.
+	//
+	// +optional
+	Export *Export `json:"export,omitempty"`
+
 	// Role primary makes the topology the own network of all pods of the selected nodes, the
 	// one by which they reach the cluster. No claim can request it. Its first root step
 	// creates the interface eth0, with addresses of the node's pod CIDRs unless its config
@@ -110,6 +117,48 @@ type NetworkTopologySpec struct {
 	// +optional
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 }
+
+// Export is what containers are told of the results of steps.
+type Export struct {
+	// Env has environment variables by name. A value may refer to results of steps, in double
+	// braces: vf0.interfaceName. A step name with an asterisk at its end means all steps
+	// that begin so, such as rail*.rdmaDevice: a list with commas, in the order of the steps.
+	// All variables of a claim have 32 KiB at most. A variable of a preset that is named here
+	// has this value.
+	//
+	// +kubebuilder:validation:MaxProperties=64
+	// +optional
+	Env map[string]ExportValue `json:"env,omitempty"`
+
+	// Presets are sets of variables that programs read: nccl (NCCL_SOCKET_IFNAME,
+	// NCCL_IB_HCA), ucx (UCX_NET_DEVICES), mpi (OMPI_MCA_btl_tcp_if_include), dpdk
+	// (DPDK_PCI_ADDRESSES) and devicePlugin (PCIDEVICE_ with each extendedResourceName of the
+	// steps). What a pod does not have, such as an RDMA device, is left out.
+	//
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	Presets []ExportPreset `json:"presets,omitempty"`
+}
+
+// ExportValue is a text with references.
+//
+// +kubebuilder:validation:MaxLength=1024
+type ExportValue string
+
+// ExportPreset is the name of a set of variables.
+//
+// +kubebuilder:validation:Enum=nccl;ucx;mpi;dpdk;devicePlugin
+type ExportPreset string
+
+// The presets.
+const (
+	ExportNCCL         ExportPreset = "nccl"
+	ExportUCX          ExportPreset = "ucx"
+	ExportMPI          ExportPreset = "mpi"
+	ExportDPDK         ExportPreset = "dpdk"
+	ExportDevicePlugin ExportPreset = "devicePlugin"
+)
 
 // Role is what pods use a topology for without a claim.
 //

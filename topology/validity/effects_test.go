@@ -22,6 +22,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/pluginschema"
 	pluginv1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
@@ -62,11 +63,25 @@ func madeOfTopology(t *testing.T, spec string) string {
 			chosen = append(chosen, namespace)
 		}
 	}
-	out := []any{notes, classes, claim.Template(topo, set, "ns"), status, chosen, primary.Selects(o, map[string]string{"pool": "a"}), tainted(o)}
+	out := []any{notes, classes, claim.Template(topo, set, "ns"), status, chosen, primary.Selects(o, map[string]string{"pool": "a"}), tainted(o), told(t, set, topo)}
 	if len(classes) == 0 && o.Spec.Role == "" { // the others need devices
 		out = append(out, repaired(t, set, topo))
 	}
 	return asText(t, out...)
+}
+
+// told is what containers are told of an interface with an address.
+func told(t *testing.T, set contract.Set, topo *topology.Topology) []topology.Variable {
+	t.Helper()
+	result := topology.Result{
+		Interfaces: []topology.Interface{{Name: "d0", MAC: "02:00:00:00:00:01", Sandbox: "/n"}},
+		IPs:        []topology.IP{{Address: "192.0.2.1/24", Interface: new(0)}},
+	}
+	out, err := topo.Variables(set, []topology.StepResult{{Name: "d", Result: result}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // tainted is what becomes of a device in a pod that is down for as long as the topology's onFailure says, and not shorter.

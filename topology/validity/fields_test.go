@@ -57,6 +57,11 @@ func to(classifier string) string {
 // failing is a topology that reacts to failures of ports.
 func failing(with string) string { return dummy + `, onFailure: {` + with + `}` }
 
+// exporting is a topology that tells containers of its results.
+func exporting(what string) string {
+	return `steps: [{name: d, type: dummy, config: {name: d0, addresses: [192.0.2.1/24]}}], export: {` + what + `}`
+}
+
 // attached is a NetworkQoS that names its network.
 func attached(to string) string {
 	return `priority: 1, netAttachRefs: [{kind: NetworkTopology, name: ` + to + `}], egress: [{dscp: 1}]`
@@ -76,6 +81,9 @@ var fields = map[string]field{
 	"NetworkTopology.claimTemplate.constraints[].steps[]":           {`claimTemplate: {constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]}, steps: [` + vfs + `]`, `claimTemplate: {constraints: [{steps: [a, b], matchAttribute: resource.kubernetes.io/pcieRoot}]}, steps: [` + vfs + `]`},
 	"NetworkTopology.claimTemplate.constraints[].matchAttribute":    {`claimTemplate: {}, steps: [` + vfs + `]`, `claimTemplate: {constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]}, steps: [` + vfs + `]`},
 	"NetworkTopology.claimTemplate.constraints[].distinctAttribute": {`claimTemplate: {}, steps: [` + vfs + `]`, `claimTemplate: {constraints: [{distinctAttribute: dra.networking/numaNode}]}, steps: [` + vfs + `]`},
+
+	"NetworkTopology.export.env[]":     {exporting(`env: {A: "{{ d.interfaceName }}"}`), exporting(`env: {A: "{{ d.mac }}"}`)},
+	"NetworkTopology.export.presets[]": {exporting(`presets: [mpi]`), exporting(`presets: [ucx]`)},
 
 	"NetworkTopology.driftPolicy":                     {dummy, dummy + `, driftPolicy: Observe`},
 	"NetworkTopology.steps[].driftPolicy":             {dummy, `steps: [{name: d, type: dummy, driftPolicy: Observe, config: {name: d0, mtu: 1400}}]`},

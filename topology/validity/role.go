@@ -35,6 +35,9 @@ func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
 	if t.ClaimTemplate != nil {
 		add("", "spec.claimTemplate", "is for topologies that claims request: remove it, or the role")
 	}
+	if t.Export != nil {
+		add("", "spec.export", "is for containers that use a claim, and pods have this topology without one: remove it, or the role")
+	}
 	for i := range t.Steps {
 		step := &t.Steps[i]
 		if a := topology.Exclusive(step); len(a) > 0 {

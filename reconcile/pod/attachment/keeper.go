@@ -325,32 +325,6 @@ func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns r
 	return nil
 }
 
-// openGate opens the gate of a claim for a sandbox, with the device nodes that its
-// steps have given.
-func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
-	var nodes []string
-	for i := range e.Topologies {
-		if !e.Topologies[i].HasNodes() {
-			continue
-		}
-		rec, known, err := k.Engine.Record(e.SandboxID(sandbox, &e.Topologies[i]))
-		if err != nil || !known {
-			return errors.Join(err, fault.New(fault.NotReady, fmt.Errorf("topology %q: the results of its steps are not recorded", e.Topologies[i].Object.Name)))
-		}
-		for _, step := range rec.Results {
-			if step.Result.Devices == nil {
-				continue
-			}
-			for _, n := range step.Result.Devices.DeviceNodes {
-				if !slices.Contains(nodes, n) { // all groups share one node of VFIO
-					nodes = append(nodes, n)
-				}
-			}
-		}
-	}
-	return k.Gate.Open(e.UID, sandbox, netns, nodes...)
-}
-
 func resultsOf(reports []reconcile.Report) [][]topology.StepResult {
 	var results [][]topology.StepResult
 	for _, r := range reports {
@@ -505,6 +479,7 @@ func (e errUnrecorded) Unwrap() error { return e.error }
 func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 	consumed := gate.Consumed(env)
 	missing, late := false, false
+	var attached []claims.Entry // those that the container consumes
 	for _, e := range k.ofPod(pod.UID) {
 		s := e.Sandbox(pod.Sandbox)
 		in := s != nil && s.Phase == claims.Attached
@@ -520,12 +495,21 @@ func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 			if err := k.FinishUpdate(ctx, e.UID); err != nil {
 				return fmt.Errorf("claim %q: %w", e.Name, err)
 			}
+			if consumes && slices.ContainsFunc(e.Topologies, func(t claims.Topology) bool { return t.Exports() || t.Next != nil && t.Next.Spec.Export != nil }) {
+				return fault.New(fault.NotReady, fmt.Errorf("claim %q: the update of its network ended after the container was created, so what the container is told may not be true; the kubelet will recreate it", e.Name))
+			}
 		case !in:
 			missing = true
+		}
+		if in && consumes {
+			attached = append(attached, e)
 		}
 	}
 	for _, uid := range slices.Sorted(maps.Keys(consumed)) {
 		return fault.New(fault.Conflict, fmt.Errorf("the container consumes claim %q, which is not prepared for this pod: a device is in one pod at a time", uid))
+	}
+	if err := k.clash(attached, pod.Sandbox); err != nil {
+		return err
 	}
 	if !missing {
 		return nil

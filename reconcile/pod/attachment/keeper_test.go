@@ -143,7 +143,7 @@ func (w *world) Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Rep
 		return reconcile.Report{}, fault.New(fault.Unsupported, errors.New("not this generation"))
 	}
 	w.held[sb.ID] = reconcile.Record{Sandbox: sb, BootID: w.store.BootID, Phase: reconcile.Applied, Results: w.results}
-	return reconcile.Report{Sandbox: sb.ID}, nil
+	return reconcile.Report{Sandbox: sb.ID, Results: w.results}, nil
 }
 
 // Release implements attachment.Engine.
@@ -668,7 +668,7 @@ func TestSynchronize(t *testing.T) {
 	})
 	inBubble(t, "an unknown gate", func(t *testing.T) {
 		w := newWorld(t)
-		w.ok(w.gate.Open("zz", "s1", "/n"))
+		w.ok(w.gate.Open("zz", "s1", "/n", gate.Gives{}))
 		w.ok(w.Synchronize(nil))
 		w.wantGate("zz", "")
 	})

@@ -186,6 +186,9 @@ func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topolog
 	from, next := t.Object, t.Next
 	begun := k.Now()
 	rep, err := k.ensureGeneration(ctx, e, t, next, s)
+	if err == nil && s != nil {
+		err = k.exportable(next, &rep)
+	}
 	if err != nil {
 		if back := k.restore(ctx, e, t, s); back != nil {
 			return errors.Join(err, fmt.Errorf("roll back to generation %d: %w", from.Generation, back))
@@ -195,12 +198,15 @@ func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topolog
 			t.Next = next
 			return errors.Join(err, put)
 		}
-		return err
+		return errors.Join(err, k.openAgain(e, s))
 	}
 	k.Log.Info("updated", "sandbox", rep.Sandbox, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name, "from", from.Generation, "to", next.Generation,
 		"changes", len(rep.Changes), "took", k.Now().Sub(begun).Round(time.Microsecond))
 	t.Object, t.Next = *next, nil
-	if err := k.Store.Put(e.Claim); err != nil {
+	if err = k.openAgain(e, s); err == nil {
+		err = k.Store.Put(e.Claim)
+	}
+	if err != nil {
 		t.Object, t.Next = from, next
 		return err
 	}
@@ -210,6 +216,24 @@ func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topolog
 	k.refineAgain(e, s, &rep)
 	k.Reporter.Updated(e.Claim, t.Object.Name, from.Generation, rep)
 	return nil
+}
+
+// openAgain has containers that are created from now on get what the steps give, and what is exported, now.
+func (k *Keeper) openAgain(e *claims.Entry, s *claims.Sandbox) error {
+	if s == nil {
+		return nil
+	}
+	return k.openGate(e, s.ID, s.Netns)
+}
+
+// exportable returns an error unless what a generation exports is true of its results.
+func (k *Keeper) exportable(o *v1alpha1.NetworkTopology, rep *reconcile.Report) error {
+	t, err := topology.FromObject(o)
+	if err != nil {
+		return fault.New(fault.Invalid, err)
+	}
+	_, err = k.variables(t, rep.Results)
+	return err
 }
 
 // ensureGeneration applies one generation of a topology: what is prepared, and then what

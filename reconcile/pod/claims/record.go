@@ -115,6 +115,9 @@ func (t *Topology) HasNodes() bool {
 	return t.Prepared || slices.ContainsFunc(t.Devices, func(d Device) bool { return d.Host.RDMA })
 }
 
+// Exports reports whether containers are told of the results of the steps.
+func (t *Topology) Exports() bool { return t.Object.Spec.Export != nil }
+
 // OnePF returns notes about devices that fail together although the topology joins them for
 // redundancy.
 func (t *Topology) OnePF(set contract.Set) []string {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -50,16 +51,21 @@ func (d Dir) path(uid types.UID) (string, error) {
 	return filepath.Join(string(d), FilePrefix+string(uid)+fileSuffix), nil
 }
 
+// Gives is what containers get through a gate.
+type Gives struct {
+	Nodes []string // paths of device nodes
+	Env   []string // variables as NAME=VALUE; a runtime replaces those of the same name that a container has
+}
+
 // Open lets containers of a sandbox be created that consume the claim. netns is the path of
-// the sandbox's network namespace, nodes are the device nodes that the containers get. It
-// closes the gate for an earlier sandbox; a gate that is already open for this one is left
-// alone.
-func (d Dir) Open(uid types.UID, sandbox, netns string, nodes ...string) error {
+// the sandbox's network namespace. It closes the gate for an earlier sandbox; the file of a gate that is
+// already open for this one is replaced if the containers get something else from now on.
+func (d Dir) Open(uid types.UID, sandbox, netns string, gives Gives) error {
 	path, err := d.path(uid)
 	if err != nil {
 		return fmt.Errorf("open gate: %w", err)
 	}
-	data, err := json.Marshal(spec(uid, sandbox, netns, nodes...))
+	data, err := json.Marshal(spec(uid, sandbox, netns, gives))
 	data = append(data, '\n')
 	if have, read := os.ReadFile(path); err == nil && (read != nil || !bytes.Equal(have, data)) {
 		err = write(path, data)
@@ -78,7 +84,7 @@ func (d Dir) Hold(uid types.UID) error {
 	path, err := d.path(uid)
 	var data []byte
 	if err == nil {
-		data, err = json.Marshal(spec(uid, "", unusablePath))
+		data, err = json.Marshal(spec(uid, "", unusablePath, Gives{}))
 	}
 	if err == nil {
 		err = write(path, append(data, '\n'))
@@ -93,16 +99,16 @@ func (d Dir) Hold(uid types.UID) error {
 // runtime that fails to mount it shows it to the user.
 const unusablePath = "/dev/null/the network of the pod is not attached yet"
 
-func spec(uid types.UID, sandbox, netns string, nodes ...string) cdi.Spec {
+func spec(uid types.UID, sandbox, netns string, gives Gives) cdi.Spec {
 	var devices []*cdi.DeviceNode
-	for _, n := range nodes {
+	for _, n := range gives.Nodes {
 		devices = append(devices, &cdi.DeviceNode{Path: n, Permissions: "rw"}) // not m: containers must not create nodes
 	}
 	return cdi.Spec{Version: cdiVersion, Kind: kind, Devices: []cdi.Device{{
 		Name: string(uid),
 		ContainerEdits: cdi.ContainerEdits{
 			DeviceNodes: devices,
-			Env:         []string{variable(uid) + "=" + string(uid) + "/" + sandbox},
+			Env:         append(slices.Clone(gives.Env), variable(uid)+"="+string(uid)+"/"+sandbox), // the last of a name counts
 			Mounts: []*cdi.Mount{{
 				HostPath: netns, ContainerPath: mountDir + string(uid),
 				Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"},

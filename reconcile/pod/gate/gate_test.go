@@ -22,7 +22,7 @@ func TestGate(t *testing.T) {
 		t.Errorf("before all: open for %q", open)
 	}
 	for _, sandbox := range []string{"aa", "bb"} { // the next sandbox takes the gate over
-		if err := g.Open(uid, sandbox, "/var/run/netns/cni-"+sandbox); err != nil {
+		if err := g.Open(uid, sandbox, "/var/run/netns/cni-"+sandbox, gate.Gives{}); err != nil {
 			t.Fatal(err)
 		}
 		if open := g.OpenFor(uid); open != sandbox {
@@ -51,7 +51,7 @@ func TestGate(t *testing.T) {
 // others by the permission.
 func TestNodes(t *testing.T) {
 	dir := t.TempDir()
-	if err := gate.Dir(dir).Open(uid, "aa", "/var/run/netns/cni-1", "/dev/vfio/42", "/dev/vfio/vfio"); err != nil {
+	if err := gate.Dir(dir).Open(uid, "aa", "/var/run/netns/cni-1", gate.Gives{Nodes: []string{"/dev/vfio/42", "/dev/vfio/vfio"}}); err != nil {
 		t.Fatal(err)
 	}
 	files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
@@ -61,10 +61,30 @@ func TestNodes(t *testing.T) {
 	}
 }
 
+// TestEnvironment holds that a container gets the variables of its claim, that it gets the new ones if they have changed, and that none of
+// them hides which claim and sandbox the container is of.
+func TestEnvironment(t *testing.T) {
+	dir := t.TempDir()
+	g := gate.Dir(dir)
+	forged := "PLUMBLINE_CLAIM_0B1C7A3E_1D2F_4C5A_9B8E_112233445566=" + string(uid) + "/other"
+	for _, hca := range []string{"=mlx5_0", "=mlx5_1"} {
+		if err := g.Open(uid, "aa", "/var/run/netns/cni-1", gate.Gives{Env: []string{"NCCL_IB_HCA=" + hca, forged}}); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(filepath.Join(dir, gate.FilePrefix+string(uid)+".json"))
+		if err != nil || !strings.Contains(string(data), `"env":["NCCL_IB_HCA=`+hca+`",`) {
+			t.Errorf("%v: %s", err, data)
+		}
+		if open := g.OpenFor(uid); open != "aa" {
+			t.Errorf("open for %q", open)
+		}
+	}
+}
+
 // TestSpec holds the content of the file that a runtime reads.
 func TestSpec(t *testing.T) {
 	dir := t.TempDir()
-	if err := gate.Dir(dir).Open(uid, "aa", "/var/run/netns/cni-1"); err != nil {
+	if err := gate.Dir(dir).Open(uid, "aa", "/var/run/netns/cni-1", gate.Gives{}); err != nil {
 		t.Fatal(err)
 	}
 	files, _ := filepath.Glob(filepath.Join(dir, "*.json"))
@@ -118,7 +138,7 @@ func TestConsumed(t *testing.T) {
 func TestPath(t *testing.T) {
 	dir := t.TempDir()
 	for _, bad := range []types.UID{"", "../x", "a/b", ".", "a b"} {
-		if err := gate.Dir(dir).Open(bad, "aa", "/n"); err == nil {
+		if err := gate.Dir(dir).Open(bad, "aa", "/n", gate.Gives{}); err == nil {
 			t.Errorf("opened a gate for UID %q", bad)
 		}
 		if err := gate.Dir(dir).Close(bad); err == nil {
@@ -161,7 +181,7 @@ func TestHold(t *testing.T) {
 	if err := os.MkdirAll(edits.Mounts[0].HostPath, 0o755); err == nil {
 		t.Errorf("%q can be made", edits.Mounts[0].HostPath)
 	}
-	if err := g.Open(uid, "aa", "/var/run/netns/cni-1"); err != nil || g.OpenFor(uid) != "aa" {
+	if err := g.Open(uid, "aa", "/var/run/netns/cni-1", gate.Gives{}); err != nil || g.OpenFor(uid) != "aa" {
 		t.Errorf("opened: %v, for %q", err, g.OpenFor(uid))
 	}
 	if err := g.Close(uid); err != nil {

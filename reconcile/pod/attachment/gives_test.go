@@ -1,0 +1,153 @@
+package attachment_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/plumbline/plumbline/reconcile/pod/attachment"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/pod/gate"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// exports has the topologies of a prepared claim export variables.
+func (w *world) exports(uid types.UID, env map[string]v1alpha1.ExportValue) {
+	w.t.Helper()
+	e, _, err := w.store.Get(uid)
+	w.ok(err)
+	for i := range e.Topologies {
+		e.Topologies[i].Object.Spec.Export = &v1alpha1.Export{Env: env}
+	}
+	w.ok(w.store.Put(e.Claim))
+}
+
+// wantEnv holds the environment in the gate of a claim; without any the gate is closed.
+func (w *world) wantEnv(uid types.UID, env ...string) {
+	w.t.Helper()
+	data, err := os.ReadFile(filepath.Join(string(w.gate), gate.FilePrefix+string(uid)+".json"))
+	if err != nil && len(env) > 0 {
+		w.t.Errorf("gate of claim %q: %v", uid, err)
+		return
+	}
+	var spec cdi.Spec
+	if err == nil && json.Unmarshal(data, &spec) != nil {
+		w.t.Fatalf("%s", data)
+	}
+	var have []string
+	for _, d := range spec.Devices {
+		have = slices.DeleteFunc(d.ContainerEdits.Env, func(v string) bool { return strings.HasPrefix(v, "PLUMBLINE_CLAIM_") })
+	}
+	if !slices.Equal(have, env) {
+		w.t.Errorf("containers of claim %q get %q, want %q", uid, have, env)
+	}
+}
+
+// interfaceOf is the result of step "d" with an interface.
+func interfaceOf(name, mac string) []topology.StepResult {
+	return []topology.StepResult{{Name: "d", Result: topology.Result{Interfaces: []topology.Interface{{Name: name, MAC: mac, Sandbox: "/n"}}}}}
+}
+
+// TestExport: what a topology exports is in the gate when that opens, also in one that was lost and is opened again.
+func TestExport(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	w.exports("a", map[string]v1alpha1.ExportValue{"FABRIC": "={{ d.interfaceName }}", "B": "2"})
+	w.results = interfaceOf("rail0", "")
+	pod := w.sandbox("s1", 1)
+	w.ok(w.Attach(t.Context(), pod))
+	w.wantEnv("a", "B=2", "FABRIC==rail0")
+	w.ok(w.gate.Close("a"))
+	w.ok(w.Synchronize([]attachment.Pod{pod}))
+	w.wantEnv("a", "B=2", "FABRIC==rail0")
+	w.ok(w.Admit(t.Context(), pod, env("a", "s1")))
+}
+
+// TestExportUnknown: a value that is not known, or does not exist, keeps the gate closed, and what was attached is released.
+func TestExportUnknown(t *testing.T) {
+	for value, want := range map[v1alpha1.ExportValue]struct {
+		kind fault.Kind
+		text string
+	}{
+		"{{ d.mac }}":            {fault.NotReady, `topology "t1": spec.export: FABRIC needs d.mac, which is not known`},
+		"{{ d.ips[0].address }}": {fault.Unsupported, `topology "t1": spec.export.env.FABRIC: {{ d.ips[0].address }}: no address 0: the result has no addresses`},
+	} {
+		w := newWorld(t)
+		w.prepare("a", "t1")
+		w.exports("a", map[string]v1alpha1.ExportValue{"FABRIC": value})
+		w.results = interfaceOf("rail0", "")
+		w.refused(w.Attach(t.Context(), w.sandbox("s1", 1)), want.kind, want.text)
+		w.wantEnv("a")
+		w.want("+s1/a/t1", "-s1/a/t1")
+		w.wantPhase("a", "s1", claims.Failed)
+	}
+}
+
+// TestExportTwice: topologies of one claim, and claims of one container, do not export one variable; claims of different containers may.
+func TestExportTwice(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1", "t2")
+	w.exports("a", map[string]v1alpha1.ExportValue{"FABRIC": "x"})
+	w.refused(w.Attach(t.Context(), w.sandbox("s1", 1)), fault.Conflict, `topologies "t1" and "t2" of the claim both export FABRIC`)
+	w.wantEnv("a")
+
+	w = newWorld(t)
+	for _, uid := range []types.UID{"a", "b"} {
+		w.prepare(uid, "t"+string(uid))
+		w.exports(uid, map[string]v1alpha1.ExportValue{"FABRIC": "x"})
+	}
+	pod := w.sandbox("s1", 1)
+	w.ok(w.Attach(t.Context(), pod))
+	w.ok(w.Admit(t.Context(), pod, env("a", "s1")))
+	w.ok(w.Admit(t.Context(), pod, env("b", "s1")))
+	w.refused(w.Admit(t.Context(), pod, append(env("a", "s1"), env("b", "s1")...)), fault.Conflict,
+		`claims "claim-a" and "claim-b" of the container both export FABRIC`)
+}
+
+// TestExportLarge: the topologies of a claim share the bound of its environment.
+func TestExportLarge(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1", "t2")
+	e, _, err := w.store.Get("a")
+	w.ok(err)
+	for i := range e.Topologies {
+		env := map[string]v1alpha1.ExportValue{}
+		for _, c := range "abcdefghijklmnopqrstuvwxyz" {
+			env[string(rune('A'+i))+string(c)] = v1alpha1.ExportValue(strings.Repeat("x", 1000))
+		}
+		e.Topologies[i].Object.Spec.Export = &v1alpha1.Export{Env: env}
+	}
+	w.ok(w.store.Put(e.Claim))
+	w.refused(w.Attach(t.Context(), w.sandbox("s1", 1)), fault.Invalid, "have 52208 bytes, at most 32768 are accepted")
+	w.wantEnv("a")
+}
+
+// TestExportUpdated: containers that are created after an update get what it exports; of one that fails, they get what was there before.
+func TestExportUpdated(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	w.exports("a", map[string]v1alpha1.ExportValue{"FABRIC": "{{ d.interfaceName }}"})
+	w.results = interfaceOf("rail0", "")
+	w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
+	w.wantEnv("a", "FABRIC=rail0")
+
+	next := edited("t1", 2)
+	next.Spec.Export = &v1alpha1.Export{Env: map[string]v1alpha1.ExportValue{"OTHER": "{{ d.interfaceName }}"}}
+	w.results = interfaceOf("rail1", "")
+	w.ok(w.Update(t.Context(), "a", next))
+	w.wantEnv("a", "OTHER=rail1")
+
+	next = edited("t1", 3)
+	next.Spec.Export = &v1alpha1.Export{Env: map[string]v1alpha1.ExportValue{"OTHER": "{{ d.mac }}"}}
+	w.refused(w.Update(t.Context(), "a", next), fault.NotReady, "OTHER needs d.mac")
+	w.wantGeneration("a", "s1", "t1", 2, false)
+	w.wantEnv("a", "OTHER=rail1")
+}

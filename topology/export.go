@@ -1,0 +1,334 @@
+package topology
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/ref"
+	"github.com/plumbline/plumbline/topology/suggest"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Bounds of spec.export. The first four are as in the CRD. An environment counts against the memory that execve(2) copies, of
+// which one string may have 128 KiB (MAX_ARG_STRLEN), and is part of a file that runtimes read for each container.
+const (
+	maxExports      = 64
+	maxPresets      = 16
+	maxExportValue  = 1024 // characters as written
+	maxExportName   = 128  // bytes
+	maxExported     = 4096 // bytes of one value
+	MaxExportedSize = 32 << 10
+)
+
+// exportName is the form of names that POSIX lets utilities and applications use (XBD 8.1).
+var exportName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// reservedExports are variables that a topology must not set: those by which gates know containers, and those that
+// decide which code a program of the container runs (ld.so(8)).
+var reservedExports = []struct{ prefix, why string }{
+	{"PLUMBLINE_", "names with PLUMBLINE_ are those of plumbline"},
+	{"LD_", "it decides which code the programs of a container run"},
+	{"GLIBC_TUNABLES", "it decides which code the programs of a container run"},
+	{"PATH", "it decides which code the programs of a container run"},
+}
+
+func reservedExport(name string) string {
+	for _, r := range reservedExports {
+		if name == r.prefix || strings.HasSuffix(r.prefix, "_") && strings.HasPrefix(name, r.prefix) {
+			return r.why
+		}
+	}
+	return ""
+}
+
+// checkExport checks the bounds of spec.export, and reports whether they hold.
+func checkExport(inv *Invalid, e *v1alpha1.Export) bool {
+	if e == nil {
+		return true
+	}
+	before := len(inv.Problems)
+	if n := len(e.Env); n > maxExports {
+		inv.add("", "spec.export.env", "has %d variables, at most %d are accepted", n, maxExports)
+	}
+	if n := len(e.Presets); n > maxPresets {
+		inv.add("", "spec.export.presets", "has %d entries, at most %d are accepted", n, maxPresets)
+	}
+	if len(inv.Problems) > before {
+		return false
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Env)) {
+		at := exportField(name)
+		if n := len(name); n > maxExportName {
+			inv.add("", at, "the name has %d bytes, at most %d are accepted", n, maxExportName)
+		}
+		if n := len([]rune(e.Env[name])); n > maxExportValue {
+			inv.add("", at, "has %d characters, at most %d are accepted", n, maxExportValue)
+		}
+	}
+	return len(inv.Problems) == before
+}
+
+func exportField(name string) string { return "spec.export.env." + excerpt.Of(name, maxExportName) }
+
+// export checks what containers are told: each reference names a field that a step has.
+func (v *validator) export() {
+	e := v.t.Export
+	if e == nil {
+		return
+	}
+	add := func(field, format string, args ...any) { v.inv.add("", field, format, args...) }
+	if len(e.Env) == 0 && len(e.Presets) == 0 {
+		add("spec.export", "exports nothing: write env or presets, or remove it")
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Env)) {
+		at := exportField(name)
+		if !exportName.MatchString(name) {
+			add(at, "%q is not a name of an environment variable: letters, digits and '_', no digit first", excerpt.Of(name, maxExportName))
+		} else if why := reservedExport(name); why != "" {
+			add(at, "%s cannot be exported: %s", name, why)
+		}
+		for _, problem := range v.exportProblems(string(e.Env[name])) {
+			add(at, "%s", problem)
+		}
+	}
+	seen := map[v1alpha1.ExportPreset]bool{}
+	for i, name := range e.Presets {
+		at := fmt.Sprintf("spec.export.presets[%d]", i)
+		p, known := presetNamed(name)
+		switch {
+		case !known:
+			add(at, "%q is not one of %s%s", excerpt.Of(string(name), maxKey), strings.Join(presetNames(), ", "), suggest.Hint(string(name), presetNames()))
+		case seen[name]:
+			add(at, "%q is given twice: remove one", name)
+		default:
+			if why := p.lacks(v.t, v.set); why != "" {
+				add(at, "%q exports nothing: %s", name, why)
+			}
+		}
+		seen[name] = true
+	}
+}
+
+// exportProblems returns what is wrong with a value.
+func (v *validator) exportProblems(text string) (out []string) {
+	if strings.ContainsFunc(text, unicode.IsControl) {
+		return []string{"has a control character, such as the end of a line: remove it"}
+	}
+	t, err := ref.ParseLists(text)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, r := range t.Refs() {
+		if msg := v.exportProblem(r); msg != "" {
+			out = append(out, msg)
+		}
+	}
+	return out
+}
+
+func (v *validator) exportProblem(r ref.Ref) string {
+	f, err := r.Lookup()
+	switch {
+	case err != nil:
+		return err.Error()
+	case f.Type == ref.Objects:
+		return fmt.Sprintf("%s is a list of objects, and a variable is text: name a field, such as interfaceName", r)
+	}
+	meant, first := false, ""
+	for i := range v.t.Steps {
+		if !r.Means(v.t.Steps[i].Name) {
+			continue
+		}
+		of := r
+		of.Step = v.t.Steps[i].Name
+		msg := v.fieldProblem(i, of, f)
+		if msg == "" {
+			return "" // others have no such field, and are left out
+		}
+		meant, first = true, cmp.Or(first, msg)
+	}
+	switch {
+	case !meant && r.Each():
+		return fmt.Sprintf("%s: no step has a name that begins with %q", r, strings.TrimSuffix(r.Step, "*"))
+	case !meant:
+		return fmt.Sprintf("%s: unknown step %q%s", r, excerpt.Of(r.Step, maxKey), suggest.Hint(r.Step, v.t.Names()))
+	case r.Each():
+		return fmt.Sprintf("%s: none of these steps has it: %s", r, first)
+	}
+	return first
+}
+
+// Variable is an environment variable that containers are told.
+type Variable struct {
+	Name, Value string
+	// Needs says what the value depends on that is not known yet, as "vf0.mac"; Value is empty then.
+	Needs string
+}
+
+// Variables returns what containers are told, by name, given the results of the steps; steps without one have not been applied yet. An
+// error names the variable, and what in the pod it would not be true of.
+func (t *Topology) Variables(set contract.Set, results []StepResult) ([]Variable, error) {
+	if t.Export == nil {
+		return nil, nil
+	}
+	of := resultsOf(t, results)
+	values := map[string]Variable{}
+	pending := t.without(of)
+	for _, name := range t.Export.Presets {
+		p, known := presetNamed(name)
+		if !known {
+			continue
+		}
+		for _, v := range p.variables(t, of) {
+			if pending != "" {
+				v.Value, v.Needs = "", pending
+			}
+			values[v.Name] = v
+		}
+	}
+	var errs []error
+	for name, text := range t.Export.Env {
+		v, err := t.variable(set, of, name, string(text))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", exportField(name), err))
+		}
+		values[name] = v
+	}
+	total := 0
+	var out []Variable
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		v := values[name]
+		if n := len(v.Value); n > maxExported {
+			errs = append(errs, fmt.Errorf("spec.export: variable %s has %d bytes, at most %d are accepted", name, n, maxExported))
+		}
+		total += len(v.Name) + len(v.Value) + len("=\x00")
+		out = append(out, v)
+	}
+	if total > MaxExportedSize {
+		errs = append(errs, fmt.Errorf("spec.export: the variables have %d bytes, at most %d are accepted", total, MaxExportedSize))
+	}
+	if len(errs) > 0 {
+		slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+		return nil, errors.Join(errs...)
+	}
+	return out, nil
+}
+
+// steps are the results of steps in the order of their declaration; those without one are not applied yet.
+type steps []StepResult
+
+func resultsOf(t *Topology, results []StepResult) steps {
+	by := map[string]StepResult{}
+	for _, r := range results {
+		by[r.Name] = r
+	}
+	var out steps
+	for i := range t.Steps {
+		if r, known := by[t.Steps[i].Name]; known {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// without returns the first step that has no result yet, "" if all have one.
+func (t *Topology) without(of steps) string {
+	i := slices.IndexFunc(t.Steps, func(s Step) bool { _, applied := of.of(s.Name); return !applied })
+	if i < 0 {
+		return ""
+	}
+	return t.Steps[i].Name
+}
+
+func (all steps) of(step string) (Result, bool) {
+	i := slices.IndexFunc(all, func(r StepResult) bool { return r.Name == step })
+	if i < 0 {
+		return Result{}, false
+	}
+	return all[i].Result, true
+}
+
+// variable resolves the references in one value.
+func (t *Topology) variable(set contract.Set, of steps, name, text string) (Variable, error) {
+	v := Variable{Name: name}
+	parsed, err := ref.ParseLists(text)
+	if err != nil {
+		return v, err
+	}
+	value, err := parsed.Expand(func(r ref.Ref) (any, error) {
+		known, err := r.Lookup()
+		if err != nil {
+			return nil, err
+		}
+		var list []string
+		for i := range t.Steps {
+			if !r.Means(t.Steps[i].Name) || r.Each() && !mayHave(set, t.Steps[i].Type, known) {
+				continue
+			}
+			one := r
+			one.Step = t.Steps[i].Name
+			value, err := of.field(one)
+			if errors.Is(err, ErrUnknown) {
+				v.Needs = cmp.Or(v.Needs, one.Step+"."+one.Path())
+				continue
+			}
+			if err != nil && r.Each() {
+				err = fmt.Errorf("step %q: %w", one.Step, err)
+			}
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, value)
+		}
+		return strings.Join(list, ","), nil
+	})
+	if err != nil || v.Needs != "" {
+		return v, err
+	}
+	v.Value = value.(string)
+	return v, nil
+}
+
+// field returns a field of a step as text, a list with commas.
+func (all steps) field(r ref.Ref) (string, error) {
+	result, applied := all.of(r.Step)
+	if !applied {
+		return "", ErrUnknown
+	}
+	value, err := result.Field(r)
+	if err != nil {
+		return "", err
+	}
+	list, ok := value.([]any)
+	if !ok {
+		return fmt.Sprint(value), nil
+	}
+	texts := make([]string, len(list))
+	for i := range list {
+		texts[i] = fmt.Sprint(list[i])
+	}
+	return strings.Join(texts, ","), nil
+}
+
+// mayHave reports whether a step of a type may have a field, as far as its own output is concerned.
+func mayHave(set contract.Set, typ string, f ref.Field) bool {
+	c, known := set.Contract(typ)
+	adds := func(flow contract.Flow) bool { return flow.Appends != 0 || flow.Conditional }
+	switch {
+	case !known:
+		return false
+	case f.Source == ref.IPs:
+		return adds(c.Output.IPs)
+	case f.Source == ref.Interfaces:
+		return adds(c.Output.Interfaces)
+	}
+	return slices.ContainsFunc(c.Output.Devices, func(p contract.Param) bool { return p.Name == strings.TrimSuffix(f.Path, "[N]") })
+}

@@ -1,0 +1,183 @@
+package topology
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/ref"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// preset is a set of variables that a kind of programs reads.
+type preset struct {
+	name v1alpha1.ExportPreset
+	// variables returns those that are true of the results. What the pod does not have is left out.
+	variables func(t *Topology, of steps) []Variable
+	// lacks says why no pod of the topology can have one; "" if one may.
+	lacks func(t *Topology, set contract.Set) string
+}
+
+// presets are all presets. An interface is listed if it has an address: one without is a part of another, such as a port of a bond.
+//
+//   - nccl, also read by RCCL: NCCL_SOCKET_IFNAME and NCCL_IB_HCA, in which "=" before the list means these names and
+//     no longer ones (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
+//   - ucx: UCX_NET_DEVICES, which are RDMA devices with a port, else interfaces. The functions that steps take have one port
+//     (https://openucx.readthedocs.io/en/master/faq.html, "Which network devices does UCX use?").
+//   - mpi: OMPI_MCA_btl_tcp_if_include, the interfaces of messages over TCP; over RDMA Open MPI asks UCX. Its control connections
+//     (oob) stay as they are: the process that launches a job need not be on these networks
+//     (https://docs.open-mpi.org/en/main/tuning-apps/networking/tcp.html).
+//   - dpdk: DPDK_PCI_ADDRESSES, a name of ours: EAL reads no variable, and takes each address after -a
+//     (https://doc.dpdk.org/guides/linux_gsg/linux_eal_parameters.html).
+//   - devicePlugin: PCIDEVICE_ and an extended resource name, as the SR-IOV device plugin sets it
+//     (https://github.com/k8snetworkplumbingwg/sriov-network-device-plugin, pkg/resources/pool_stub.go, GetEnvs). Its names have
+//     letters, digits, "_", "." and one "/"; what else ours have becomes "_", too.
+var presets = []preset{
+	{v1alpha1.ExportNCCL, func(_ *Topology, of steps) []Variable {
+		return listed(exactly("NCCL_SOCKET_IFNAME", of.addressed()), exactly("NCCL_IB_HCA", of.rdma("")))
+	}, noNetwork},
+	{v1alpha1.ExportUCX, func(_ *Topology, of steps) []Variable {
+		devices := of.rdma(":1")
+		if len(devices) == 0 {
+			devices = of.addressed()
+		}
+		return listed(list("UCX_NET_DEVICES", devices))
+	}, noNetwork},
+	{v1alpha1.ExportMPI, func(_ *Topology, of steps) []Variable {
+		return listed(list("OMPI_MCA_btl_tcp_if_include", of.addressed()))
+	}, func(t *Topology, set contract.Set) string {
+		return unless(t, set, ref.IPs, "", "no step has an interface with addresses")
+	}},
+	{v1alpha1.ExportDPDK, func(t *Topology, of steps) []Variable {
+		return listed(list("DPDK_PCI_ADDRESSES", of.pci(t.Roots())))
+	}, func(t *Topology, set contract.Set) string {
+		if slices.ContainsFunc(t.Roots(), func(s *Step) bool { c, _ := set.Contract(s.Type); return c.Input.Device }) {
+			return ""
+		}
+		return "no step takes a device"
+	}},
+	{v1alpha1.ExportDevicePlugin, func(t *Topology, of steps) (out []Variable) {
+		var done []string
+		for _, s := range t.Roots() {
+			name := s.ExtendedResourceName
+			if name == "" || slices.Contains(done, name) {
+				continue
+			}
+			done = append(done, name)
+			same := slices.DeleteFunc(t.Roots(), func(o *Step) bool { return o.ExtendedResourceName != name })
+			out = append(out, listed(list(devicePluginName(name), of.pci(same)))...)
+		}
+		return out
+	}, func(t *Topology, _ contract.Set) string {
+		if slices.ContainsFunc(t.Roots(), func(s *Step) bool { return s.ExtendedResourceName != "" }) {
+			return ""
+		}
+		return "no step has an extendedResourceName, after which its variable is called: set one, or write a variable of that name in env"
+	}},
+}
+
+func presetNamed(name v1alpha1.ExportPreset) (preset, bool) {
+	i := slices.IndexFunc(presets, func(p preset) bool { return p.name == name })
+	if i < 0 {
+		return preset{}, false
+	}
+	return presets[i], true
+}
+
+func presetNames() []string {
+	out := make([]string, len(presets))
+	for i := range presets {
+		out[i] = string(presets[i].name)
+	}
+	return out
+}
+
+// noNetwork says that no step can have an address or an RDMA device.
+func noNetwork(t *Topology, set contract.Set) string {
+	return unless(t, set, ref.IPs, "rdmaDevice", "no step has an interface with addresses, or an RDMA device")
+}
+
+// unless returns why, unless a step may have a part of a result, or a field of its device.
+func unless(t *Topology, set contract.Set, part ref.Source, device, why string) string {
+	for i := range t.Steps {
+		typ := t.Steps[i].Type
+		if mayHave(set, typ, ref.Field{Source: part}) || device != "" && mayHave(set, typ, ref.Field{Path: device, Source: ref.Devices}) {
+			return ""
+		}
+	}
+	return why
+}
+
+func devicePluginName(resource string) string {
+	return "PCIDEVICE_" + strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z':
+			return r - 'a' + 'A'
+		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return r
+		}
+		return '_'
+	}, resource)
+}
+
+func list(name string, values []string) Variable {
+	return Variable{Name: name, Value: strings.Join(values, ",")}
+}
+
+// exactly is a list of whole names, as NCCL reads it.
+func exactly(name string, values []string) Variable {
+	v := list(name, values)
+	if v.Value != "" {
+		v.Value = "=" + v.Value
+	}
+	return v
+}
+
+// listed leaves out what is empty.
+func listed(all ...Variable) []Variable {
+	return slices.DeleteFunc(all, func(v Variable) bool { return v.Value == "" })
+}
+
+// addressed returns the interfaces of the pod that have an address.
+func (all steps) addressed() (out []string) {
+	for i := range all {
+		r := &all[i].Result
+		for _, ip := range r.IPs {
+			if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) {
+				continue
+			}
+			if on := r.Interfaces[*ip.Interface]; on.Sandbox != "" && !slices.Contains(out, on.Name) {
+				out = append(out, on.Name)
+			}
+		}
+	}
+	return out
+}
+
+// rdma returns the RDMA devices, with what is written after each.
+func (all steps) rdma(port string) (out []string) {
+	for i := range all {
+		if d := all[i].Result.Devices; d != nil && d.RDMADevice != "" && !slices.Contains(out, d.RDMADevice+port) {
+			out = append(out, d.RDMADevice+port)
+		}
+	}
+	return out
+}
+
+// pci returns the PCI addresses of the devices that steps take.
+func (all steps) pci(roots []*Step) (out []string) {
+	for _, s := range roots {
+		r, _ := all.of(s.Name)
+		address := ""
+		if r.Devices != nil {
+			address = r.Devices.PCIAddress
+		}
+		if i, ok := r.Last(); ok && address == "" {
+			address = i.PCIID
+		}
+		if address != "" && !slices.Contains(out, address) {
+			out = append(out, address)
+		}
+	}
+	return out
+}
