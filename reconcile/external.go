@@ -23,6 +23,13 @@ type External interface {
 	Close() error
 }
 
+// Adopter is an External that recognizes objects of ours which no history has, such as those that a restored database
+// brings back. They are deleted if nothing wants them.
+type Adopter interface {
+	// Adopt returns what to add to the history of a sandbox.
+	Adopt(s *netstate.Snapshot, history []netstate.Change) []netstate.Change
+}
+
 // ExternalDomain says which kinds of objects a domain holds. All other kinds are the
 // kernel's.
 //
@@ -92,31 +99,13 @@ func (p *pass) extendExternal(ctx context.Context, queried []netstate.Object) {
 			err = d.Extend(ctx, p.snapshot, objects)
 		}
 		if err == nil {
-			p.adoptRules()
+			if a, ok := d.(Adopter); ok {
+				p.record.History = append(slices.Clip(p.record.History), a.Adopt(p.snapshot, p.record.History)...)
+			}
 			continue
 		}
 		for _, k := range p.r.opts.External[i].Kinds {
 			p.snapshot.Withhold(k, fmt.Errorf("%s cannot be observed: %w", p.r.opts.External[i].Name, err))
-		}
-	}
-}
-
-// adoptRules adds to the history the rules of its ports that it does not have, which nobody asked
-// for: those of a database that was restored from an older copy. So what is not wanted is deleted.
-func (p *pass) adoptRules() {
-	steps, recorded := map[string]string{}, map[netstate.Key]bool{} // steps by port
-	for _, c := range p.record.History {
-		recorded[c.Key()] = true
-		if port, ok := c.After.(netstate.LogicalPort); ok && c.Before == nil {
-			steps[port.Name] = c.Step
-		}
-	}
-	if len(steps) == 0 {
-		return
-	}
-	for _, rule := range netstate.All[netstate.LogicalRule](p.snapshot) {
-		if step, ours := steps[rule.Port]; ours && !recorded[rule.Key()] {
-			p.record.History = append(slices.Clip(p.record.History), netstate.Change{Step: step, After: rule})
 		}
 	}
 }

@@ -313,3 +313,21 @@ func rulesOf(of string, how ovsdb.Mutator, row string) ovsdb.Operation {
 		*ovsdb.NewMutation("qos_rules", how, connection.References(row)),
 	}}
 }
+
+// Adopt implements reconcile.Adopter: rules of the sandbox's ports without a record are those of a database that was restored
+// from an older copy.
+func (n *Northbound) Adopt(s *netstate.Snapshot, history []netstate.Change) (adopted []netstate.Change) {
+	steps, recorded := map[string]string{}, map[netstate.Key]bool{} // steps by port
+	for _, c := range history {
+		recorded[c.Key()] = true
+		if port, ok := c.After.(netstate.LogicalPort); ok && c.Before == nil {
+			steps[port.Name] = c.Step
+		}
+	}
+	for _, rule := range netstate.All[netstate.LogicalRule](s) {
+		if step, ours := steps[rule.Port]; ours && !recorded[rule.Key()] {
+			adopted = append(adopted, netstate.Change{Step: step, After: rule})
+		}
+	}
+	return adopted
+}

@@ -2,6 +2,7 @@ package openvswitch_test
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"github.com/plumbline/plumbline/integration/ovsdb"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/openvswitch"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -310,4 +312,22 @@ func back(t *testing.T, nb reconcile.External, o netstate.Object) {
 	eventually.Succeeds(t, time.Minute, "the database answers", func() error {
 		return nb.Extend(t.Context(), netstate.NewSnapshot(), []netstate.Object{o})
 	})
+}
+
+// TestAdopt: the rules of a port of ours that no record has are adopted, and no others.
+func TestAdopt(t *testing.T) {
+	port := netstate.LogicalPort{Name: "p1"}
+	recorded, restored, foreign := netstate.LogicalRule{Port: "p1", Rule: "a"}, netstate.LogicalRule{Port: "p1", Rule: "b"}, netstate.LogicalRule{Port: "p2", Rule: "c"}
+	s := netstate.NewSnapshot()
+	for _, o := range []netstate.Object{recorded, restored, foreign} {
+		s.Put(o)
+	}
+	var nb reconcile.Adopter = &openvswitch.Northbound{}
+	got := nb.Adopt(s, []netstate.Change{{Step: "a", After: port}, {Step: "a", After: recorded}})
+	if want := []netstate.Change{{Step: "a", After: restored}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("adopted %v, want %v", got, want)
+	}
+	if got := nb.Adopt(s, []netstate.Change{{Step: "a", Before: port, After: port}}); len(got) > 0 {
+		t.Errorf("of a port that was there before, %v was adopted", got)
+	}
 }
