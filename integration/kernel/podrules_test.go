@@ -93,6 +93,7 @@ func TestPodNetworkMarked(t *testing.T) {
 		}
 		if pod.Name == "a" && asked.Add(1) <= 20 {
 			n.mustEqual(empty, a, "while ADD waits")
+			n.knownBy.Changed()
 			return fault.New(fault.NotReady, errors.New("the objects are not known"))
 		}
 		return nil

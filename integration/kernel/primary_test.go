@@ -34,6 +34,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/validity"
@@ -45,6 +46,7 @@ type podNode struct {
 	*lane
 	network func() (primary.Network, error)
 	known   func(namespace string, pod claims.Pod) error // nil: always
+	knownBy table.Changes
 	rules   func(sb *reconcile.Sandbox) (ops.Enforced, error)
 	socket  string
 	began   time.Time    // of the clock by which addresses rest: it stands still
@@ -160,7 +162,7 @@ func (n *podNode) server(life *process, changed func(), boot string) *primary.Se
 	return primary.New(primary.Options{
 		Engine: n.killableEngine(life, changed, nil), Addresses: mortal{n.allocator(), life}, Contracts: reg, Vet: reg.Vet, Network: func() (primary.Network, error) { return n.network() },
 		Socket: n.socket, NetnsDir: "/var/run/netns", HostNetns: n.host.NetnsID(), BootID: boot, Log: log, Now: time.Now,
-		Sweep: 100 * time.Millisecond, Known: n.known, Rules: n.rules,
+		Sweep: 100 * time.Millisecond, Known: n.known, KnownBy: &n.knownBy, Rules: n.rules,
 	})
 }
 

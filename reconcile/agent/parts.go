@@ -83,6 +83,7 @@ func declared() []declaration {
 		{"missing rules", filters.NewMissing},
 		{"kernel and journal", openBase},
 		{"claims of the node", openClaims},
+		{"own networks of pods", newPodEntries},
 		// What is reported.
 		{"reports of claims", func(c Config) *claimstatus.Reporter {
 			return claimstatus.New(claimstatus.Options{Client: c.Clients.Kube, NodeName: c.NodeName, Log: c.Log, Now: c.Now})
@@ -204,7 +205,7 @@ func newHostRoutes(
 }
 
 func newFilters(
-	c Config, n *nodeClaims, policies *follower.Follower, labels *nodeChanges, all *topologies, missing *filters.Missing, e *reconcile.Reconciler, pods *primary.Follower,
+	c Config, n *nodeClaims, policies *follower.Follower, labels *nodeChanges, all *topologies, missing *filters.Missing, e *reconcile.Reconciler, pods *primary.Follower, networks *podEntries,
 	status writes[*claimstatus.Reporter],
 ) *filters.Follower {
 	o := filters.Options{
@@ -218,7 +219,7 @@ func newFilters(
 	}
 	if pods != nil {
 		o.PodTopology, o.WokenBy = pods.Topology, append(o.WokenBy, &pods.Decided)
-		o.Claims = func() []claims.Entry { return append(n.list(), podNetworks(e)...) }
+		o.Claims = func() []claims.Entry { return append(n.list(), networks.list()...) }
 	}
 	if c.NetworkQoS {
 		o.Client, o.Pods = c.Clients.Dynamic, c.Clients.Metadata

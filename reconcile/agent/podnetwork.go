@@ -16,7 +16,6 @@ import (
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
-	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/filters"
 	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
@@ -47,7 +46,7 @@ func newCNIServer(
 	return primary.New(primary.Options{
 		Engine: e, Addresses: a, Contracts: c.Registry, Vet: c.Registry.Vet, Network: pods.Network,
 		Socket: c.PodNetwork.Socket, NetnsDir: c.PodNetwork.NetnsDir, HostNetns: base.Host.NetnsID(), BootID: base.Host.BootID(),
-		Known: rules.KnownOnPrimary, Rules: rules.OfPodNetwork, Changed: rules.PodNetworksChanged,
+		Known: rules.KnownOnPrimary, KnownBy: &rules.Learned, Rules: rules.OfPodNetwork, Changed: rules.PodNetworksChanged,
 		Damaged: base.Damaged, Yield: urgent.to.Begin, Log: c.Log, Now: c.Now,
 		Alive: func(within time.Duration) { g.alive.Alive(partCNI, within) },
 	})
@@ -106,25 +105,6 @@ func podGrants(e *reconcile.Reconciler) []addresspool.Grant {
 					Owner: addresspool.Owner{Claim: owner, Topology: origin.Topology, Step: step.Name}, Pool: pool, Addresses: given,
 				})
 			}
-		}
-	}
-	return out
-}
-
-// podNetworks are the own networks of the node's pods, as the follower of filters lists them.
-func podNetworks(e *reconcile.Reconciler) []claims.Entry {
-	var out []claims.Entry
-	ids, _ := e.IDs()
-	for _, id := range ids {
-		if id.Origin().Container == "" {
-			continue
-		}
-		rec, known, err := e.Record(id)
-		if err != nil || !known {
-			continue // damage is reported by the loop
-		}
-		if entry, ok := filters.PodNetwork(&rec); ok {
-			out = append(out, entry)
 		}
 	}
 	return out

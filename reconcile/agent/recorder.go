@@ -19,12 +19,12 @@ type recorder struct {
 }
 
 func newRecorder(
-	c Config, counts writes[*metrics.Metrics], status writes[*claimstatus.Reporter], n *nodeClaims, base *hostengine.Base, missing writes[*filters.Missing], m writes[*ports.Monitor],
+	c Config, counts writes[*metrics.Metrics], status writes[*claimstatus.Reporter], n *nodeClaims, base *hostengine.Base, missing writes[*filters.Missing], m writes[*ports.Monitor], networks writes[*podEntries],
 ) *recorder {
 	r := &recorder{
 		counts.to, claimstatus.NewDriftReport(claimstatus.DriftOptions{Reporter: status.to, Claim: n.claim, Record: base.Store.Get}),
 		missing.to,
-		[]reconcile.Recorder{m.to},
+		[]reconcile.Recorder{m.to, networks.to},
 	}
 	if c.Recorder != nil {
 		r.others = append(r.others, c.Recorder)

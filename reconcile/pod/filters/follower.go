@@ -104,6 +104,8 @@ const (
 // Follower knows the filters of this node's pods. It is safe for concurrent use.
 type Follower struct {
 	Options
+	// Learned changes when what Known depends on may have changed.
+	Learned table.Changes
 	wake    table.Wake
 	queue   workqueue.TypedRateLimitingInterface[types.UID]
 	reading sync.Mutex // held while objects are listed
@@ -177,6 +179,7 @@ func (f *Follower) readNode() {
 		return
 	}
 	f.node = said
+	f.Learned.Changed()
 	for uid := range f.claims {
 		f.add(uid, 0)
 	}

@@ -212,6 +212,7 @@ func (n *namespace) store() *watchstore.Store[string, *object] {
 			}
 			if listed && n.err != nil {
 				n.err = nil
+				n.f.Learned.Changed()
 				n.f.enqueueNamespace(n.name)
 			}
 		},

@@ -79,6 +79,7 @@ func (f *Follower) podStore() *watchstore.Store[types.NamespacedName, *metav1.Pa
 			defer f.mu.Unlock()
 			f.podsRead = f.podsRead || listed
 			change()
+			f.Learned.Changed()
 			if listed {
 				f.reports.Changed()
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -18,7 +19,6 @@ const (
 	// knownWithin bounds how long an ADD waits until it is known which objects cover its pod: as long as the kubelet lets a
 	// claim wait. The runtime tries again.
 	knownWithin = 45 * time.Second
-	knownEvery  = 20 * time.Millisecond
 	// restoreWithin bounds how long the rules that a pod had are restored.
 	restoreWithin = 10 * time.Second
 )
@@ -31,12 +31,14 @@ func (s *Server) await(ctx context.Context, p podArgs) error {
 	}
 	within, cancel := context.WithTimeout(ctx, knownWithin)
 	defer cancel()
+	wake := make(table.Wake, 1)
+	defer s.KnownBy.Wakes(wake)() // before it is asked for the first time, so that no change is missed
 	for {
 		err := s.Known(pod.Namespace, claims.Pod{Name: pod.Name, UID: k8stypes.UID(pod.UID)})
 		if fault.Of(err) != fault.NotReady {
 			return err
 		}
-		if !loop.Wait(within, knownEvery, nil) {
+		if !loop.Wait(within, knownWithin, wake) {
 			return errors.Join(err, context.Cause(ctx))
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -21,6 +22,8 @@ import (
 func TestRules(t *testing.T) {
 	s := newServer(t)
 	var asked, changes atomic.Int32
+	var known table.Changes
+	s.KnownBy = &known
 	mark := "10"
 	var failed error
 	s.Known = func(namespace string, pod claims.Pod) error {
@@ -28,6 +31,7 @@ func TestRules(t *testing.T) {
 			return errors.New("another pod")
 		}
 		if asked.Add(1) < 3 {
+			known.Changed() // while it answers
 			return fault.New(fault.NotReady, errors.New("not read yet"))
 		}
 		return nil

@@ -27,6 +27,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -74,9 +75,10 @@ type Options struct {
 	// Network returns what new pods are given, or why the node has no network for them.
 	Network func() (Network, error)
 	// Known returns an error while it is not known which NetworkQoS objects cover a pod, of kind NotReady if that may
-	// change, and Rules what they say of its network. Without them nothing is marked or limited.
-	Known func(namespace string, pod claims.Pod) error
-	Rules func(sb *reconcile.Sandbox) (ops.Enforced, error)
+	// change, when KnownBy does, and Rules what they say of its network. Without them nothing is marked or limited.
+	Known   func(namespace string, pod claims.Pod) error
+	KnownBy table.Source
+	Rules   func(sb *reconcile.Sandbox) (ops.Enforced, error)
 	// Changed is called when a pod has a network, or none any more. May be nil.
 	Changed func()
 	// Socket is the path at which the plugin finds the agent.
@@ -149,6 +151,9 @@ func New(o Options) *Server {
 	}
 	if o.Known == nil {
 		o.Known = func(string, claims.Pod) error { return nil }
+	}
+	if o.KnownBy == nil {
+		o.KnownBy = &table.Changes{}
 	}
 	if o.Rules == nil {
 		o.Rules = func(*reconcile.Sandbox) (ops.Enforced, error) { return ops.Enforced{}, nil }
