@@ -202,7 +202,7 @@ var boundOf = map[string]string{
 	"revision":   "one per process",
 	"rule":       "0 to 19",
 	"severity":   "`Degraded`, `Lost`",
-	"state":      "`InSync`, `Drifted`, `Failed`; of addresses `free`, `resting`, `used`",
+	"state":      "`InSync`, `Drifted`, `Failed`; of addresses `free`, `resting`, `used`; of NetworkQoS objects `InPlace`, `Updating`, `Failing`",
 	"status":     "`Up`, `Down`, `Unknown`",
 	"pool":       "the AddressPools of the cluster",
 	"step":       "the steps of the topologies on the node, and `none`",

@@ -4,6 +4,8 @@ import (
 	"flag"
 	"math"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -52,8 +54,54 @@ func TestChartsDashboard(t *testing.T) {
 			}
 		}
 	}
+	if unknown := unknownMetrics(t, d); len(unknown) > 0 {
+		t.Errorf("no package exposes %q", unknown)
+	}
 	if queries < len(d.Panels)/2 {
 		t.Errorf("%d queries in %d panels", queries, len(d.Panels))
+	}
+}
+
+// unknownMetrics are the metrics of queries which no golden file of an exposition has: each of our metrics is in one.
+func unknownMetrics(t *testing.T, d *dashboard.Dashboard) (unknown []string) {
+	t.Helper()
+	exposed := ""
+	for _, pattern := range []string{"../../reconcile/*/testdata/exposition.txt", "../../reconcile/pod/*/testdata/exposition.txt"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatal("no metrics", pattern, err)
+		}
+		for _, file := range files {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			exposed += string(data)
+		}
+	}
+	for _, p := range d.Panels {
+		for _, target := range p.Targets {
+			for _, name := range ourMetric.FindAllString(target.Expr, -1) {
+				name = histogram.ReplaceAllString(name, "_seconds")
+				if !strings.Contains(exposed, "# TYPE "+name+" ") {
+					unknown = append(unknown, name)
+				}
+			}
+		}
+	}
+	return unknown
+}
+
+var (
+	ourMetric = regexp.MustCompile(`plumbline_\w+`)
+	histogram = regexp.MustCompile(`_seconds_(bucket|sum|count)$`)
+)
+
+// TestUnknownMetrics: a query of a metric that does not exist is found.
+func TestUnknownMetrics(t *testing.T) {
+	d := &dashboard.Dashboard{Panels: []dashboard.Panel{{Targets: []dashboard.Target{{Expr: "sum(plumbline_sandboxes) / plumbline_sandboxen"}}}}}
+	if have := unknownMetrics(t, d); len(have) != 1 || have[0] != "plumbline_sandboxen" {
+		t.Errorf("%q", have)
 	}
 }
 

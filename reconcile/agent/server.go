@@ -23,6 +23,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
 	"github.com/plumbline/plumbline/reconcile/pod/draplugin"
+	"github.com/plumbline/plumbline/reconcile/pod/filters"
 	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
 	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
 	"github.com/plumbline/plumbline/reconcile/ports"
@@ -39,9 +40,9 @@ type server struct {
 
 func newServer(
 	c Config, g started, counts *metrics.Metrics, hooks *nriplugin.Metrics, interfaces *ports.Metrics, rules *ports.RuleMetrics, leases *addresses.Allocator, routes *hostroutes.Keeper,
-	claims *nodeClaims, base *hostengine.Base, drift *driftLoop, status *claimstatus.Reporter, registration *draplugin.Registration, runtime *nriplugin.Plugin,
+	claims *nodeClaims, base *hostengine.Base, drift *driftLoop, status *claimstatus.Reporter, registration *draplugin.Registration, runtime *nriplugin.Plugin, qos *filters.Follower,
 ) *server {
-	counters := metrics.Handler(counts, hooks, interfaces, rules, addresses.Metrics{Counts: leases.Counts}, routes,
+	counters := metrics.Handler(counts, hooks, interfaces, rules, addresses.Metrics{Counts: leases.Counts}, routes, qos,
 		metrics.Bandwidths(func() []metrics.Bandwidth { return bandwidths(claims, base) }), metrics.Health{
 			Loop:       func() metrics.Work { return metrics.Work(drift.Work()) },
 			Registered: func() bool { return registration.Ready() == nil },

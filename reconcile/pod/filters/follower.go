@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -107,6 +108,7 @@ type Follower struct {
 	// Learned changes when what Known depends on may have changed.
 	Learned table.Changes
 	wake    table.Wake
+	states  atomic.Pointer[map[string]int] // of the objects in the last report
 	queue   workqueue.TypedRateLimitingInterface[types.UID]
 	reading sync.Mutex // held while objects are listed
 

@@ -88,7 +88,10 @@ func (f *Follower) report() any {
 			}
 		}
 	}
-	return reportOf(by)
+	out := reportOf(by)
+	states := statesOf(out)
+	f.states.Store(&states)
+	return out
 }
 
 // missing returns why the rules of an object are not in place in the sandbox that a claim is attached to, "" if they are.
