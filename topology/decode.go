@@ -100,6 +100,8 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		ClaimTemplate:  o.Spec.ClaimTemplate,
 		Export:         o.Spec.Export,
 		Role:           o.Spec.Role,
+
+		ClaimParameters: o.Spec.ClaimParameters,
 	}
 	if t.DriftPolicy == "" {
 		t.DriftPolicy = Repair
@@ -114,7 +116,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 	checkRollout(inv, o.Spec.Rollout)
 	checkOnFailure(inv, o.Spec.OnFailure)
 	checkRole(inv, o)
-	if !checkClaimTemplate(inv, o.Spec.ClaimTemplate) || !checkExport(inv, o.Spec.Export) {
+	if !checkClaimTemplate(inv, o.Spec.ClaimTemplate) || !checkExport(inv, o.Spec.Export) || !checkClaimParameters(inv, o.Spec.ClaimParameters) {
 		return nil, inv
 	}
 	b := &budget{depth: maxNested, key: maxKey}

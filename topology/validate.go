@@ -94,6 +94,7 @@ func (v *validator) run() {
 	for i := range v.t.Steps {
 		v.step(i)
 	}
+	v.parameters()
 	v.graph.check(v.inv)
 	for i := range v.flows {
 		v.flows[i] = unknownFlow() // of steps that cannot be ordered

@@ -20,6 +20,7 @@ const (
 
 func (a *app) claim() *cobra.Command {
 	var file, format, namespace string
+	var parameters []string
 	cmd := &cobra.Command{
 		Use:   "claim -f FILE [-o template|claim|limits]",
 		Short: "Print the claim of a pod that uses a topology",
@@ -29,9 +30,11 @@ same as a ResourceClaim; or the limits of the containers of a pod without a clai
 
 The ports of a bond are constrained to virtual functions of different physical
 functions, unless spec.claimTemplate.bondPorts of the topology says Any; limits cannot
-express that. spec.claimTemplate adds other constraints, and has the controller of a cluster keep
+express that. With --parameter the claim sets keys of steps' configs, which spec.claimParameters
+of the topology permits; standard error lists these. spec.claimTemplate adds other constraints, and has the controller of a cluster keep
 the ResourceClaimTemplate.`,
 		Example: `  plumbline claim -f topology.yaml | kubectl apply -f -
+  plumbline claim -f topology.yaml --parameter net1.addresses=192.0.2.70
   plumbline claim -f topology.yaml -o limits`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -39,17 +42,24 @@ the ResourceClaimTemplate.`,
 			if err != nil {
 				return err
 			}
-			return a.printClaim(t, format, namespace)
+			_, set, err := a.parameterized(cmd.Context(), t, parameters)
+			if err != nil {
+				return err
+			}
+			return a.printClaim(t, set, format, namespace)
 		},
 	}
 	topologyFlag(cmd, &file)
+	parameterFlag(cmd, &parameters)
 	outputFlag(cmd, &format, formatTemplate, formatClaim, formatLimits)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the object; default: none, so that kubectl decides")
 	return cmd
 }
 
-func (a *app) printClaim(t *topology.Topology, format, namespace string) error {
+func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, format, namespace string) error {
 	switch {
+	case len(set) > 0 && format == formatLimits:
+		return fmt.Errorf("--parameter: %s set nothing: leave out -o %s", formatLimits, formatLimits)
 	case t.Role != "":
 		return fmt.Errorf("NetworkTopology %q: it has the role %q: pods have it without a claim", t.Name, t.Role)
 	case len(claim.Roots(t, a.registry)) == 0:
@@ -57,6 +67,10 @@ func (a *app) printClaim(t *topology.Topology, format, namespace string) error {
 	}
 	for _, s := range validity.Shared(t, a.registry) {
 		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: %s\n", s.Message())
+	}
+	for i := range t.ClaimParameters {
+		p := &t.ClaimParameters[i]
+		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: a claim may set %s of step %q, %s: --parameter %s.%s=…\n", p.Key, p.Step, topology.Bound(p), p.Step, p.Key)
 	}
 	var out any
 	switch format {
@@ -67,9 +81,13 @@ func (a *app) printClaim(t *topology.Topology, format, namespace string) error {
 		}
 		out = map[string]any{"resources": map[string]any{"limits": limits}}
 	case formatClaim:
-		out = claim.ResourceClaim(t, a.registry, namespace)
+		of := claim.ResourceClaim(t, a.registry, namespace)
+		claim.SetParameters(&of.Spec, set)
+		out = of
 	default:
-		out = claim.Template(t, a.registry, namespace)
+		of := claim.Template(t, a.registry, namespace)
+		claim.SetParameters(&of.Spec.Spec, set)
+		out = of
 	}
 	text, err := yaml.Marshal(out)
 	if err != nil {

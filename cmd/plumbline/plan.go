@@ -26,6 +26,8 @@ type target struct {
 	devices   []string
 	addresses []string
 	format    string
+	// parameters are what a claim would set.
+	parameters []string
 
 	notes []string // on what the plan has assumed
 }
@@ -55,6 +57,7 @@ func (t *target) flags(cmd *cobra.Command) {
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	})
+	parameterFlag(cmd, &t.parameters)
 	addressFlag(cmd, &t.addresses, "; repeat it for more, "+node.NoAddresses+" takes away those of an earlier apply")
 	outputFlag(cmd, &t.format, formatText, formatJSON, formatYAML)
 }
@@ -66,7 +69,7 @@ names; else the one it has from an earlier apply; else the first free device of
 
 With --address, a step gets addresses that its config does not have, so that one
 topology serves several namespaces. Without it, a step keeps those that an earlier
-apply gave it.
+apply gave it. With --parameter, a step has what a claim may set in its config.
 
 -f may be repeated for files of NetworkQoS objects, which mark and limit what the
 interfaces send: those that cover the topology for a pod of --namespace with --labels.
@@ -118,6 +121,9 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	}
 	var sb reconcile.Sandbox
 	if err = invalid; err == nil {
+		topo, _, err = a.parameterized(ctx, topo, t.parameters)
+	}
+	if err == nil {
 		topo, err = t.ownNetwork(a, topo, given, writes)
 	}
 	if err == nil && !writes {

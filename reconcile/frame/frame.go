@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"regexp"
+	"slices"
 	"strconv"
 
 	"github.com/plumbline/plumbline/topology/fault"
@@ -47,6 +48,9 @@ const (
 	// Chained is the version of a record with filters in a chain of their own. A reader of version 5 would take them for
 	// filters of the first chain.
 	Chained = "6"
+	// Parameterized is the version of a record in which a claim sets keys of steps' configs. A reader of version 6 would
+	// plan without them, and remove the address that the pod has.
+	Parameterized = "7"
 )
 
 // Versioned is a payload that not every version can be given.
@@ -132,7 +136,7 @@ func Decode(line []byte) ([]byte, error) {
 	if got := checksum(payload); got != uint32(want) {
 		return nil, &Damage{fmt.Errorf("checksum is %08x, content has %08x", want, got)}
 	}
-	if version := string(v); version != Version && version != Addressed && version != Routed && version != Filtered && version != Plugged && version != Chained {
+	if !slices.Contains([]string{Version, Addressed, Routed, Filtered, Plugged, Chained, Parameterized}, string(v)) {
 		return payload, unknown(fmt.Errorf("version %q is unknown", v), payload)
 	}
 	return payload, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // claim decides on a ResourceClaim or ResourceClaimTemplate: for every topology of which it
@@ -54,6 +55,14 @@ func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err
 			return a, err
 		}
 		a.wrong(claim.Mismatch(t, set, d, of))
+		if len(d.Parameters) > 0 {
+			if _, _, err := validity.Parameters(ctx, t, d.Parameters, set); err != nil {
+				if ctx.Err() != nil {
+					return a, context.Cause(ctx)
+				}
+				a.problems = append(a.problems, fmt.Sprintf("%s: %v", where, err))
+			}
+		}
 	}
 	return a, nil
 }

@@ -31,6 +31,8 @@ type Device struct {
 type Assignment struct {
 	Topology TopologyRef `json:"topology"`
 	Devices  []Device    `json:"devices"` // at most one a step, in order of allocation
+	// Parameters are what the claim sets in the configs of the topology's steps. Whether it may is not checked.
+	Parameters []topology.Parameters `json:"parameters,omitempty"`
 }
 
 // bandwidth is the capacity of a shared device from which Device.Bandwidth is taken.
@@ -66,7 +68,37 @@ func Allocated(c *resourceapi.ResourceClaim) ([]Assignment, error) {
 			return nil, fault.New(fault.Invalid, fmt.Errorf("ResourceClaim %q: %w", c.Name, err))
 		}
 	}
+	if err := allocatedParameters(c, out); err != nil {
+		return nil, fault.New(fault.Invalid, fmt.Errorf("ResourceClaim %q: %w", c.Name, err))
+	}
 	return out, nil
+}
+
+// allocatedParameters adds to each topology what the claim sets for it.
+func allocatedParameters(c *resourceapi.ResourceClaim, to []Assignment) error {
+	for _, e := range c.Status.Allocation.Devices.Config {
+		if e.Source != resourceapi.AllocationConfigSourceClaim || e.Opaque == nil || e.Opaque.Driver != Driver {
+			continue
+		}
+		set, err := ParseParameters(e.Opaque.Parameters.Raw)
+		if err != nil {
+			return err
+		}
+		var of []int
+		for i := range to {
+			if slices.ContainsFunc(to[i].Devices, func(d Device) bool { return isFor(e.Requests, d.Request) }) {
+				of = append(of, i)
+			}
+		}
+		switch len(of) {
+		case 0: // of a request that was not allocated to us
+		case 1:
+			to[of[0]].Parameters = append(to[of[0]].Parameters, set...)
+		default:
+			return errSeveral(to[of[0]].Topology.Name, to[of[1]].Topology.Name)
+		}
+	}
+	return nil
 }
 
 // configFor returns the class's config for one device. An allocation entry
@@ -78,7 +110,7 @@ func configFor(entries []resourceapi.DeviceAllocationConfiguration, r resourceap
 			continue
 		}
 		if e.Source != resourceapi.AllocationConfigSourceClass {
-			return Config{}, errFromClaim
+			continue // its parameters, see allocatedParameters
 		}
 		cfg, err := ParseConfig(e.Opaque.Parameters.Raw)
 		if err != nil {

@@ -13,8 +13,6 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-var errFromClaim = errors.New("opaque config for driver \"" + Driver + "\" comes from DeviceClasses only: remove it from the claim. The DeviceClass decides what a device is for")
-
 func errTwice(c Config, one, other string) error {
 	if steps := c.Steps(); len(steps) > 1 {
 		return fmt.Errorf("request %q is for one device too many: NetworkTopology %q takes %d devices of the class, for its root steps [%s]", other, c.NetworkTopologyRef.Name, len(steps), strings.Join(steps, ", "))
@@ -26,6 +24,8 @@ func errTwice(c Config, one, other string) error {
 type Demand struct {
 	Topology TopologyRef
 	Steps    []Demanded // in order of the requests
+	// Parameters are what the claim sets in the configs of the topology's steps. Whether it may is not checked.
+	Parameters []topology.Parameters
 }
 
 // Demanded is one root step and the request for it.
@@ -40,18 +40,12 @@ type Classes func(name string) (*resourceapi.DeviceClass, error)
 // Requests returns what a claim requests for each topology, by the config of the classes.
 // Classes that do not exist, or are not ours, are skipped: the scheduler waits for the
 // former, other drivers check the latter. A user's error is of kind Invalid, and has one
-// line for each problem: config for our driver in the claim, more than one device of a
+// line for each problem: config for our driver in the claim that is more than parameters, more than one device of a
 // class, or two requests for one step. The subrequests of a prioritised list are
 // alternatives and must all be for the same step, since any of them may be allocated. The
 // demands are returned with the error, as far as they are known.
 func Requests(spec *resourceapi.DeviceClaim, classes Classes) ([]Demand, error) {
 	var problems []error
-	for _, c := range spec.Config {
-		if c.Opaque != nil && c.Opaque.Driver == Driver {
-			problems = append(problems, fault.New(fault.Invalid, errFromClaim))
-			break
-		}
-	}
 	var out []Demand
 	for _, r := range spec.Requests {
 		requests, err := classRequests(r, classes)
@@ -75,7 +69,38 @@ func Requests(spec *resourceapi.DeviceClaim, classes Classes) ([]Demand, error) 
 			}
 		}
 	}
-	return out, errors.Join(problems...)
+	return out, errors.Join(append(problems, requestedParameters(spec, out)...)...)
+}
+
+// requestedParameters adds to each topology what the claim sets for it.
+func requestedParameters(spec *resourceapi.DeviceClaim, to []Demand) (problems []error) {
+	for i, c := range spec.Config {
+		if c.Opaque == nil || c.Opaque.Driver != Driver {
+			continue
+		}
+		wrong := func(err error) {
+			problems = append(problems, fault.New(fault.Invalid, fmt.Errorf("config[%d].opaque: %w", i, err)))
+		}
+		set, err := ParseParameters(c.Opaque.Parameters.Raw)
+		if err != nil {
+			wrong(err)
+			continue
+		}
+		var of []int
+		for j := range to {
+			if slices.ContainsFunc(to[j].Steps, func(s Demanded) bool { return isFor(c.Requests, s.Request) }) {
+				of = append(of, j)
+			}
+		}
+		switch len(of) {
+		case 0: // its class may not exist yet: the node checks it again
+		case 1:
+			to[of[0]].Parameters = append(to[of[0]].Parameters, set...)
+		default:
+			wrong(errSeveral(to[of[0]].Topology.Name, to[of[1]].Topology.Name))
+		}
+	}
+	return problems
 }
 
 // classRequest is one request, or alternative of one, for a class of ours.

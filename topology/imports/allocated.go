@@ -20,6 +20,7 @@ type allocated struct {
 	from  *source
 	spans []span
 	what  string
+	named bool // by the pods themselves, so that no pool may allocate them later either
 }
 
 // ipPool reads an IPPool: of whereabouts, or of nv-ipam, which has the same kind.
@@ -80,7 +81,7 @@ func (c *converter) reservation(s *source) {
 		s.problem("metadata.name", "%q does not name an address", s.name)
 		return
 	}
-	c.excluded = append(c.excluded, allocated{s, []span{{addr, addr}}, fmt.Sprintf("the address %s, which a pod has of whereabouts", addr)})
+	c.excluded = append(c.excluded, allocated{from: s, spans: []span{{addr, addr}}, what: fmt.Sprintf("the address %s, which a pod has of whereabouts", addr)})
 }
 
 // plus is the address so many behind another.
@@ -160,12 +161,12 @@ func (c *converter) cidrPool(s *source) {
 
 // exclude adds what is allocated to the exclusions of the pools that have such addresses.
 func (c *converter) exclude() {
-	if c.Moved {
-		return
-	}
 	for _, p := range c.pools {
 		var spans []span
 		for _, a := range c.excluded {
+			if c.Moved && !a.named {
+				continue
+			}
 			var of []span
 			for _, s := range a.spans {
 				if slices.ContainsFunc(p.spec.Subnets, func(n v1alpha1.AddressSubnet) bool {
@@ -175,8 +176,7 @@ func (c *converter) exclude() {
 					of = append(of, s)
 				}
 			}
-			if len(of) > 0 {
-				spans = append(spans, of...)
+			if spans = append(spans, of...); len(of) > 0 && !a.named {
 				a.from.note("", "the AddressPool %q excludes %s: remove them there when these pods have ended, or convert with --moved", p.name, a.what)
 			}
 		}

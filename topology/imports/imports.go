@@ -139,6 +139,7 @@ func Convert(ctx context.Context, objects []map[string]any, o Options) (Result, 
 		}
 	}
 	c.resolvePods()
+	c.permitOwn()
 	nameNetworks(c.networks)
 	c.allowPods()
 	c.namePools()

@@ -27,6 +27,7 @@ type network struct {
 	// resource is the extended resource that pods request beside the network, of its first step.
 	resource, resourceAt string
 	topology             string // its name; set when all networks are known
+	own                  *own   // what pods name of it for themselves; nil if none does
 }
 
 // step is a step of a topology.

@@ -40,6 +40,8 @@ type Patch struct {
 type attached struct {
 	at, ref, ifName string
 	net             *network
+	// own are the addresses and the MAC address that the pod names.
+	own topology.Parameters
 }
 
 // pod is a pod, or the template of one.
@@ -140,9 +142,10 @@ func (p *pod) element(r *record, i int) *attached {
 	if old := r.text("interfaceRequest"); ifName == "" {
 		ifName = old
 	}
-	for _, k := range []string{"ips", "mac"} {
-		if v, has := r.take(k); has && !empty(v) {
-			r.problem(k, "%v: a claim cannot say which one the pod has: write it into a topology of its own, in the config of its step, and exclude the address in the AddressPool", v)
+	own := topology.Parameters{Addresses: r.texts("ips"), MAC: strings.ToLower(r.text("mac"))}
+	for _, text := range own.Addresses {
+		if _, err := netip.ParsePrefix(text); err != nil {
+			r.problem("ips", "%q is not an address with a prefix length, which the topology needs: write it as 192.0.2.7/24", text)
 		}
 	}
 	if v, has := r.take("default-route"); has && !empty(v) {
@@ -153,7 +156,9 @@ func (p *pod) element(r *record, i int) *attached {
 	r.none("a pod cannot choose its GUID", "infiniband-guid")
 	r.none("ovn-kubernetes keeps addresses by it for virtual machines", "ipam-claim-reference")
 	r.none("no CNI plugin reads it", "cni-args")
-	return p.attachment(r.at, namespace, name, ifName, i)
+	a := p.attachment(r.at, namespace, name, ifName, i)
+	a.own = own
+	return a
 }
 
 // addressesOf reads which addresses a pod has of its networks, so that no pool allocates them.
@@ -375,7 +380,7 @@ func (c *converter) allowPods() {
 }
 
 // patches returns what the pods need.
-func (c *converter) patches(roots map[*network][]*topology.Step) (out []Patch) {
+func (c *converter) patches(roots map[*network][]*topology.Step, topologies map[*network]*topology.Topology) (out []Patch, templates []map[string]any) {
 	slices.SortStableFunc(c.pods, func(a, b *pod) int { return byID(a.from, b.from) })
 	for _, p := range c.pods {
 		if p.from.failed() {
@@ -398,7 +403,17 @@ func (c *converter) patches(roots map[*network][]*topology.Step) (out []Patch) {
 				unchanged = unchanged && s.ExtendedResourceName != ""
 				limits[s.ExtendedResourceName]--
 			}
-			claims = append(claims, map[string]any{"name": a.net.topology, "resourceClaimTemplateName": a.net.topology})
+			template := a.net.topology
+			if a.names() {
+				o, err := c.ownTemplate(p, a, topologies[a.net])
+				if err != nil {
+					p.from.problem(a.at, "%v", err)
+					continue
+				}
+				template, unchanged = o["metadata"].(map[string]any)["name"].(string), false
+				templates = append(templates, o)
+			}
+			claims = append(claims, map[string]any{"name": a.net.topology, "resourceClaimTemplateName": template})
 			names = append(names, map[string]any{"name": a.net.topology})
 		}
 		if p.from.failed() {
@@ -424,7 +439,7 @@ func (c *converter) patches(roots map[*network][]*topology.Step) (out []Patch) {
 		}
 		out = append(out, Patch{Object: p.from.title(), Unchanged: unchanged, Merge: template})
 	}
-	return out
+	return out, templates
 }
 
 // limits are how many of each extended resource the containers of a pod request.

@@ -32,6 +32,7 @@ func (c *converter) result(ctx context.Context) (out Result, err error) {
 	var topologies []map[string]any
 	from := map[string]*source{}
 	roots := map[*network][]*topology.Step{}
+	decoded := map[*network]*topology.Topology{}
 	for _, n := range c.networks {
 		if n.from.failed() || !c.hasPools(n, objects.Pools) {
 			continue
@@ -48,6 +49,7 @@ func (c *converter) result(ctx context.Context) (out Result, err error) {
 			continue
 		}
 		from[n.topology] = n.from
+		decoded[n] = named.Topology
 		roots[n] = claim.Requested(named.Topology, c.Set)
 		topologies = append(topologies, o)
 		objects.Topologies = append(objects.Topologies, named)
@@ -64,11 +66,12 @@ func (c *converter) result(ctx context.Context) (out Result, err error) {
 	if ctx.Err() != nil {
 		return Result{}, fmt.Errorf("the conversion was stopped: %w", context.Cause(ctx))
 	}
-	for _, list := range [][]map[string]any{pools, policies, topologies} {
-		slices.SortFunc(list, byName)
+	patches, templates := c.patches(roots, decoded)
+	for _, list := range [][]map[string]any{pools, policies, topologies, templates} {
+		slices.SortStableFunc(list, byName)
 		out.Objects = append(out.Objects, list...)
 	}
-	out.Patches = c.patches(roots)
+	out.Patches = patches
 	out.Notes, out.Problems = c.remarks()
 	return out, nil
 }
@@ -141,6 +144,9 @@ func (c *converter) topology(ctx context.Context, n *network) (object map[string
 	}
 	if len(n.from.labels) > 0 {
 		meta["labels"] = n.from.labels
+	}
+	if list := n.claimParameters(); len(list) > 0 {
+		object["spec"].(map[string]any)["claimParameters"] = list
 	}
 	decoded, err := decodeTopology(object)
 	if err == nil && (len(n.constraints) > 0 || len(n.namespaces) > 0) && len(claim.Roots(decoded, c.Set)) > 0 {

@@ -103,6 +103,14 @@ type NetworkTopologySpec struct {
 	// +optional
 	Export *Export `json:"export,omitempty"`
 
+	// ClaimParameters list what a claim may set in the configs of steps, each within a bound.
+	// Without them a claim sets nothing. A claim sets them in an opaque config for this driver.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	ClaimParameters []ClaimParameter `json:"claimParameters,omitempty"`
+
 	// Role primary makes the topology the own network of all pods of the selected nodes, the
 	// one by which they reach the cluster. No claim can request it. Its first root step
 	// creates the interface eth0, with addresses of the node's pod CIDRs unless its config
@@ -298,6 +306,81 @@ type ClaimConstraint struct {
 	// +kubebuilder:validation:MaxLength=96
 	// +optional
 	DistinctAttribute string `json:"distinctAttribute,omitempty"`
+}
+
+// ClaimParameter is a key of a step's config that a claim may set, and the bound of its values.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.subnets) == (self.key == 'addresses')",message="subnets is the bound of the key addresses, which needs it"
+// +kubebuilder:validation:XValidation:rule="has(self.macPrefix) == (self.key == 'mac')",message="macPrefix is the bound of the key mac, which needs it"
+// +kubebuilder:validation:XValidation:rule="has(self.namePattern) == (self.key == 'name' || self.key == 'ifName')",message="namePattern is the bound of the keys name and ifName, which need it"
+type ClaimParameter struct {
+	// Step whose config has the key.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Step string `json:"step"`
+
+	// Key of the config, as the step type calls it: addresses, mac, and the name of the
+	// interface, which is name, or ifName for the types bridge and ovn-k8s-cni-overlay.
+	Key ParameterKey `json:"key"`
+
+	// Subnets of the addresses: a claim may set at most one address in each, which has the
+	// prefix length of the subnet. They replace addresses and ipam of the config.
+	//
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	Subnets []ParameterSubnet `json:"subnets,omitempty"`
+
+	// MACPrefix is how a MAC address begins, in one to five octets, such as 02:00:5e.
+	//
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{2}(:[0-9a-f]{2}){0,4}$`
+	// +kubebuilder:validation:MaxLength=14
+	// +optional
+	MACPrefix string `json:"macPrefix,omitempty"`
+
+	// NamePattern is a regular expression (RE2) that the whole name matches, such as
+	// data[0-9].
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +optional
+	NamePattern string `json:"namePattern,omitempty"`
+}
+
+// ParameterKey is a key of a config that a claim may set.
+//
+// +kubebuilder:validation:Enum=addresses;mac;name;ifName
+type ParameterKey string
+
+// The keys.
+const (
+	ParameterAddresses ParameterKey = "addresses"
+	ParameterMAC       ParameterKey = "mac"
+	ParameterName      ParameterKey = "name"
+	ParameterIfName    ParameterKey = "ifName"
+)
+
+// ParameterSubnet is a subnet, and the part of it that claims choose from.
+type ParameterSubnet struct {
+	// Prefix of the subnet, such as 192.0.2.0/24.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Prefix string `json:"prefix"`
+
+	// First address that a claim may set; without it the first of the subnet.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	First string `json:"first,omitempty"`
+
+	// Last address that a claim may set; without it the last of the subnet.
+	//
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Last string `json:"last,omitempty"`
 }
 
 // BondPorts selects which virtual functions the ports of a bond may be.

@@ -63,7 +63,7 @@ func madeOfTopology(t *testing.T, spec string) string {
 			chosen = append(chosen, namespace)
 		}
 	}
-	out := []any{notes, classes, claim.Template(topo, set, "ns"), status, chosen, primary.Selects(o, map[string]string{"pool": "a"}), tainted(o), told(t, set, topo)}
+	out := []any{notes, classes, claim.Template(topo, set, "ns"), status, chosen, primary.Selects(o, map[string]string{"pool": "a"}), tainted(o), told(t, set, topo), settable(topo)}
 	if len(classes) == 0 && o.Spec.Role == "" { // the others need devices
 		out = append(out, repaired(t, set, topo))
 	}
@@ -80,6 +80,25 @@ func told(t *testing.T, set contract.Set, topo *topology.Topology) []topology.Va
 	out, err := topo.Variables(set, []topology.StepResult{{Name: "d", Result: result}})
 	if err != nil {
 		t.Fatal(err)
+	}
+	return out
+}
+
+// settable is what of some parameters a claim may set.
+func settable(topo *topology.Topology) (out []string) {
+	for _, p := range []topology.Parameters{
+		{Step: "a", MAC: "02:00:00:00:00:01"},
+		{Step: "a", MAC: "04:00:00:00:00:01"},
+		{Step: "b", MAC: "02:00:00:00:00:01"},
+		{Step: "a", Name: "a"},
+		{Step: "a", Name: "b"},
+		{Step: "a", Addresses: []string{"10.0.0.5"}},
+		{Step: "a", Addresses: []string{"10.0.0.200"}},
+		{Step: "a", Addresses: []string{"10.0.1.5"}},
+	} {
+		if permitted, err := topo.Permitted([]topology.Parameters{p}); err == nil {
+			out = append(out, fmt.Sprint(permitted))
+		}
 	}
 	return out
 }

@@ -62,6 +62,11 @@ func exporting(what string) string {
 	return `steps: [{name: d, type: dummy, config: {name: d0, addresses: [192.0.2.1/24]}}], export: {` + what + `}`
 }
 
+// setting is a topology that lets a claim set a key.
+func setting(parameter string) string {
+	return `steps: [` + vfs + `], claimParameters: [{` + parameter + `}]`
+}
+
 // attached is a NetworkQoS that names its network.
 func attached(to string) string {
 	return `priority: 1, netAttachRefs: [{kind: NetworkTopology, name: ` + to + `}], egress: [{dscp: 1}]`
@@ -96,6 +101,14 @@ var fields = map[string]field{
 	"NetworkTopology.claimTemplate.namespaces[]":      {`claimTemplate: {namespaces: [ns]}, steps: [` + vfs + `]`, `claimTemplate: {namespaces: [other]}, steps: [` + vfs + `]`},
 	"NetworkTopology.claimTemplate.namespaceSelector": {`claimTemplate: {namespaceSelector: {matchLabels: {team: a}}}, steps: [` + vfs + `]`, `claimTemplate: {namespaceSelector: {matchLabels: {team: b}}}, steps: [` + vfs + `]`},
 	"NetworkTopology.nodeSelector":                    {primaryRole, primaryRole + `, nodeSelector: {matchLabels: {pool: none}}`},
+
+	"NetworkTopology.claimParameters[].step":             {setting(`step: a, key: mac, macPrefix: "02"`), setting(`step: b, key: mac, macPrefix: "02"`)},
+	"NetworkTopology.claimParameters[].key":              {setting(`step: a, key: mac, macPrefix: "02"`), setting(`step: a, key: name, namePattern: "02"`)},
+	"NetworkTopology.claimParameters[].macPrefix":        {setting(`step: a, key: mac, macPrefix: "02"`), setting(`step: a, key: mac, macPrefix: "04"`)},
+	"NetworkTopology.claimParameters[].namePattern":      {setting(`step: a, key: name, namePattern: a`), setting(`step: a, key: name, namePattern: b`)},
+	"NetworkTopology.claimParameters[].subnets[].prefix": {setting(`step: a, key: addresses, subnets: [{prefix: 10.0.0.0/24}]`), setting(`step: a, key: addresses, subnets: [{prefix: 10.0.1.0/24}]`)},
+	"NetworkTopology.claimParameters[].subnets[].first":  {setting(`step: a, key: addresses, subnets: [{prefix: 10.0.0.0/24}]`), setting(`step: a, key: addresses, subnets: [{prefix: 10.0.0.0/24, first: 10.0.0.9}]`)},
+	"NetworkTopology.claimParameters[].subnets[].last":   {setting(`step: a, key: addresses, subnets: [{prefix: 10.0.0.0/24}]`), setting(`step: a, key: addresses, subnets: [{prefix: 10.0.0.0/24, last: 10.0.0.9}]`)},
 
 	"AddressPool.subnets[].prefix":     {pool, `subnets: [{prefix: 10.1.0.0/24}]`},
 	"AddressPool.subnets[].first":      {pool, `subnets: [{prefix: 10.0.0.0/24, first: 10.0.0.9}]`},

@@ -51,6 +51,20 @@ func File(ctx context.Context, data []byte, set contract.Set) (*topology.Topolog
 	return nil, nil, all
 }
 
+// Parameters returns a valid topology with what a claim sets, and that as it is recorded. The error names step and key: the
+// topology does not permit it, or is not valid with it.
+func Parameters(ctx context.Context, t *topology.Topology, set []topology.Parameters, contracts contract.Set) (*topology.Topology, []topology.Parameters, error) {
+	permitted, err := t.Permitted(set)
+	if err != nil {
+		return nil, nil, err
+	}
+	with := t.With(permitted)
+	if _, err := topology.Inspect(ctx, with, contracts); err != nil {
+		return nil, nil, fmt.Errorf("with the parameters of the claim: %w", err)
+	}
+	return with, permitted, nil
+}
+
 // Check returns all errors of a topology: in its steps, its selectors, and the number of
 // its devices. set holds the contracts of all step types. The error is a *topology.Invalid,
 // or that of a context that has ended. Notes are remarks on a topology that is valid, each
@@ -95,6 +109,9 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 	notes = append(notes, namedDevices(t, set)...)
 	notes = append(notes, resourceNames(t, set, roots, invalid)...)
 	notes = append(notes, claimTemplate(t, set, roots, invalid)...)
+	if err := withExamples(ctx, t, set, invalid); err != nil {
+		return nil, err
+	}
 	if len(invalid.Problems) > 0 {
 		invalid.Sort(t)
 		return nil, invalid
@@ -106,6 +123,26 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 		notes = append(notes, NoDevice)
 	}
 	return notes, nil
+}
+
+// withExamples checks that a topology without problems is valid with what claims may set, too: with the first value of each.
+func withExamples(ctx context.Context, t *topology.Topology, set contract.Set, invalid *topology.Invalid) error {
+	examples := t.Examples()
+	if len(invalid.Problems) > 0 || len(examples) == 0 {
+		return nil
+	}
+	_, err := topology.Inspect(ctx, t.With(examples), set)
+	problems := &topology.Invalid{}
+	switch {
+	case errors.As(err, &problems):
+	case err != nil:
+		return err
+	}
+	for _, p := range problems.Problems {
+		p.Message = "when a claim sets its claimParameters: " + p.Message
+		invalid.Add(p)
+	}
+	return nil
 }
 
 // NoDevice is the note on a topology that no pod of a cluster can use.

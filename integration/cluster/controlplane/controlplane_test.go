@@ -657,12 +657,16 @@ func (b *bench) refusedClaims(t *testing.T) {
 		`ResourceClaimTemplate "count": request "vf0": it is for 2 devices of DeviceClass "ai-bonded-rdma-vf0", of which NetworkTopology "ai-bonded-rdma" takes 1, for [vf0]: ask for 1`)
 	b.says(t, template("any", vf0, "{name: vf1, firstAvailable: [{name: a, deviceClassName: ai-bonded-rdma-vf1}, {name: b, deviceClassName: nvidia-gpu-h100}]}"),
 		`ResourceClaimTemplate "any": request "vf1": alternative "vf1/a" is for root step "vf1" of NetworkTopology "ai-bonded-rdma", and others are not: which one would be allocated is open, so the topology could lack a device`)
+	b.says(t, template("set", vf0, vf1)+`      config:
+        - requests: [vf0]
+          opaque: {driver: dra.networking, parameters: {parameters: [{mac: "02:00:00:00:00:01", step: vf0}]}}
+`, `ResourceClaimTemplate "set" request "vf0": parameters of step "vf0": mac: NetworkTopology "ai-bonded-rdma" does not let a claim set it: it has no claimParameters`)
 	// A tenant's own config, and a missing request: both are said.
 	own := template("own", vf0) + `      config:
         - opaque: {driver: dra.networking, parameters: {networkTopologyRef: {name: other}, step: vf0}}
 `
 	b.says(t, own, `
-  ResourceClaimTemplate "own": opaque config for driver "dra.networking" comes from DeviceClasses only: remove it from the claim. The DeviceClass decides what a device is for
+  ResourceClaimTemplate "own": config[0].opaque: in a claim, config for driver "dra.networking" has parameters and nothing else: which topology and step a device is for is decided by its DeviceClass alone: json: unknown field "networkTopologyRef"
   NetworkTopology "ai-bonded-rdma" requires root step requests [vf0, vf1],
   but ResourceClaimTemplate "own" only provides requests [vf0].
   Missing: [vf1]`)

@@ -56,6 +56,8 @@ type Topology struct {
 	Attached int64 `json:"attached,omitempty"`
 	// Given are the given values of steps other than devices.
 	Given ops.Givens `json:"given,omitempty"`
+	// Parameters are what the claim sets in the configs of steps, as the topology permitted it when the claim was prepared.
+	Parameters []topology.Parameters `json:"parameters,omitempty"`
 
 	read []decoded // Object and Next, as they were when the record was read
 }
@@ -75,14 +77,22 @@ func (c *Claim) decode() {
 		for _, o := range []*v1alpha1.NetworkTopology{&t.Object, t.Next} {
 			if o != nil {
 				d := decoded{uid: o.UID, generation: o.Generation}
-				d.topology, d.err = topology.FromObject(o)
+				d.topology, d.err = t.With(topology.FromObject(o))
 				t.read = append(t.read, d)
 			}
 		}
 	}
 }
 
-// Decoded returns Object as a topology. Callers share it, and must not change it.
+// With returns a topology of the claim with the claim's parameters.
+func (t *Topology) With(of *topology.Topology, err error) (*topology.Topology, error) {
+	if err != nil {
+		return of, err
+	}
+	return of.With(t.Parameters), nil
+}
+
+// Decoded returns Object as a topology, with the claim's parameters. Callers share it, and must not change it.
 func (t *Topology) Decoded() (*topology.Topology, error) { return t.decoded(&t.Object) }
 
 // Generations returns Object, and Next if there is one, as topologies, without one that cannot be decoded. Callers share them,
@@ -106,7 +116,7 @@ func (t *Topology) decoded(o *v1alpha1.NetworkTopology) (*topology.Topology, err
 			return d.topology, d.err
 		}
 	}
-	return topology.FromObject(o)
+	return t.With(topology.FromObject(o))
 }
 
 // HasNodes reports whether the results of the steps may have device nodes: those of steps that give nothing else, or of a
@@ -217,6 +227,9 @@ func (d *Device) Given() ops.Given {
 // FrameVersion implements frame.Versioned: a version that does not know given values, or
 // the network of a device, would remove addresses and VLANs from a running pod.
 func (c Claim) FrameVersion() string {
+	if slices.ContainsFunc(c.Topologies, func(t Topology) bool { return len(t.Parameters) > 0 }) {
+		return frame.Parameterized
+	}
 	if slices.ContainsFunc(c.Topologies, func(t Topology) bool { return t.Given.Plugged() }) {
 		return frame.Plugged
 	}

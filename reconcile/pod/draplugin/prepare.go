@@ -267,11 +267,11 @@ func (p *Plugin) resolve(ctx context.Context, of claim.Source, assigned []claim.
 		if err != nil {
 			return nil, err
 		}
-		t, err := p.check(ctx, o, a, of)
+		t, permitted, err := p.check(ctx, o, a, of)
 		if err != nil {
 			return nil, err
 		}
-		ct := claims.Topology{Object: claims.Pinned(o)}
+		ct := claims.Topology{Object: claims.Pinned(o), Parameters: permitted}
 		ct.Prepared = slices.ContainsFunc(t.Steps, func(s topology.Step) bool { return claims.GivesNodes(p.Contracts, &s) })
 		for _, d := range a.Devices {
 			host, err := locate(found, d)
@@ -315,19 +315,30 @@ func wired(ctx context.Context, t *topology.Topology, step string, host inventor
 }
 
 // check refuses a topology that is invalid, is not the one the classes were generated from,
-// or lacks devices. It repeats the checks of admission, which may have been bypassed.
-func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim.Assignment, of claim.Source) (*topology.Topology, error) {
+// lacks devices, or does not permit what the claim sets. It repeats the checks of admission, which may have been bypassed.
+// It returns the topology with the claim's parameters, and these as they are recorded.
+func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim.Assignment, of claim.Source) (*topology.Topology, []topology.Parameters, error) {
 	if pin := a.Topology.UID; pin != "" && pin != o.UID {
-		return nil, invalid("NetworkTopology %q was deleted and created again since ResourceClaim %q was allocated: delete the claim, or its pod, and create it again", o.Name, of.Name)
+		return nil, nil, invalid("NetworkTopology %q was deleted and created again since ResourceClaim %q was allocated: delete the claim, or its pod, and create it again", o.Name, of.Name)
 	}
 	t, _, err := validity.Object(ctx, o, p.Contracts)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil, fault.New(fault.NotReady, err)
+			return nil, nil, fault.New(fault.NotReady, err)
 		}
-		return nil, fault.New(fault.Invalid, err)
+		return nil, nil, fault.New(fault.Invalid, err)
 	}
-	return t, claim.Incomplete(t, p.Contracts, a, of)
+	if err := claim.Incomplete(t, p.Contracts, a, of); err != nil || len(a.Parameters) == 0 {
+		return t, nil, err
+	}
+	t, permitted, err := validity.Parameters(ctx, t, a.Parameters, p.Contracts)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, nil, fault.New(fault.NotReady, err)
+		}
+		return nil, nil, fault.New(fault.Invalid, fmt.Errorf("%s: %w", of, err))
+	}
+	return t, permitted, nil
 }
 
 // locate finds a device by the name it was published with. A shared device may be one that

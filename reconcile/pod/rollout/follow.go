@@ -39,6 +39,10 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 	}
 	decoded, err := topology.FromObject(o)
 	if err == nil {
+		if err := permitted(decoded, t.Parameters); err != nil {
+			return err
+		}
+		decoded = decoded.With(t.Parameters)
 		if err := samePorts(ctx, t.Given, was, decoded, set, ported); err != nil {
 			return err
 		}
@@ -51,6 +55,16 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 		return fault.New(fault.Invalid, err)
 	}
 	return Fits(ctx, t.Given, was, decoded, t.Devices, set)
+}
+
+// permitted returns a HeldBack unless a generation permits what the claim has set: the pod keeps the network it has, and a
+// new claim is refused.
+func permitted(t *topology.Topology, parameters []topology.Parameters) error {
+	_, err := t.Permitted(parameters)
+	if bad, ok := errors.AsType[*topology.BadParameter](err); ok {
+		return &HeldBack{bad.Step, fmt.Errorf("it does not permit what the claim has set any more: %s: %w", bad.Key, bad.Err)}
+	}
+	return err
 }
 
 // Fits returns a HeldBack unless a claim's devices are those that a valid topology takes, its addresses are those

@@ -21,6 +21,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -101,11 +102,22 @@ func TestFollow(t *testing.T) {
 			o.Spec.Steps[0].Type = "vfio-pci"
 		}, held: `step "vf0": a container gets its device nodes when it is created`},
 		{name: "nonsense", edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps[1].Type = "srov" }, kind: fault.Invalid},
+		{name: "another bound of what the claim has set", edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.ClaimParameters[0].MACPrefix = "02:00:5e"
+		}, held: `step "vf0": it does not permit what the claim has set any more: mac: 02:00:00:00:00:07 does not begin with 02:00:5e`},
+		{name: "nothing that a claim sets", edit: func(o *v1alpha1.NetworkTopology) {
+			o.Spec.ClaimParameters = nil
+		}, held: `step "vf0": it does not permit what the claim has set any more: mac: NetworkTopology "pair" does not let a claim set it: it has no claimParameters`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := pair(2)
+			o.Spec.ClaimParameters = []v1alpha1.ClaimParameter{{Step: "vf0", Key: v1alpha1.ParameterMAC, MACPrefix: "02"}}
 			c.edit(o)
-			err := Follow(t.Context(), given(), o, registry, nil)
+			of := given()
+			if strings.Contains(c.name, "claim") {
+				of.Parameters = []topology.Parameters{{Step: "vf0", MAC: "02:00:00:00:00:07"}}
+			}
+			err := Follow(t.Context(), of, o, registry, nil)
 			held, isHeld := errors.AsType[*HeldBack](err)
 			switch {
 			case c.held != "":

@@ -1,0 +1,81 @@
+package claim
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/plumbline/plumbline/topology"
+)
+
+// Set is the opaque config of a claim: what it sets in the configs of a topology's steps. It cannot name a topology.
+type Set struct {
+	Parameters []topology.Parameters `json:"parameters"`
+}
+
+// errFromClaim is the error of config in a claim that is more than parameters.
+var errFromClaim = errors.New("in a claim, config for driver \"" + Driver + "\" has parameters and nothing else: which topology and step a device is for is decided by its DeviceClass alone")
+
+// ParseParameters decodes the opaque config of a claim.
+func ParseParameters(raw []byte) ([]topology.Parameters, error) {
+	var s Set
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&s); err != nil {
+		return nil, fmt.Errorf("%w: %w", errFromClaim, err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%w: more than one JSON value", errFromClaim)
+	}
+	if len(s.Parameters) == 0 {
+		return nil, fmt.Errorf("%w: parameters is missing", errFromClaim)
+	}
+	if len(s.Parameters) > topology.MaxParameters {
+		return nil, fmt.Errorf("parameters has %d entries, at most %d are accepted", len(s.Parameters), topology.MaxParameters)
+	}
+	// The API server refuses our report of the status when it comes to other bytes than the allocation has, see TopologyRef.
+	if sorted, err := json.Marshal(s); err != nil || !bytes.Equal(compact(raw), sorted) {
+		return nil, fmt.Errorf("parameters: write the keys in alphabetical order and without empty values, as %s: the API server compares them as text", sorted)
+	}
+	return s.Parameters, nil
+}
+
+// SetParameters has a claim of one topology set parameters.
+func SetParameters(spec *resourceapi.ResourceClaimSpec, set []topology.Parameters) {
+	if len(set) == 0 {
+		return
+	}
+	raw, _ := json.Marshal(Set{set})
+	one := resourceapi.DeviceClaimConfiguration{DeviceConfiguration: resourceapi.DeviceConfiguration{
+		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: Driver, Parameters: runtime.RawExtension{Raw: raw}},
+	}}
+	for _, r := range spec.Devices.Requests {
+		one.Requests = append(one.Requests, r.Name)
+	}
+	spec.Devices.Config = append(spec.Devices.Config, one)
+}
+
+func compact(raw []byte) []byte {
+	var out bytes.Buffer
+	if err := json.Compact(&out, raw); err != nil {
+		return raw
+	}
+	return out.Bytes()
+}
+
+// isFor reports whether config for these requests, for all if there are none, is for a request or an alternative of it.
+func isFor(requests []string, request string) bool {
+	parent, _, _ := strings.Cut(request, "/")
+	return len(requests) == 0 || slices.Contains(requests, request) || slices.Contains(requests, parent)
+}
+
+func errSeveral(one, other string) error {
+	return fmt.Errorf("its requests are for the NetworkTopologies %q and %q: name in requests those of one of them, and write a config for each", one, other)
+}
