@@ -424,7 +424,7 @@ func (c *converter) patches(roots map[*network][]*topology.Step, topologies map[
 				unchanged = unchanged && limits[s.ExtendedResourceName] == 0
 			}
 		}
-		template := map[string]any{"metadata": map[string]any{"annotations": map[string]any{networksAnnotation: nil}}}
+		template := map[string]any{"metadata": map[string]any{"annotations": map[string]any{networksAnnotation: p.keptNetworks()}}}
 		if !unchanged {
 			spec := map[string]any{"resourceClaims": claims}
 			for _, list := range []string{"containers", "initContainers"} {
@@ -440,6 +440,21 @@ func (c *converter) patches(roots map[*network][]*topology.Step, topologies map[
 		out = append(out, Patch{Object: p.from.title(), Unchanged: unchanged, Merge: template})
 	}
 	return out, templates
+}
+
+// keptNetworks is what the annotation has beside the claims: networks of ovn-kubernetes, which makes their ports by it; nil for none.
+func (p *pod) keptNetworks() any {
+	var kept []string
+	for _, a := range p.networks {
+		if s := carrier(a.net.steps); s != nil && s.typ == "ovn-k8s-cni-overlay" {
+			kept = append(kept, a.ref)
+			p.from.note(a.at, "stays in the annotation: ovn-kubernetes makes the port of the pod by it. Multus must not attach the pod: the claim is refused then")
+		}
+	}
+	if len(kept) == 0 {
+		return nil
+	}
+	return strings.Join(kept, ", ")
 }
 
 // limits are how many of each extended resource the containers of a pod request.
