@@ -130,7 +130,7 @@ func TestFlagship(t *testing.T) {
 	generates(t, "flagship.svg", svg)
 }
 
-// TestStatus holds that what the status page names as a test is one.
+// TestStatus holds that what the status page and the comparison name as a test is one.
 func TestStatus(t *testing.T) {
 	tests := map[string]bool{}
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
@@ -149,20 +149,22 @@ func TestStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := testName.FindAllStringSubmatch(read(t, "status.md"), -1)
-	if len(named) < 30 {
-		t.Errorf("%d tests are named", len(named))
-	}
-	for _, m := range named {
-		if !tests[m[1]] {
-			t.Errorf("status.md names %s, which is no test", m[1])
+	for page, least := range map[string]int{"status.md": 30, "comparison.md": 20, "import.md": 0, "start.md": 1} {
+		named := testName.FindAllStringSubmatch(read(t, page), -1)
+		if len(named) < least {
+			t.Errorf("%s: %d tests are named, want at least %d", page, len(named), least)
+		}
+		for _, m := range named {
+			if !tests[m[1]] {
+				t.Errorf("%s names %s, which is no test", page, m[1])
+			}
 		}
 	}
 }
 
 var (
 	testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	testName     = regexp.MustCompile("`(Test\\w+)`")
+	testName     = regexp.MustCompile("`(Test\\w+)(?:/[^`]*)?`")
 )
 
 func TestQuickstart(t *testing.T) { valid(t, "quickstart.yaml") }
