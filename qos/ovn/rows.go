@@ -30,9 +30,10 @@ const (
 const (
 	// Direction of all rows.
 	Direction = netstate.FromPort
-	// FirstPriority is that of the winning rule, if its precedence is the highest there is
-	// (ovn-nb(5): 0 to 32767).
-	FirstPriority = 30000
+	// FirstPriority is that of the winning rule, if its precedence is the highest there is. So a rule has its precedence as
+	// priority, as OKEP-4380 writes it, unless others of the port have the same one. It is
+	// at least FirstPriority less twice the rules of an interface: 7980 (ovn-nb(5): 0 to 32767).
+	FirstPriority = qos.MaxPrecedence
 	// MaxPrefixes of a rule's destinations, without those in address sets.
 	MaxPrefixes = 1024
 	// unlimited is the rate, in kbit/s, of a rule that has no limit and precedes one that has.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/qos/tc"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
@@ -290,6 +291,49 @@ func TestMarks(t *testing.T) {
 				w.remove(f)
 			}
 		})
+	}
+}
+
+// TestStory: what a pod sends is marked as OKEP-4380 says of its objects, which are verbatim, and a limit is in the kernel.
+func TestStory(t *testing.T) {
+	chapters, err := qostest.Story("../../qos/testdata/okep-4380")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWired(t)
+	for _, c := range chapters {
+		compiled, err := tc.Compile(c.Rules, nil)
+		if err != nil || len(c.Rules) != 1 || c.Rules[0].Precedence != c.Priority {
+			t.Fatalf("%s: rules %v, %v", c.File, c.Rules, err)
+		}
+		filters := compiled.Objects()
+		for i := range filters {
+			f := &filters[i]
+			f.Link = "d0"
+			w.create(*f)
+			w.holds(*f)
+			if limit := uint64(c.RateKbit) * 125; limit != *f.Rate {
+				t.Errorf("%s: filter to %s limits to %d bytes a second, want %d", c.File, *f.To, *f.Rate, limit)
+			}
+		}
+		want, last := map[uint32]uint8{}, uint32(0)
+		for marks, list := range map[uint8][]string{c.DSCP: c.Marked, 0: c.Unmarked} {
+			for _, to := range list {
+				for _, protocol := range []qos.Protocol{qos.TCP, qos.UDP} {
+					last = w.one(qos.Packet{Destination: netip.MustParseAddr(to), Protocol: protocol, Port: 443}, 0)
+					want[last] = marks << 2
+				}
+			}
+		}
+		got := w.received(last)
+		for number, class := range want {
+			if have, ok := got[number]; !ok || have != class {
+				t.Errorf("%s: packet %d has traffic class %#x (%t), want %#x", c.File, number, have, ok, class)
+			}
+		}
+		for _, f := range filters {
+			w.remove(f)
+		}
 	}
 }
 

@@ -114,7 +114,7 @@ func TestRows(t *testing.T) {
 
 	first := applied(t, c, example(t, "node-1", port, 46, "10.0.0.1", "fd00::1"))
 	if want := []string{
-		`+ address set plumbline_`, `+ address set plumbline_`, `+ qos on switch sw0: /[0], priority 27981, match inport == "ns_web" && ip && tcp.dst == 443, dscp 10`, `+ qos on switch sw0: /[1], priority 27982, match `,
+		`+ address set plumbline_`, `+ address set plumbline_`, `+ qos on switch sw0: /[0], priority 10000, match inport == "ns_web" && ip && tcp.dst == 443, dscp 10`, `+ qos on switch sw0: /[1], priority 10001, match `,
 	}; !slices.EqualFunc(first.Lines(), want, strings.HasPrefix) {
 		t.Errorf("changes %q", first.Lines())
 	}
@@ -152,7 +152,7 @@ func TestRows(t *testing.T) {
 			{"destroy", "Address_Set", "SET"},
 		} {
 			for name, found := range map[string]string{
-				"ROW": s.Nbctl("--bare", "--columns=_uuid", "find", "QoS", "priority=27982", `external_ids:"dra.networking/owner"=node-1`),
+				"ROW": s.Nbctl("--bare", "--columns=_uuid", "find", "QoS", "priority=10001", `external_ids:"dra.networking/owner"=node-1`),
 				"SET": s.Nbctl("--bare", "--columns=_uuid", "find", "Address_Set", "addresses=10.0.0.1"),
 			} {
 				if i := slices.Index(change, name); i >= 0 {
@@ -219,6 +219,30 @@ func TestRows(t *testing.T) {
 	applied(t, c, &ovn.Desired{})
 	if now := s.rows(); now != theirs {
 		t.Errorf("at the end the rows are\n%s\nwere\n%s", now, theirs)
+	}
+}
+
+// TestStory: the rows of the objects of OKEP-4380, verbatim, have in a real database the priorities, marks and limits that the enhancement
+// writes. They match the port instead of an address set, and are about what it sends (docs/adr/0040).
+func TestStory(t *testing.T) {
+	chapters, err := qostest.Story("../../testdata/okep-4380")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newServer(t, ovsdb.Northbound)
+	s.Nbctl("ls-add", "node1")
+	c := s.client("node1")
+	for _, chapter := range chapters {
+		applied(t, c, desired(t, "node1", ovn.Port{Switch: "node1", Name: "pod"}, chapter.Rules, nil))
+		rows := strings.Join(strings.Fields(s.Nbctl("qos-list", "node1")), " ")
+		limit := ""
+		if chapter.RateKbit > 0 {
+			limit = fmt.Sprintf("rate=%d burst=%d ", chapter.RateKbit, chapter.BurstKbit)
+		}
+		begin, end := fmt.Sprintf(`from-lport %d (inport == "pod" && `, chapter.Priority), fmt.Sprintf(") %sdscp=%d", limit, chapter.DSCP)
+		if !strings.HasPrefix(rows, begin) || !strings.HasSuffix(rows, end) || strings.Count(rows, "from-lport") != 1 {
+			t.Errorf("%s: rows %q, want one that begins with %q and ends with %q", chapter.File, rows, begin, end)
+		}
 	}
 }
 
