@@ -200,7 +200,11 @@ func (g *graph) check(inv *Invalid) {
 		if s.Name != "" && g.index[s.Name] != i {
 			message := "more than one step has this name"
 			if as, expanded := g.t.Expanded[s.Name]; expanded {
-				message += fmt.Sprintf(": masterNets of step %q stands for one, too", as.Step)
+				key := "masterNets"
+				if as.ForEach {
+					key = "forEach"
+				}
+				message += fmt.Sprintf(": %s of step %q stands for one, too", key, as.Step)
 			}
 			inv.add(s.Name, "name", "%s", message)
 		}
@@ -230,11 +234,17 @@ func (g *graph) checkDependOn(s *Step, inv *Invalid) {
 
 // unknownStep is the message that no step has a name, with the existing names.
 func (g *graph) unknownStep(s *Step, name string) string {
-	var others []string
+	var others, made []string
 	for i := range g.t.Steps {
+		if as := g.t.Expanded[g.t.Steps[i].Name]; as.ForEach && as.Step == name {
+			made = append(made, g.t.Steps[i].Name)
+		}
 		if n := g.t.Steps[i].Name; n != "" && n != s.Name {
 			others = append(others, n)
 		}
+	}
+	if len(made) > 0 {
+		return fmt.Sprintf("step %q stands for %s: name one of them, or give this step the same forEach", name, few(made))
 	}
 	msg := fmt.Sprintf("no step is named %q", name)
 	switch hint := suggest.Hint(name, others); {

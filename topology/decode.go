@@ -122,15 +122,21 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 	b := &budget{depth: maxNested, key: maxKey}
 	selectors, large, roots := 0, false, 0
 	several := map[string][]Step{} // what a step stands for
+	repeated := repeatedIn(o)
 	for i, s := range o.Spec.Steps {
 		before := len(inv.Problems)
 		checkSizes(inv, i, &s)
 		large = large || len(inv.Problems) > before
 		step := stepOf(inv, i, &s, t.DriftPolicy, b)
-		selectors += len(step.Selector)
 		wrong := func(field, format string, args ...any) { addTo(inv, i, s.Name, field, format, args...) }
 		foldMultiNIC(t.Name, &step, wrong)
-		steps := expand(step, roots, wrong)
+		steps := []Step{step}
+		switch {
+		case s.ForEach == nil:
+			steps = expand(step, roots, wrong)
+		case checkForEach(&s, wrong):
+			steps = repeated.repeat(step, s.ForEach, b, wrong)
+		}
 		if step.Root() {
 			roots += len(steps)
 		}
@@ -140,10 +146,16 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 				t.Expanded = map[string]Expansion{}
 			}
 			for j := range steps {
-				t.Expanded[steps[j].Name] = Expansion{step.Name, j}
+				t.Expanded[steps[j].Name] = Expansion{step.Name, j, s.ForEach != nil}
 			}
 		}
-		t.Steps = append(t.Steps, steps...)
+		for j := range steps {
+			selectors += len(steps[j].Selector)
+		}
+		if t.Steps = append(t.Steps, steps...); len(t.Steps) > maxSteps {
+			inv.add("", "spec.steps", "stand for more than %d steps, and at most %d are accepted", maxSteps, maxSteps)
+			return nil, inv
+		}
 	}
 	t.dependOnEach(several)
 	if selectors > maxSelectors {

@@ -134,7 +134,7 @@ func (e *Invalid) Sort(t *Topology) {
 		}
 	}
 	var all []Problem
-	for _, p := range e.Problems {
+	for _, p := range t.ofAll(e.Problems) {
 		if p = t.written(p); !slices.Contains(all, p) {
 			all = append(all, p)
 		}
@@ -143,11 +143,46 @@ func (e *Invalid) Sort(t *Topology) {
 	slices.SortStableFunc(e.Problems, func(a, b Problem) int { return at[a.Step] - at[b.Step] })
 }
 
+// ofAll names the step that was written in a problem of all steps that one with forEach stands for. A problem of
+// some of them stays theirs, and says where they are from.
+func (t *Topology) ofAll(problems []Problem) []Problem {
+	steps, of := map[string]int{}, map[Problem]int{}
+	for _, as := range t.Expanded {
+		steps[as.Step]++
+	}
+	as := func(p Problem) (Expansion, bool) {
+		as, expanded := t.Expanded[p.Step]
+		return as, expanded && as.ForEach && p.Field != "name"
+	}
+	for _, p := range problems {
+		if from, is := as(p); is {
+			p.Step = from.Step
+			of[p]++
+		}
+	}
+	out := slices.Clone(problems)
+	for i, p := range out {
+		from, is := as(p)
+		if !is {
+			continue
+		}
+		p.Step = from.Step
+		if of[p] < steps[from.Step] {
+			p.Step = out[i].Step
+			if note := fmt.Sprintf(" (the step is forEach[%d] of step %q)", from.Index, from.Step); !strings.HasSuffix(p.Message, note) { // said before
+				p.Message += note
+			}
+		}
+		out[i] = p
+	}
+	return out
+}
+
 // written names the step and the field of a problem as they were written. Whether a name is
 // given twice can only be said of what it was expanded to.
 func (t *Topology) written(p Problem) Problem {
 	as, expanded := t.Expanded[p.Step]
-	if !expanded || p.Field == "name" {
+	if !expanded || as.ForEach || p.Field == "name" {
 		return p
 	}
 	p.Step = as.Step

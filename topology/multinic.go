@@ -73,10 +73,20 @@ func standsFor(step string, networks int) []string {
 }
 
 // StepNames returns the names that the steps of an object have when it is decoded: a root
-// step with masterNets stands for one step for each network.
+// step with masterNets stands for one step for each network, one with forEach for one step for each value.
 func StepNames(o *v1alpha1.NetworkTopology) (root, derived []string) {
 	for i := range o.Spec.Steps {
 		s := &o.Spec.Steps[i]
+		if names := s.ForEach; len(names) > 0 && len(names) <= maxForEach {
+			of := &derived
+			if len(s.DependOn) == 0 {
+				of = &root
+			}
+			for _, value := range names {
+				*of = append(*of, s.Name+value)
+			}
+			continue
+		}
 		switch networks := masterNets(s); {
 		case len(s.DependOn) > 0:
 			derived = append(derived, s.Name)

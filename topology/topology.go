@@ -25,15 +25,16 @@ type Topology struct {
 	ClaimParameters []v1alpha1.ClaimParameter `json:"-"`
 	// Ignored lists the other documents of the file, as in `Pod "ai-training"`.
 	Ignored []string `json:"-"`
-	// Expanded says of each step that one with masterNets stands for which step was written, and
-	// the index in its masterNets. Problems are named after that.
+	// Expanded says of each step that one with masterNets or forEach stands for which step was written, and
+	// the index in these. Problems are named after that.
 	Expanded map[string]Expansion `json:"-"`
 }
 
 // Expansion is a step as it was written.
 type Expansion struct {
-	Step  string
-	Index int
+	Step    string
+	Index   int
+	ForEach bool // of values of forEach, not of masterNets
 }
 
 // Step is one node of the graph.

@@ -51,6 +51,9 @@ const (
 	// Parameterized is the version of a record in which a claim sets keys of steps' configs. A reader of version 6 would
 	// plan without them, and remove the address that the pod has.
 	Parameterized = "7"
+	// Repeated is the version of the record of a claim with a topology whose steps stand for several. A reader of version 7
+	// would take the step as it is written for the only one, and release the devices of the others.
+	Repeated = "8"
 )
 
 // Versioned is a payload that not every version can be given.
@@ -136,7 +139,7 @@ func Decode(line []byte) ([]byte, error) {
 	if got := checksum(payload); got != uint32(want) {
 		return nil, &Damage{fmt.Errorf("checksum is %08x, content has %08x", want, got)}
 	}
-	if !slices.Contains([]string{Version, Addressed, Routed, Filtered, Plugged, Chained, Parameterized}, string(v)) {
+	if !slices.Contains([]string{Version, Addressed, Routed, Filtered, Plugged, Chained, Parameterized, Repeated}, string(v)) {
 		return payload, unknown(fmt.Errorf("version %q is unknown", v), payload)
 	}
 	return payload, nil

@@ -171,7 +171,7 @@ func (d *decoder) unknownKeys(path string, params []Param, in map[string]any) ma
 }
 
 // StepFields are the fields of a step beside its config.
-var StepFields = []string{"allowDuplicate", "dependOn", "driftPolicy", "extendedResourceName", "selector"}
+var StepFields = []string{"allowDuplicate", "dependOn", "driftPolicy", "extendedResourceName", "forEach", "selector"}
 
 // elsewhere says where a key belongs that is unknown here.
 func (d *decoder) elsewhere(path, key string) string {

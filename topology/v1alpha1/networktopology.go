@@ -452,6 +452,20 @@ type Step struct {
 	// +optional
 	ExtendedResourceName string `json:"extendedResourceName,omitempty"`
 
+	// ForEach makes the step several steps, one for each value, with the step's name and the value at
+	// its end as their names: rail0 and rail1 for the step rail with the values "0" and "1". In
+	// the selector and in the config each.value in double braces is the value, and each.index
+	// its position from 0. In a step with the same values, dependOn and references mean the step
+	// of the same value; in any other step dependOn means all of them.
+	//
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=32
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// +optional
+	ForEach []string `json:"forEach,omitempty"`
+
 	// Config of the step; the step type defines the keys, and kubectl get
 	// cnipluginschema TYPE -o yaml shows them. Values may refer to results of
 	// dependencies: vf0.interfaceName in double braces.

@@ -1262,6 +1262,11 @@ func (in *Step) DeepCopyInto(out *Step) {
 		*out = new(Selector)
 		**out = **in
 	}
+	if in.ForEach != nil {
+		in, out := &in.ForEach, &out.ForEach
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Config != nil {
 		in, out := &in.Config, &out.Config
 		*out = new(runtime.RawExtension)

@@ -87,6 +87,8 @@ var fields = map[string]field{
 	"NetworkTopology.claimTemplate.constraints[].matchAttribute":    {`claimTemplate: {}, steps: [` + vfs + `]`, `claimTemplate: {constraints: [{matchAttribute: resource.kubernetes.io/pcieRoot}]}, steps: [` + vfs + `]`},
 	"NetworkTopology.claimTemplate.constraints[].distinctAttribute": {`claimTemplate: {}, steps: [` + vfs + `]`, `claimTemplate: {constraints: [{distinctAttribute: dra.networking/numaNode}]}, steps: [` + vfs + `]`},
 
+	"NetworkTopology.steps[].forEach[]": {`steps: [{name: a, type: sriov, forEach: ["0"]}]`, `steps: [{name: a, type: sriov, forEach: ["0", "1"]}]`},
+
 	"NetworkTopology.export.env[]":     {exporting(`env: {A: "{{ d.interfaceName }}"}`), exporting(`env: {A: "{{ d.mac }}"}`)},
 	"NetworkTopology.export.presets[]": {exporting(`presets: [mpi]`), exporting(`presets: [ucx]`)},
 

@@ -227,6 +227,9 @@ func (d *Device) Given() ops.Given {
 // FrameVersion implements frame.Versioned: a version that does not know given values, or
 // the network of a device, would remove addresses and VLANs from a running pod.
 func (c Claim) FrameVersion() string {
+	if slices.ContainsFunc(c.Topologies, func(t Topology) bool { return repeats(&t.Object) || repeats(t.Next) }) {
+		return frame.Repeated
+	}
 	if slices.ContainsFunc(c.Topologies, func(t Topology) bool { return len(t.Parameters) > 0 }) {
 		return frame.Parameterized
 	}
@@ -247,6 +250,11 @@ func (c Claim) FrameVersion() string {
 		}
 	}
 	return frame.Version
+}
+
+// repeats reports whether steps of an object, which may be nil, stand for several.
+func repeats(o *v1alpha1.NetworkTopology) bool {
+	return o != nil && slices.ContainsFunc(o.Spec.Steps, func(s v1alpha1.Step) bool { return s.ForEach != nil })
 }
 
 // DevicesOf returns the devices with these IDs, by step, as they are on the host now.

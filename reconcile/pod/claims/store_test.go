@@ -19,6 +19,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/table"
@@ -379,6 +380,21 @@ func TestNetworkOfDevice(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("%s: no record of version %s in %v", name, c.version, files)
+		}
+	}
+}
+
+// TestRepeatedFrame holds that the record of a claim whose steps stand for several is not read by a version that does not know that.
+func TestRepeatedFrame(t *testing.T) {
+	c := claims.Claim{Topologies: []claims.Topology{{}}}
+	if v := c.FrameVersion(); v != frame.Version {
+		t.Errorf("version %q", v)
+	}
+	next := v1alpha1.NetworkTopology{Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{Name: "rail", ForEach: []string{"0"}}}}}
+	for _, with := range []claims.Topology{{Object: next}, {Next: &next}} {
+		c.Topologies[0] = with
+		if v := c.FrameVersion(); v != frame.Repeated {
+			t.Errorf("version %q", v)
 		}
 	}
 }

@@ -1,0 +1,169 @@
+package topology
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// maxForEach bounds the values of one step, and maxForEachValue the bytes of one, as in the CRD.
+const (
+	maxForEach      = 32
+	maxForEachValue = 32
+)
+
+var (
+	// forEachValue is the form of a value: it is the end of a name, and stands in expressions.
+	forEachValue = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
+	// eachToken is what stands for the value, or its position from 0.
+	eachToken = regexp.MustCompile(`\{\{\s*each\.([A-Za-z0-9_]*)\s*\}\}`)
+	// stepToken is the begin of a reference.
+	stepToken = regexp.MustCompile(`\{\{\s*([-A-Za-z0-9_]+)\.`)
+)
+
+// repeated are the steps of an object that have forEach, with their values.
+type repeated map[string][]string
+
+func repeatedIn(o *v1alpha1.NetworkTopology) repeated {
+	var out repeated
+	for i := range o.Spec.Steps {
+		if s := &o.Spec.Steps[i]; len(s.ForEach) > 0 {
+			if out == nil {
+				out = repeated{}
+			}
+			out[s.Name] = s.ForEach
+		}
+	}
+	return out
+}
+
+// checkForEach checks the values of a step, and reports whether steps can be made of them.
+func checkForEach(s *v1alpha1.Step, wrong func(field, format string, args ...any)) bool {
+	if len(s.ForEach) == 0 {
+		wrong("forEach", "is empty: list the values, or remove it")
+		return false
+	}
+	ok := true
+	bad := func(field, format string, args ...any) { wrong(field, format, args...); ok = false }
+	if n := len(s.ForEach); n > maxForEach {
+		bad("forEach", "has %d values, at most %d are accepted", n, maxForEach)
+		return false
+	}
+	for i, value := range s.ForEach {
+		at := fmt.Sprintf("forEach[%d]", i)
+		switch {
+		case len(value) > maxForEachValue:
+			bad(at, "has %d bytes, at most %d are accepted", len(value), maxForEachValue)
+		case !forEachValue.MatchString(value):
+			bad(at, "%q is not the end of a step's name: lower-case letters, digits and '-', a letter or digit at both ends", value)
+		case slices.Contains(s.ForEach[:i], value):
+			bad(at, "%q is listed twice", value)
+		}
+	}
+	if s.ExtendedResourceName != "" {
+		bad("extendedResourceName", "is of one device, and forEach makes several steps: write a step for each, or remove it")
+	}
+	return ok
+}
+
+// repeat returns the steps that one with forEach stands for: under its name with each value at the end. A step with the same values that it
+// names, in dependOn and in references, is the one of the same value.
+func (all repeated) repeat(s Step, values []string, b *budget, wrong func(field, format string, args ...any)) []Step {
+	if _, has := s.Config["masterNets"]; has {
+		wrong("config.masterNets", "makes several steps, as forEach does: write masterNet, with {{ each.value }} in it, or remove forEach")
+		return []Step{s}
+	}
+	pairs := map[string]bool{} // steps of the same values
+	for name, others := range all {
+		pairs[name] = slices.Equal(others, values)
+	}
+	var out []Step
+	for i, value := range values {
+		e := each{index: i, value: value, pairs: pairs}
+		one := s
+		one.Name = s.Name + value
+		one.DependOn = slices.Clone(s.DependOn)
+		for j, d := range one.DependOn {
+			if pairs[d] {
+				one.DependOn[j] = d + value
+			}
+		}
+		one.Selector = fmt.Sprint(e.text("selector.cel", s.Selector))
+		if config, ok := e.in("config", s.Config).(map[string]any); ok && s.Config != nil {
+			one.Config = config
+		}
+		for _, p := range e.problems {
+			wrong(p.Field, "%s", p.Message)
+		}
+		if len(e.problems) > 0 {
+			return []Step{s}
+		}
+		if _, err := b.plain(one.Config, 0); err != nil {
+			wrong("forEach", "the configs of the steps that it makes are too large: %v", err)
+			return []Step{s}
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// each replaces what stands for one value.
+type each struct {
+	index    int
+	value    string
+	pairs    map[string]bool // steps of the same values
+	problems []Problem
+}
+
+// in returns a copy of a value of a config for this value of forEach.
+func (e *each) in(path string, v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k := range v {
+			out[k] = e.in(join(path, k), v[k])
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = e.in(fmt.Sprintf("%s[%d]", path, i), v[i])
+		}
+		return out
+	case string:
+		return e.text(path, v)
+	}
+	return v
+}
+
+// text returns a text for this value; the index alone is a number.
+func (e *each) text(path, text string) any {
+	if !strings.Contains(text, "{{") {
+		return text
+	}
+	if m := eachToken.FindStringSubmatch(text); m != nil && m[0] == text && m[1] == "index" {
+		return int64(e.index)
+	}
+	text = eachToken.ReplaceAllStringFunc(text, func(token string) string {
+		switch field := eachToken.FindStringSubmatch(token)[1]; field {
+		case "value":
+			return e.value
+		case "index":
+			return strconv.Itoa(e.index)
+		default:
+			e.problems = append(e.problems, Problem{Field: path, Message: fmt.Sprintf("{{ each.%s }}: each has value and index", field)})
+			return token
+		}
+	})
+	return stepToken.ReplaceAllStringFunc(text, func(token string) string {
+		name := stepToken.FindStringSubmatch(token)[1]
+		if !e.pairs[name] {
+			return token
+		}
+		return strings.TrimSuffix(token, ".") + e.value + "."
+	})
+}
