@@ -37,14 +37,15 @@ func PortMappingParams() []contract.Param {
 			port("hostPort", "port of the host"),
 			port("containerPort", "port of the pod"),
 			{Name: "protocol", Type: contract.String, Enum: netstate.PortProtocols, Description: "default: tcp"},
-			{Name: "hostIP", Type: contract.String, Format: contract.IP, Description: "one address of the host; default: all but those of the loopback"},
+			{Name: "hostIP", Type: contract.String, Format: contract.IP, Description: "one address of the host, of IPv4 also one of the loopback; default: all but those of the loopback"},
 		},
 	}}}
 }
 
 // MapPorts wants what portMappings means for the first address of each family that a link will have. A step
-// that connects the sandbox with its host calls it without ports, too.
-func (p *Planner) MapPorts(link string, c PortMappingConfig, addresses AddressConfig) error {
+// that connects the sandbox with its host calls it without ports, too. Via is the link of the host over which that reaches
+// the sandbox.
+func (p *Planner) MapPorts(link, via string, c PortMappingConfig, addresses AddressConfig) error {
 	p.viaHost = true
 	if len(c.PortMappings) == 0 {
 		return nil
@@ -90,7 +91,7 @@ func (p *Planner) MapPorts(link string, c PortMappingConfig, addresses AddressCo
 		return err
 	}
 	for _, m := range ports {
-		if err := p.mapPort(m, pods[m.host.Addr().Is4()]); err != nil {
+		if err := p.mapPort(m, pods[m.host.Addr().Is4()], via); err != nil {
 			return err
 		}
 	}
@@ -157,8 +158,8 @@ func (m PortMapping) addresses(field string, pods map[bool]netip.Prefix) ([]neti
 	switch {
 	case !has:
 		return nil, Invalid(field+".hostIP", "the pod has no address of the family of %q", m.HostIP)
-	case a.IsLoopback():
-		return nil, Invalid(field+".hostIP", "packets from and to %q cannot leave the host: remove hostIP, or name another address of the host", m.HostIP)
+	case a.IsLoopback() && !a.Is4():
+		return nil, Invalid(field+".hostIP", "packets from %q cannot leave the host, since Linux has route_localnet for IPv4 only: name 127.0.0.1 or another address of the host, or remove hostIP", m.HostIP)
 	case a.Zone() != "":
 		return nil, Invalid(field+".hostIP", "%q has a zone: name an address that is the host's alone", m.HostIP)
 	}
@@ -195,10 +196,13 @@ func (p *Planner) refuseOverlap(ports []hostPort, pods map[bool]netip.Prefix) er
 	return nil
 }
 
-func (p *Planner) mapPort(port hostPort, pod netip.Prefix) error {
+func (p *Planner) mapPort(port hostPort, pod netip.Prefix, via string) error {
 	m := netstate.PortMapping{
 		Host: port.host.String(), To: new(netip.AddrPortFrom(pod.Addr(), uint16(port.pod)).String()), //nolint:gosec // as above
 		Network: new(pod.Masked().String()),
+	}
+	if port.host.Addr().IsLoopback() {
+		m.Via = new(netstate.BaseName(via))
 	}
 	have, there, err := Lookup(p, netstate.PortMapping{Host: m.Host})
 	if err != nil {

@@ -201,6 +201,222 @@ func testHostPorts(t *testing.T, step string) {
 	}
 }
 
+// TestLoopbackPorts: a port of the host's loopback leads to a pod, for programs of the host only: what comes to or from
+// the loopback from elsewhere is dropped, also where the kernel would accept it. What is changed by others is repaired,
+// and with the last port that link is as it was.
+func TestLoopbackPorts(t *testing.T) {
+	for _, step := range effort.Sample(t, 2, []string{
+		`{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, dad: "off"}}`,
+		`{name: eth, type: ptp, config: {isDefaultGateway: true, dad: "off"}}`,
+	}) {
+		t.Run(strings.TrimSuffix(strings.Fields(step)[3], ","), func(t *testing.T) { testLoopbackPorts(t, step) })
+	}
+}
+
+func testLoopbackPorts(t *testing.T, step string) {
+	s := &foreignWriter{t: t}
+	n, outside := newPortNode(t, step)
+	home := n.state("")
+	ruleset := s.run("nft list ruleset")
+	defer n.run(n.server(&process{}, nil, ""))()
+	mapped := func(container, path string, ports ...map[string]any) *libcni.RuntimeConf {
+		rt := at(container, path)
+		rt.CapabilityArgs = map[string]any{"portMappings": ports}
+		return rt
+	}
+	port := func(host int, on, protocol string) map[string]any {
+		container := 80
+		if protocol == "udp" {
+			container = 53
+		}
+		return map[string]any{"hostPort": host, "containerPort": container, "protocol": protocol, "hostIP": on}
+	}
+
+	a, b, c := newNetns(t), newNetns(t), newNetns(t)
+	one := mapped("a", a, port(8080, "127.0.0.1", "tcp"), port(8080, "127.0.0.1", "udp"))
+	two := mapped("b", b, port(8080, "203.0.113.1", "tcp"), port(8081, "127.0.0.2", "tcp")) // the same port of another address
+	a4, _ := n.add(one)
+	b4, _ := n.add(two)
+	c4, _ := n.add(at("c", c))
+	for _, path := range []string{a, b} {
+		answer(t, path, 80, 53)
+	}
+	answers := func(what string) {
+		t.Helper()
+		for to, network := range map[string]string{"127.0.0.1:8080": "tcp", "127.0.0.1:8080/": "udp", "127.0.0.2:8081": "tcp", "203.0.113.1:8080": "tcp"} {
+			eventually(t, func() error {
+				if _, err := ask("", network, strings.TrimSuffix(to, "/")); err != nil {
+					return fmt.Errorf("%s: %s %s: %w\n%s", what, network, to, err, s.run("nft list table inet plumbline-ports"))
+				}
+				return nil
+			})
+		}
+	}
+	answers("ports of the loopback")
+	// As curl --interface does.
+	bound, err := (&net.Dialer{Timeout: 3 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP("203.0.113.1")}}).Dial("tcp", "127.0.0.1:8080")
+	if err != nil {
+		t.Errorf("from another address of the host: %v", err)
+	} else if seen, err := exchange(bound); err != nil || seen != "203.0.113.1" {
+		t.Errorf("from another address of the host the pod has seen %s, %v", seen, err)
+	}
+
+	// The host listens on its loopback, as programs without a password do.
+	l, err := net.Listen("tcp", "127.0.0.1:7070")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	reached := make(chan string, 100)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			reached <- c.RemoteAddr().String()
+			c.Close()
+		}
+	}()
+	u, err := net.ListenPacket("udp", ":7071")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	go func() {
+		b := make([]byte, 16)
+		for {
+			_, from, err := u.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			reached <- "udp " + from.String()
+		}
+	}()
+	froms := []struct{ path, via, source, self string }{
+		{outside, "203.0.113.1", "203.0.113.2", "outside"},
+		{c, "10.98.7.1", c4, "another pod"},
+		{a, "10.98.7.1", a4, "its own pod"},
+	}
+	for _, from := range froms {
+		ns := in(from.path)
+		dev := "$(" + ns + "ip -o route get " + from.via + " | sed -E 's/.* dev ([^ ]+).*/\\1/')"
+		s.run(ns + "ip link set lo down && " + ns + "ip address flush dev lo; " + ns + "ip route flush table local 127.0.0.0/8; " +
+			ns + "ip route replace 127.0.0.0/8 via " + from.via + " onlink dev " + dev + " && " + ns + "sysctl -qw net.ipv4.conf.all.route_localnet=1")
+		for _, to := range []string{"127.0.0.1:8080", "127.0.0.2:8081", "127.0.0.1:7070"} {
+			if got, err := dialFrom(from.path, from.source, to); err == nil {
+				got.Close()
+				t.Errorf("%s reaches %s", from.self, to)
+			}
+		}
+		// A source that only the host itself can have.
+		s.run(ns + "ip address add 127.0.0.9/32 dev " + dev)
+		if err := sendFrom(from.path, "127.0.0.9", from.via+":7071"); err != nil {
+			t.Errorf("%s: %v", from.self, err)
+		}
+		s.run(ns + "ip address del 127.0.0.9/32 dev " + dev) // else answers may have it as their source
+	}
+	// What was sent has arrived, or was dropped, once this has arrived, which is sent the same way.
+	for _, from := range froms {
+		eventually(t, func() error {
+			if err := sendFrom(from.path, from.source, from.via+":7071"); err != nil {
+				return err
+			}
+			for {
+				select {
+				case who := <-reached:
+					if strings.Contains(who, "127.0.0.9") || !strings.HasPrefix(who, "udp") {
+						t.Errorf("the loopback was reached from elsewhere, by %s", who)
+					}
+					if strings.Contains(who, from.source+":") {
+						return nil
+					}
+				case <-time.After(time.Second):
+					return fmt.Errorf("the host does not receive what %s sends to it", from.self)
+				}
+			}
+		})
+	}
+	answers("after these")
+
+	// Others change it.
+	check := func() error { return n.cni.CheckNetworkList(ctxFor(t), n.list, one) }
+	localnet := func() string {
+		return strings.TrimSpace(s.run("dev=$(ip -o route get " + a4 + " | sed -E 's/.* dev ([^ ]+).*/\\1/'); cat /proc/sys/net/ipv4/conf/$dev/route_localnet"))
+	}
+	for what, disturb := range map[string]string{
+		"the sysctl":      "echo 0 >/proc/sys/net/ipv4/conf/$(ip -o route get " + a4 + " | sed -E 's/.* dev ([^ ]+).*/\\1/')/route_localnet",
+		"the chain":       "nft flush chain inet plumbline-ports loopback",
+		"the table":       "nft delete table inet plumbline-ports",
+		"a port":          "nft delete element inet plumbline-ports at4 '{ 127.0.0.1 . tcp . 8080 }'",
+		"the set of pods": "nft flush set inet plumbline-ports localnet4",
+	} {
+		s.run(disturb)
+		if err := check(); err == nil || !strings.Contains(err.Error(), "port-mapping") {
+			t.Errorf("CHECK when %s was changed: %v", what, err)
+		}
+		for _, id := range []string{"a", "b"} {
+			if _, err := n.engine(nil).Repair(ctxFor(t), reconcile.IDOfPrimary(id, "eth0", "pods")); err != nil {
+				t.Errorf("repair of %s: %v", what, err)
+			}
+		}
+		if err := check(); err != nil {
+			t.Errorf("CHECK when %s was repaired: %v", what, err)
+		}
+		answers("after the repair of " + what)
+	}
+
+	// The link is open as long as one of its pods has such a port, and no longer.
+	if value := localnet(); value != "1" {
+		t.Errorf("route_localnet is %s with ports of the loopback", value)
+	}
+	del := func(rt *libcni.RuntimeConf) {
+		t.Helper()
+		if err := n.cni.DelNetworkList(ctxFor(t), n.list, rt); err != nil {
+			t.Errorf("DEL %s: %v", rt.ContainerID, err)
+		}
+	}
+	del(one)
+	if seen, err := ask("", "tcp", "127.0.0.1:8080"); err == nil {
+		t.Errorf("the port of a pod that has ended is answered: %s", seen)
+	}
+	if _, err := ask("", "tcp", "127.0.0.2:8081"); err != nil {
+		t.Errorf("the port of the other pod: %v", err)
+	}
+	del(two)
+	for of := range strings.FieldsSeq(s.run("grep -l 1 /proc/sys/net/ipv4/conf/*/route_localnet || true")) {
+		t.Errorf("%s is 1 without a port of the loopback (pods had %s and %s)", of, a4, b4)
+	}
+	del(at("c", c))
+	n.nothingLeft("by pods with ports of the loopback")
+	n.mustEqual(home, "", "without pods")
+	if left := s.run("nft list ruleset"); left != ruleset {
+		t.Errorf("rules are left:\n%s\nbefore:\n%s", left, ruleset)
+	}
+}
+
+// dialFrom connects from an address of a namespace, where 127.0.0.0/8 is no loopback.
+func dialFrom(path, source, to string) (c net.Conn, err error) {
+	err = kernel.Within(path, func() (err error) {
+		c, err = (&net.Dialer{Timeout: 2 * time.Second, LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}).Dial("tcp", to)
+		return err
+	})
+	return c, err
+}
+
+// sendFrom sends one message over UDP from an address of a namespace.
+func sendFrom(path, source, to string) error {
+	return kernel.Within(path, func() error {
+		c, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(source)}}).Dial("udp", to)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = c.Write([]byte("?"))
+		return err
+	})
+}
+
 // newOutside is a host on a network of the node, 203.0.113.0/24 and 2001:db8:9::/64. The node has
 // rules of nftables of another.
 func newOutside(t *testing.T) (path string) {

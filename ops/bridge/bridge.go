@@ -219,7 +219,7 @@ func onHost(p *ops.Planner, c config) error {
 	if err := p.Masquerade(name, c.MasqueradeConfig, c.AddressConfig); err != nil {
 		return err
 	}
-	if err := p.MapPorts(name, c.PortMappingConfig, c.AddressConfig); err != nil {
+	if err := p.MapPorts(name, br, c.PortMappingConfig, c.AddressConfig); err != nil {
 		return err
 	}
 	p.Produce(br)

@@ -18,6 +18,9 @@ type PortMapping struct {
 	// Network is the prefix whose hosts reach the pod without the host: if they send to the
 	// host's port, their packets leave with an address of the host, so that the answers pass it.
 	Network *string `json:"network,omitempty" plan:"live"`
+	// Via is, for a port of the loopback, the link of the host over which packets of the loopback leave to the pod: its
+	// sysctl route_localnet is 1. It is "" while that is not so.
+	Via *string `json:"via,omitempty" plan:"live"`
 }
 
 // HostPort is a port of the host. Its address is the unspecified one of a family for all

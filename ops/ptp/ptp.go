@@ -96,7 +96,7 @@ func plan(p *ops.Planner, c config) error {
 	if err := p.Masquerade(name, c.MasqueradeConfig, c.AddressConfig); err != nil {
 		return err
 	}
-	if err := p.MapPorts(name, c.PortMappingConfig, c.AddressConfig); err != nil {
+	if err := p.MapPorts(name, host, c.PortMappingConfig, c.AddressConfig); err != nil {
 		return err
 	}
 	p.Produce(host)

@@ -177,10 +177,16 @@ func TestMasqueradesBesideOthers(t *testing.T) {
 // nftIn runs nft in a namespace.
 func nftIn(t *testing.T, ns *netns, args ...string) string {
 	t.Helper()
+	return inNetns(t, ns, "nft", args...)
+}
+
+// inNetns runs a program in a namespace.
+func inNetns(t *testing.T, ns *netns, program string, args ...string) string {
+	t.Helper()
 	in := fmt.Sprintf("--net=/proc/%d/fd/%d", os.Getpid(), ns.Fd())
-	out, err := exec.CommandContext(t.Context(), "nsenter", append([]string{in, "nft"}, args...)...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "nsenter", append([]string{in, program}, args...)...).CombinedOutput()
 	if err != nil {
-		t.Fatalf("nft %v: %v\n%s", args, err, out)
+		t.Fatalf("%s %v: %v\n%s", program, args, err, out)
 	}
 	return string(out)
 }

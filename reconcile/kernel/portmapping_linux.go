@@ -6,8 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -22,8 +24,15 @@ import (
 // family a map from ports of any address of the host, one from ports of one address, and a set of
 // pairs of network and pod whose packets are masqueraded. What a packet costs does not grow
 // with the number of pods.
+//
+// A port of the loopback needs the sysctl route_localnet of the link that leads to its pod. One more set has the pairs
+// of such a link and a pod: the sysctl is 0 again with the last one. It is 1 only while the chain "loopback" drops what
+// comes to the loopback from elsewhere, since the kernel no longer does.
 
-const portTable = "plumbline-ports"
+const (
+	portTable   = "plumbline-ports"
+	localnetSet = "localnet4"
+)
 
 // portFamily is what is the same in IPv4 and IPv6 but for its numbers.
 type portFamily struct {
@@ -73,17 +82,59 @@ func (f portFamily) mapping() [][]expr.Any {
 	}
 }
 
+// notFromElsewhere drops packets to or from the loopback that arrive on a link whose address that is not: it is that of
+// lo, or of a VRF (Documentation/networking/vrf.rst). Rules before it and the kernel would send them on to a pod with a
+// port of the loopback, and with route_localnet to programs that listen there only.
+func notFromElsewhere() (rules [][]expr.Any) {
+	for _, source := range []bool{false, true} {
+		at := nat4.daddr
+		if source {
+			at = nat4.saddr
+		}
+		rules = append(rules, ports4.only(
+			nat4.load(at, 1),
+			&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: ports4.loopback, ToData: ports4.lastLoopback},
+			&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagSADDR: source, FlagDADDR: !source, FlagIIF: true},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)},
+			&expr.Verdict{Kind: expr.VerdictDrop},
+		))
+	}
+	return rules
+}
+
+// fromLoopback masquerades what the host sends to a port of the loopback: the pod could not answer that.
+func fromLoopback() []expr.Any {
+	return ports4.only(slices.Concat(dnat(), []expr.Any{
+		nat4.load(nat4.saddr, 1),
+		&expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: ports4.loopback, ToData: ports4.lastLoopback},
+		&expr.Meta{Key: expr.MetaKeyOIFTYPE, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint16(unix.ARPHRD_LOOPBACK)},
+		&expr.Masq{},
+	})...)
+}
+
 // destinationTranslated is IPS_DST_NAT of a connection's status.
 const destinationTranslated = 1 << 5
 
-func (f portFamily) hairpin() []expr.Any {
-	return f.only(
+// dnat selects packets whose destination something has changed.
+func dnat() []expr.Any {
+	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(destinationTranslated), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+	}
+}
+
+func (f portFamily) hairpin() []expr.Any {
+	return f.only(slices.Concat(dnat(), []expr.Any{
 		f.load(f.saddr, 1), f.load(f.daddr, f.second),
 		&expr.Lookup{SourceRegister: 1, SetName: f.hairpins}, &expr.Masq{},
-	)
+	})...)
+}
+
+// localnet is the set of pairs of a link and a pod.
+func localnet(t *nftables.Table) *nftables.Set {
+	return &nftables.Set{Table: t, Name: localnetSet, Concatenation: true, KeyType: nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIPAddr)}
 }
 
 // portTableOf describes the table.
@@ -93,14 +144,17 @@ func portTableOf() ownTable {
 		anyMap, at, hairpins := f.sets(t.Table)
 		t.sets = append(t.sets, anyMap, at, hairpins)
 	}
+	t.sets = append(t.sets, localnet(t.Table))
 	chain := func(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, rules ...[]expr.Any) ownChain {
 		return ownChain{&nftables.Chain{Name: name, Table: t.Table, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: priority}, rules}
 	}
+	loopback := ownChain{&nftables.Chain{Name: "loopback", Table: t.Table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw}, notFromElsewhere()}
 	mappings := slices.Concat(ports4.mapping(), ports6.mapping())
 	t.chains = []ownChain{
+		loopback,
 		chain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, mappings...),
 		chain("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest, mappings...),
-		chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, ports4.hairpin(), ports6.hairpin()),
+		chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, ports4.hairpin(), ports6.hairpin(), fromLoopback()),
 	}
 	return t
 }
@@ -113,10 +167,13 @@ type portState struct {
 	// of counts the ports of a pod, and at lists those of one address of the host, by the port of all addresses.
 	of map[netip.Addr]int
 	at map[netstate.HostPort][]netstate.HostPort
+	// inward counts the ports of a pod that are of the loopback, and via has the link that leads to such a pod.
+	inward map[netip.Addr]int
+	via    map[netip.Addr]string
 }
 
 func newPortState() *portState {
-	return &portState{to: map[netstate.HostPort]netip.AddrPort{}, networks: map[netip.Addr][]string{}, of: map[netip.Addr]int{}, at: map[netstate.HostPort][]netstate.HostPort{}}
+	return &portState{to: map[netstate.HostPort]netip.AddrPort{}, networks: map[netip.Addr][]string{}, of: map[netip.Addr]int{}, at: map[netstate.HostPort][]netstate.HostPort{}, inward: map[netip.Addr]int{}, via: map[netip.Addr]string{}}
 }
 
 // put notes that a port leads to a pod.
@@ -124,6 +181,9 @@ func (s *portState) put(host netstate.HostPort, to netip.AddrPort) {
 	s.drop(host)
 	s.to[host] = to
 	s.of[to.Addr()]++
+	if host.Addr().IsLoopback() {
+		s.inward[to.Addr()]++
+	}
 	if all := host.OfAll(); all != host {
 		s.at[all] = append(s.at[all], host)
 	}
@@ -138,6 +198,11 @@ func (s *portState) drop(host netstate.HostPort) {
 	delete(s.to, host)
 	if s.of[to.Addr()]--; s.of[to.Addr()] == 0 {
 		delete(s.of, to.Addr())
+	}
+	if host.Addr().IsLoopback() {
+		if s.inward[to.Addr()]--; s.inward[to.Addr()] == 0 {
+			delete(s.inward, to.Addr())
+		}
 	}
 	if all := host.OfAll(); all != host {
 		s.at[all] = slices.DeleteFunc(s.at[all], func(h netstate.HostPort) bool { return h == host })
@@ -188,7 +253,11 @@ func readPorts(c *nftables.Conn) (*portState, error) {
 		return out, err
 	}
 	for _, f := range []portFamily{ports4, ports6} {
-		for _, name := range []string{f.any, f.at, f.hairpins} {
+		names := []string{f.any, f.at, f.hairpins}
+		if f.natFamily == nat4 {
+			names = append(names, localnetSet)
+		}
+		for _, name := range names {
 			set := out.sets[name]
 			if set == nil {
 				continue
@@ -212,6 +281,13 @@ func (s *portState) element(f portFamily, name string, e nftables.SetElement) {
 		if len(e.Key) == 2*size && len(e.KeyEnd) == 2*size {
 			pod, _ := netip.AddrFromSlice(e.Key[size:])
 			s.networks[pod] = append(s.networks[pod], rangeText(e.Key[:size], e.KeyEnd[:size]))
+		}
+		return
+	}
+	if name == localnetSet {
+		if len(e.Key) == unix.IFNAMSIZ+size {
+			pod, _ := netip.AddrFromSlice(e.Key[unix.IFNAMSIZ:])
+			s.via[pod] = unix.ByteSliceToString(e.Key[:unix.IFNAMSIZ])
 		}
 		return
 	}
@@ -262,7 +338,7 @@ func (o *observer) queryPortMappings(_ context.Context, queried []netstate.PortM
 		return o.host.withNAT(func(c *nftables.Conn) error {
 			state, _, _, err := o.host.readPorts(c)
 			if err == nil {
-				state.answer(o.snap, queried)
+				state.answer(o.snap, queried, o.host.routesLocalnet)
 			}
 			return err
 		})
@@ -275,14 +351,14 @@ func (o *observer) queryPortMappings(_ context.Context, queried []netstate.PortM
 
 // answer records what was queried. In a table that is not as we write it nothing is sent on for sure, so
 // that no port that is queried counts as there. A query for all is for what is to be deleted, and returns
-// them from such a table, too.
-func (s *portState) answer(snap *netstate.Snapshot, queried []netstate.PortMapping) {
+// them from such a table, too. A link is open if packets of the loopback can leave over it.
+func (s *portState) answer(snap *netstate.Snapshot, queried []netstate.PortMapping, open func(link string) bool) {
 	var hosts []netstate.HostPort
 	for _, m := range queried {
 		if m.Host == "" {
 			snap.PutAbsent(m.Key())
 			for host := range s.to {
-				snap.Put(s.mapping(host))
+				snap.Put(s.mapping(host, open))
 			}
 			continue
 		}
@@ -294,22 +370,30 @@ func (s *portState) answer(snap *netstate.Snapshot, queried []netstate.PortMappi
 			snap.PutAbsent(m.Key())
 			continue
 		}
-		snap.Put(s.mapping(host))
+		snap.Put(s.mapping(host, open))
 	}
 	if s.intact {
 		for _, host := range s.overlapping(hosts...) {
-			snap.Put(s.mapping(host))
+			snap.Put(s.mapping(host, open))
 		}
 	}
 }
 
 // mapping is that of a port which is there.
-func (s *portState) mapping(host netstate.HostPort) netstate.PortMapping {
+func (s *portState) mapping(host netstate.HostPort, open func(link string) bool) netstate.PortMapping {
 	to, network := s.to[host], ""
 	if all := s.networks[to.Addr()]; len(all) > 0 {
 		network = slices.Sorted(slices.Values(all))[0]
 	}
-	return netstate.PortMapping{Host: host.String(), To: new(to.String()), Network: &network}
+	m := netstate.PortMapping{Host: host.String(), To: new(to.String()), Network: &network}
+	if host.Addr().IsLoopback() {
+		link := s.via[to.Addr()]
+		if link != "" && !open(link) {
+			link = ""
+		}
+		m.Via = &link
+	}
+	return m
 }
 
 // portMapping is a netstate.PortMapping that was read.
@@ -317,6 +401,7 @@ type portMapping struct {
 	host    netstate.HostPort
 	to      netip.AddrPort
 	network string
+	via     string // of a port of the loopback
 }
 
 // wanted reads what a change leads to. An update has only the fields that it changes; the
@@ -330,6 +415,9 @@ func (s *portState) wanted(host netstate.HostPort, m netstate.PortMapping, actio
 		if all := s.networks[old.Addr()]; m.Network == nil && len(all) > 0 {
 			m.Network = &all[0]
 		}
+		if via := s.via[old.Addr()]; m.Via == nil && via != "" {
+			m.Via = &via
+		}
 	}
 	if m.To == nil || m.Network == nil {
 		return out, invalid("host port %q leads nowhere", host)
@@ -342,6 +430,12 @@ func (s *portState) wanted(host netstate.HostPort, m netstate.PortMapping, actio
 		return out, invalid("%q is not a prefix of the family of %q", *m.Network, host)
 	}
 	out.network = network.Masked().String()
+	if host.Addr().IsLoopback() {
+		if m.Via == nil || *m.Via == "" || len(*m.Via) >= unix.IFNAMSIZ || !host.Addr().Is4() {
+			return out, invalid("host port %q of the loopback needs IPv4, and the link that leads to the pod", host)
+		}
+		out.via = *m.Via
+	}
 	return out, nil
 }
 
@@ -387,7 +481,7 @@ func (s *Sandbox) applyPortMappings(ctx context.Context, changes []netstate.Chan
 			if err != nil {
 				return err
 			}
-			done = &portChanges{portState: have, was: map[netstate.HostPort]netip.AddrPort{}, networked: map[netip.Addr][]string{}}
+			done = &portChanges{portState: have, was: map[netstate.HostPort]netip.AddrPort{}, networked: map[netip.Addr][]string{}, led: map[netip.Addr]string{}}
 			// From here on the state differs from the table until that was written.
 			s.host.ports = portCache{}
 			for _, c := range changes {
@@ -399,7 +493,14 @@ func (s *Sandbox) applyPortMappings(ctx context.Context, changes []netstate.Chan
 					return err
 				}
 			}
+			open, shut := done.links()
+			if err := s.host.mayRouteLocalnet(open, shut); err != nil {
+				return err
+			}
 			wrote, err := done.write(conn)
+			if err == nil {
+				err = s.host.routeLocalnet(open, true)
+			}
 			switch {
 			case err != nil || !known:
 			case wrote:
@@ -438,6 +539,7 @@ type portChanges struct {
 	*portState
 	was       map[netstate.HostPort]netip.AddrPort // ports that have changed, and where they led; zero for nowhere
 	networked map[netip.Addr][]string              // pods whose networks have changed, and what these were
+	led       map[netip.Addr]string                // the same of links to pods with ports of the loopback
 	creates   bool
 	deleted   bool // a port that was there
 }
@@ -472,6 +574,9 @@ func (p *portChanges) add(c netstate.Change) error {
 	p.creates = true
 	p.put(host, want.to)
 	p.network(want.to.Addr(), []string{want.network})
+	if want.via != "" {
+		p.lead(want.to.Addr(), want.via)
+	}
 	return nil
 }
 
@@ -484,6 +589,9 @@ func (p *portChanges) revert() {
 	}
 	for pod, was := range p.networked {
 		p.network(pod, was)
+	}
+	for pod, was := range p.led {
+		p.lead(pod, was)
 	}
 }
 
@@ -502,6 +610,41 @@ func (p *portChanges) network(pod netip.Addr, to []string) {
 	if p.networks[pod] = to; to == nil {
 		delete(p.networks, pod)
 	}
+}
+
+// lead sets the link that leads to a pod with ports of the loopback.
+func (p *portChanges) lead(pod netip.Addr, link string) {
+	if _, noted := p.led[pod]; !noted {
+		p.led[pod] = p.via[pod]
+	}
+	if p.via[pod] = link; link == "" {
+		delete(p.via, pod)
+	}
+}
+
+// links returns the links over which packets of the loopback are to leave after the changes, those of pods that have
+// changed, and those over which they are to leave no more.
+func (p *portChanges) links() (open, shut []string) {
+	for pod := range p.via {
+		if p.inward[pod] == 0 {
+			p.lead(pod, "")
+		}
+	}
+	used := map[string]bool{}
+	for _, link := range p.via {
+		used[link] = true
+	}
+	for pod, was := range p.led {
+		if link := p.via[pod]; link != "" {
+			open = append(open, link)
+		}
+		if was != "" && !used[was] {
+			shut = append(shut, was)
+		}
+	}
+	slices.Sort(open)
+	slices.Sort(shut)
+	return slices.Compact(open), slices.Compact(shut)
 }
 
 // write writes the changes. Wrote is false if the table is that already.
@@ -533,23 +676,29 @@ func (p *portChanges) write(c *nftables.Conn) (wrote bool, err error) {
 			goneNetworks[pod], newNetworks[pod] = was, is
 		}
 	}
+	goneLinks, newLinks := map[netip.Addr]string{}, map[netip.Addr]string{}
+	for pod, was := range p.led {
+		if is := p.via[pod]; was != is {
+			goneLinks[pod], newLinks[pod] = was, is
+		}
+	}
 	t := portTableOf()
 	change := tableChange{
 		deleting: !p.creates, there: p.deleted, empty: len(p.to) == 0,
-		all:   func() []setElements { return portElements(t.Table, p.to, p.networks) },
-		gone:  portElements(t.Table, gonePorts, goneNetworks),
-		added: portElements(t.Table, newPorts, newNetworks),
+		all:   func() []setElements { return portElements(t.Table, p.to, p.networks, p.via) },
+		gone:  portElements(t.Table, gonePorts, goneNetworks, goneLinks),
+		added: portElements(t.Table, newPorts, newNetworks, newLinks),
 	}
 	have := p.tableState
-	if have.intact && len(gonePorts)+len(newPorts)+len(goneNetworks) == 0 || change.none(have) {
+	if have.intact && len(gonePorts)+len(newPorts)+len(goneNetworks)+len(goneLinks) == 0 || change.none(have) {
 		return false, nil
 	}
 	p.tableState = tableState{there: len(p.to) > 0, intact: len(p.to) > 0, foreign: have.foreign}
 	return true, t.write(c, have, change)
 }
 
-// portElements are the elements that mappings and networks of pods have in each map and set.
-func portElements(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, networks map[netip.Addr][]string) []setElements {
+// portElements are the elements that mappings, networks of pods and links to pods have in each map and set.
+func portElements(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, networks map[netip.Addr][]string, via map[netip.Addr]string) []setElements {
 	var out []setElements
 	for _, family := range []portFamily{ports4, ports6} {
 		var all, at, hairpins []nftables.SetElement
@@ -575,7 +724,13 @@ func portElements(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, ne
 		anySet, atSet, hairpinSet := family.sets(t)
 		out = append(out, setElements{anySet, all}, setElements{atSet, at}, setElements{hairpinSet, hairpins})
 	}
-	return out
+	var links []nftables.SetElement
+	for pod, link := range via {
+		if link != "" {
+			links = append(links, nftables.SetElement{Key: append(append([]byte(link), make([]byte, unix.IFNAMSIZ-len(link))...), pod.AsSlice()...)})
+		}
+	}
+	return append(out, setElements{localnet(t), links})
 }
 
 // paddedPort is a port as a part of a key: in network order, and of four bytes.
@@ -587,4 +742,59 @@ func explainPorts(err error) error {
 		return because(fault.Unsupported, err, "the kernel cannot map ports by nftables: it needs the modules nf_tables, nft_chain_nat, nft_nat, nft_masq, nft_fib_inet and nft_ct")
 	}
 	return explainNAT(err)
+}
+
+func localnetPath(link string) string { return "net/ipv4/conf/" + link + "/route_localnet" }
+
+// routesLocalnet reports whether packets of the loopback can leave over a link.
+func (h *Host) routesLocalnet(link string) bool {
+	file, err := h.sysctlFile(localnetPath(link))
+	if err != nil {
+		return false
+	}
+	var value []byte
+	err = h.socket.enter(func() (err error) { value, err = readFile(file); return err })
+	return err == nil && strings.TrimSpace(string(value)) == "1"
+}
+
+// mayRouteLocalnet prepares a change of the table: packets of the loopback no longer leave over the links that are shut,
+// and a sysctl that cannot be written fails before the table has changed.
+func (h *Host) mayRouteLocalnet(open, shut []string) error {
+	for _, link := range open {
+		if h.routesLocalnet(link) {
+			continue
+		}
+		if err := h.routeLocalnet([]string{link}, false); err != nil {
+			return err
+		}
+	}
+	for _, link := range shut {
+		if err := h.routeLocalnet([]string{link}, false); err != nil && !errors.Is(err, fs.ErrNotExist) { // it goes with its link
+			return err
+		}
+	}
+	return nil
+}
+
+// routeLocalnet sets whether packets of the loopback leave over links (Documentation/networking/ip-sysctl.rst,
+// route_localnet).
+func (h *Host) routeLocalnet(links []string, on bool) error {
+	value := "0"
+	if on {
+		value = "1"
+	}
+	for _, link := range links {
+		o := netstate.Sysctl{Path: netstate.HostName(localnetPath(link)), Value: &value}
+		file, err := h.sysctlFile(localnetPath(link))
+		if err == nil {
+			err = h.socket.enter(func() error { return writeFile(file, value) })
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return because(fault.NotReady, err, "%s, for ports of the loopback: the host has no link %q", o.Key(), link)
+		case err != nil:
+			return fmt.Errorf("%s, for ports of the loopback: %w", o.Key(), explainSysctl(o, err))
+		}
+	}
+	return nil
 }

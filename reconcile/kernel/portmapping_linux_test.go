@@ -147,6 +147,64 @@ func TestPortsOverlap(t *testing.T) {
 	}
 }
 
+// TestPortsOfLoopback: packets of the loopback leave over the link of a pod as long as that has a port of the loopback,
+// and while the table has the rules for it; what others do to that is seen; a link that is missing fails before the table has changed.
+func TestPortsOfLoopback(t *testing.T) {
+	b := newBench(t)
+	ip := func(args ...string) { inNetns(t, b.hostNS, "ip", args...) }
+	localnet := func(want string) {
+		t.Helper()
+		if have := strings.TrimSpace(inNetns(t, b.hostNS, "cat", "/proc/sys/net/ipv4/conf/pods0/route_localnet")); have != want {
+			t.Errorf("route_localnet is %s, want %s", have, want)
+		}
+	}
+	mapping := func(host, to, via string) netstate.PortMapping {
+		return netstate.PortMapping{Host: host, To: &to, Network: new("192.0.2.0/24"), Via: &via}
+	}
+	one, two, other := mapping("127.0.0.1:8080/tcp", "192.0.2.5:80", "pods0"), mapping("127.0.0.1:8080/udp", "192.0.2.5:80", "pods0"), mapping("127.0.0.2:8080/tcp", "192.0.2.6:80", "pods0")
+	b.refused(fault.NotReady, netstate.Change{After: one}, `the host has no link "pods0"`)
+	b.absent(one)
+	b.refused(fault.Invalid, netstate.Change{After: netstate.PortMapping{Host: one.Host, To: one.To, Network: one.Network}}, "needs IPv4, and the link that leads to the pod")
+
+	ip("link", "add", "pods0", "type", "dummy")
+	for _, m := range []netstate.PortMapping{one, two, other} {
+		b.create(m)
+		b.holds(m)
+		b.create(m)
+		localnet("1")
+	}
+	inNetns(t, b.hostNS, "sh", "-c", "echo 0 >/proc/sys/net/ipv4/conf/pods0/route_localnet")
+	shut := one
+	shut.Via = new("")
+	b.holds(shut)
+	b.update(netstate.PortMapping{Host: one.Host, Via: one.Via})
+	b.holds(one)
+	localnet("1")
+	nftIn(t, b.hostNS, "flush", "set", "inet", "plumbline-ports", "localnet4")
+	b.holds(shut)
+	b.update(netstate.PortMapping{Host: one.Host, Via: one.Via})
+	b.update(netstate.PortMapping{Host: other.Host, Via: other.Via})
+	b.holds(one)
+	b.holds(other)
+	nftIn(t, b.hostNS, "flush", "chain", "inet", "plumbline-ports", "loopback")
+	b.absent(one)
+	b.create(one)
+	b.holds(other)
+
+	b.remove(one)
+	localnet("1")
+	b.remove(two)
+	localnet("1") // the other pod has one
+	b.remove(other)
+	localnet("0")
+	b.create(one)
+	ip("link", "delete", "pods0")
+	b.remove(one)
+	if out := nftIn(t, b.hostNS, "list", "ruleset"); out != "" {
+		t.Errorf("left behind:\n%s", out)
+	}
+}
+
 // TestPortsTogether: many ports are changed at once, all of them or none. All pods of a node have a bounded number.
 func TestPortsTogether(t *testing.T) {
 	b := newBench(t)
