@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) maintain() *cobra.Command {
-	var kubeconfig string
+	var of kubeFlags
 	var evict, done bool
 	cmd := &cobra.Command{
 		Use:   "maintain NODE/DEVICE [--evict | --done]",
@@ -41,7 +41,7 @@ DeviceTaintRules.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			config, err := clusterConfig(kubeconfig, "")
+			config, _, err := of.config()
 			if err != nil {
 				return err
 			}
@@ -55,7 +55,7 @@ DeviceTaintRules.`,
 			return a.beginMaintenance(cmd.Context(), kube, args[0], evict)
 		},
 	}
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: as kubectl")
+	of.flags(cmd, cmd.Flags())
 	cmd.Flags().BoolVar(&evict, "evict", false, "evict the pods that use the device")
 	cmd.Flags().BoolVar(&done, "done", false, "put the device into service again")
 	return cmd

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
@@ -55,11 +53,9 @@ func newPlugin(std stdio) *cobra.Command {
 
 // podCommand is what the commands about a pod have in common.
 type podCommand struct {
-	app        *app
-	kubeconfig string
-	overrides  clientcmd.ConfigOverrides
-	as         string
-	format     string
+	app    *app
+	of     kubeFlags
+	format string
 	// clients makes the clients; tests replace it.
 	clients func(*rest.Config) (kubernetes.Interface, dynamic.Interface, error)
 }
@@ -85,20 +81,11 @@ what follows that.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	f := cmd.PersistentFlags()
-	f.StringVar(&p.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: as kubectl")
-	f.StringVar(&p.overrides.CurrentContext, "context", "", "`name` of the context of the kubeconfig; default: the current one")
-	f.StringVarP(&p.overrides.Context.Namespace, "namespace", "n", "", "`namespace` of the pod; default: that of the context")
-	f.StringVar(&p.as, "as", "", "`user` to impersonate")
+	p.of.flags(cmd, f)
+	f.StringVarP(&p.of.namespace, "namespace", "n", "", "`namespace` of the pod; default: that of the context")
+	f.StringVar(&p.of.as, "as", "", "`user` to impersonate")
 	_ = cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("as", cobra.NoFileCompletions)
-	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		raw, _ := p.config().RawConfig()
-		var out []string
-		for name := range raw.Contexts {
-			out = append(out, name)
-		}
-		return out, cobra.ShellCompDirectiveNoFileComp
-	})
 	cmd.AddCommand(
 		p.command("status", "Show a pod's claims, interfaces and Events", `Shows where the pod is, each claim with its topology and generation, each device with its
 interface, addresses and conditions, the interfaces that are built on them, and the
@@ -166,26 +153,11 @@ func (p *podCommand) command(name, short, long string, show func(context.Context
 	return cmd
 }
 
-func (p *podCommand) config() clientcmd.ClientConfig {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = p.kubeconfig
-	overrides := p.overrides
-	overrides.AuthInfo.Impersonate = p.as
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &overrides)
-}
-
 // reader returns what reads as the user of the kubeconfig, and the namespace.
 func (p *podCommand) reader() (*podstatus.Reader, string, error) {
-	config, err := p.config().ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		return nil, "", errors.New("--kubeconfig: names no cluster: name a kubeconfig file, or set the variable KUBECONFIG")
-	}
+	config, namespace, err := p.of.config()
 	if err != nil {
-		return nil, "", fmt.Errorf("--kubeconfig: %w", err)
-	}
-	namespace, _, err := p.config().Namespace()
-	if err != nil {
-		return nil, "", fmt.Errorf("--kubeconfig: %w", err)
+		return nil, "", err
 	}
 	kube, custom, err := p.clients(config)
 	if err != nil {

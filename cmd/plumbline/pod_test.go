@@ -17,6 +17,8 @@ func podServer(t *testing.T) (kubeconfig string) {
 	t.Helper()
 	const classConfig = `{"source":"FromClass","requests":["vf0"],"opaque":{"driver":"dra.networking","parameters":{"networkTopologyRef":{"name":"ai","generation":1},"step":"vf0"}}}`
 	answers := map[string]string{
+		"/version":                          `{"major":"1","minor":"36","gitVersion":"v1.36.3"}`,
+		"/apis/resource.k8s.io/v1":          `{"kind":"APIResourceList","groupVersion":"resource.k8s.io/v1","resources":[{"name":"resourceclaims","kind":"ResourceClaim"}]}`,
 		"/api/v1/namespaces/shop/pods":      `{"kind":"PodList","apiVersion":"v1","items":[{"metadata":{"name":"web"}},{"metadata":{"name":"bare"}}]}`,
 		"/api/v1/namespaces/shop/pods/web":  `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web","namespace":"shop","uid":"1"},"spec":{"nodeName":"n1","resourceClaims":[{"name":"net","resourceClaimName":"net"}]},"status":{"phase":"Running"}}`,
 		"/api/v1/namespaces/shop/pods/bare": `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"bare","namespace":"shop","uid":"2"},"spec":{"nodeName":"n1"},"status":{"phase":"Running"}}`,
@@ -123,5 +125,27 @@ topology ai, generation 2: the pod has generation 1, see explain
 	}
 	if err := json.Unmarshal(out.Bytes(), &s); err != nil || s.Node != "n1" || len(s.Claims) != 1 || len(s.Claims[0].Uses) != 1 || s.Claims[0].Uses[0].Topology != "ai" {
 		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// TestVersionOfCluster: what the server lacks is named with what that means, and that its gates could not be read.
+func TestVersionOfCluster(t *testing.T) {
+	t.Setenv("KUBECONFIG", podServer(t))
+	for _, c := range []struct {
+		args     string
+		code     int
+		out, err string
+	}{
+		{"version --cluster", 0, "\nKubernetes v1.36.3\n\nFEATURE                       STATE          USED FOR\nresourceclaims                on             claims, classes and devices\n", "note: the feature gates of the API server cannot be read, which needs get on the URL /metrics"},
+		{"version --cluster", 0, "\nDRADeviceTaintRules is off: the server does not serve devicetaintrules of resource.k8s.io/v1, which Kubernetes 1.37 does by default; plumbline maintain fails, with the reason.\n", ""},
+		{"version --cluster -o json", 0, `"cluster": "v1.36.3"`, ""},
+		{"version --context shop", 1, "", "--kubeconfig and --context: are of use with --cluster only"},
+		{"version --cluster --context none", 1, "", `context "none" does not exist`},
+	} {
+		var out, errs bytes.Buffer
+		code := run(t.Context(), strings.Fields(c.args), stdio{strings.NewReader(""), &out, &errs})
+		if code != c.code || !strings.Contains(out.String(), c.out) || !strings.Contains(errs.String(), c.err) {
+			t.Errorf("%s: %d, printed\n%s%s\nwant %d\n%s%s", c.args, code, out.String(), errs.String(), c.code, c.out, c.err)
+		}
 	}
 }

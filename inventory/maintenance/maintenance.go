@@ -153,6 +153,9 @@ func tolerated(all []resourceapi.DeviceToleration) string {
 	return why
 }
 
+// errUnserved is that of a server without the API.
+var errUnserved = errors.New("the API server does not serve DeviceTaintRules of resource.k8s.io/v1, which Kubernetes 1.37 does by default: drain the node instead, or take the device from its DeviceExposurePolicy (plumbline version --cluster lists what a server lacks)")
+
 // Begin makes or changes the rule of each device. Without evict they have no effect: the
 // condition EvictionInProgress of each says how many pods would be evicted.
 func Begin(ctx context.Context, kube kubernetes.Interface, word string, devices []Device, evict bool) error {
@@ -174,6 +177,9 @@ func Begin(ctx context.Context, kube kubernetes.Interface, word string, devices 
 		_, err := api.Create(ctx, rule, metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
 			err = change(ctx, kube, rule)
+		}
+		if apierrors.IsNotFound(err) {
+			return errUnserved
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("DeviceTaintRule %q: %w", rule.Name, err))
@@ -203,6 +209,9 @@ func change(ctx context.Context, kube kubernetes.Interface, want *resourceapi.De
 func End(ctx context.Context, kube kubernetes.Interface, word string) (removed []Device, err error) {
 	api := kube.ResourceV1().DeviceTaintRules()
 	rules, err := api.List(ctx, metav1.ListOptions{LabelSelector: managedBy + "=" + manager})
+	if apierrors.IsNotFound(err) {
+		return nil, errUnserved
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list DeviceTaintRules: %w", err)
 	}
