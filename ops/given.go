@@ -150,17 +150,6 @@ func (g Givens) Networks() Givens {
 	return out
 }
 
-// Routed reports whether gateways or routes are given to a step. An agent that does not
-// know these would remove the routes.
-func (g Givens) Routed() bool {
-	for _, given := range g {
-		if len(given.Gateways) > 0 || len(given.Routes) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // Plugged reports whether a port is given to a step. An agent that does not know that would
 // make a port of its own.
 func (g Givens) Plugged() bool {

@@ -65,9 +65,6 @@ func (r *Record) FailureError() error {
 	if r.Failure == "" {
 		return nil
 	}
-	if len(r.Failures) == 0 { // of an earlier version
-		return errors.New(r.Failure)
-	}
 	var all []error
 	for _, f := range r.Failures {
 		err := fault.New(f.Kind, errors.New(f.Message))

@@ -141,7 +141,8 @@ func (p *pass) recordWithheld(err error) {
 	if p.record.Failure == err.Error() && len(left) == len(p.record.History) { // as text: so a record keeps it
 		return
 	}
-	p.record.Failure, p.record.History = err.Error(), left
+	p.record.fail(err)
+	p.record.History = left
 	p.keepJournalErr(p.r.opts.Store.Put(p.record))
 }
 

@@ -166,7 +166,7 @@ func stepsOf(v verdict) (*topology.Topology, map[string]graph.Status) {
 			note(f.Step, wordFailed, line)
 		}
 	}
-	if len(v.Failures) == 0 && v.Failure != "" { // of an earlier version
+	if len(v.Failures) == 0 && v.Failure != "" { // the sandbox could not be looked at
 		note("", wordFailed, v.Failure)
 	}
 	for _, f := range v.Fighting {

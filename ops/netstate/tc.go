@@ -92,9 +92,6 @@ func (f Filter) Key() Key {
 	return Key{KindFilter, f.Link + " egress" + chain + " pref " + strconv.Itoa(int(f.Pref)) + " handle " + strconv.Itoa(int(f.Handle))}
 }
 
-// Chained reports whether the filter is in a chain of its own, or leads to one.
-func (f Filter) Chained() bool { return f.Chain != 0 || f.Goto != nil && *f.Goto != 0 }
-
 // LivesOn is the clsact of the link.
 func (f Filter) LivesOn() Key { return ClsactKey(f.Link) }
 

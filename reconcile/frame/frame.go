@@ -3,7 +3,7 @@
 //
 // A frame is one line:
 //
-//	1 8c3e1f06 {"record":{...}}
+//	10 8c3e1f06 {"record":{...}}
 //
 // version, CRC-32C of the payload in eight hexadecimal digits, payload (JSON).
 // Every version of plumbline writes this form. So a line whose checksum fits was
@@ -23,41 +23,14 @@ import (
 	"fmt"
 	"hash/crc32"
 	"regexp"
-	"slices"
 	"strconv"
 
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// The versions that Decode reads. Encode writes the lowest that a payload can be read
-// with (Versioned): docs/adr/0016.
-const (
-	Version = "1"
-	// Addressed is the version of a record in which steps are given addresses or a VLAN.
-	// A reader of version 1 would take them for drift and remove them.
-	Addressed = "2"
-	// Routed is the version of a record in which steps are given gateways or routes. A
-	// reader of version 2 would remove these routes.
-	Routed = "3"
-	// Filtered is the version of a record with filters for what a pod sends. A reader of
-	// version 3 would remove them.
-	Filtered = "4"
-	// Plugged is the version of a record in which a step is given a port of ovn-kubernetes. A
-	// reader of version 4 would make a port of its own, and bind the interface to that.
-	Plugged = "5"
-	// Chained is the version of a record with filters in a chain of their own. A reader of version 5 would take them for
-	// filters of the first chain.
-	Chained = "6"
-	// Parameterized is the version of a record in which a claim sets keys of steps' configs. A reader of version 6 would
-	// plan without them, and remove the address that the pod has.
-	Parameterized = "7"
-	// Repeated is the version of the record of a claim with a topology whose steps stand for several. A reader of version 7
-	// would take the step as it is written for the only one, and release the devices of the others.
-	Repeated = "8"
-)
-
-// Versioned is a payload that not every version can be given.
-type Versioned interface{ FrameVersion() string }
+// Version is the version that this plumbline reads and writes: docs/adr/0016. Those below are of commits before the first
+// release.
+const Version = "10"
 
 // versionForm matches the version of a later plumbline. Anything
 // else at the start of a line is no frame.
@@ -114,11 +87,7 @@ func Encode(v any) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
 	}
-	version := Version
-	if v, ok := v.(Versioned); ok {
-		version = v.FrameVersion()
-	}
-	return fmt.Appendf(nil, "%s %08x %s\n", version, checksum(payload), payload), nil
+	return fmt.Appendf(nil, "%s %08x %s\n", Version, checksum(payload), payload), nil
 }
 
 // Decode returns the payload of a line without its end. It fails with Damage, or
@@ -139,7 +108,7 @@ func Decode(line []byte) ([]byte, error) {
 	if got := checksum(payload); got != uint32(want) {
 		return nil, &Damage{fmt.Errorf("checksum is %08x, content has %08x", want, got)}
 	}
-	if !slices.Contains([]string{Version, Addressed, Routed, Filtered, Plugged, Chained, Parameterized, Repeated}, string(v)) {
+	if string(v) != Version {
 		return payload, unknown(fmt.Errorf("version %q is unknown", v), payload)
 	}
 	return payload, nil

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
@@ -20,65 +19,8 @@ import (
 
 // entry is the content of a line; one of its fields is set.
 type entry struct {
-	Record *reconcile.Record
-	Intend []netstate.Change
-}
-
-// written is an entry as encoded.
-type written struct {
-	Record *writtenRecord    `json:"record,omitempty"`
+	Record *reconcile.Record `json:"record,omitempty"`
 	Intend []netstate.Change `json:"intend,omitempty"`
-}
-
-// writtenRecord is a reconcile.Record with the devices as earlier versions read them, apart
-// from what else is given to steps.
-type writtenRecord struct {
-	Sandbox writtenSandbox `json:"sandbox"`
-	reconcile.Record
-}
-
-type writtenSandbox struct {
-	reconcile.Sandbox
-	Devices map[string]string `json:"devices,omitempty"`
-	Given   ops.Givens        `json:"given,omitempty"`
-}
-
-// MarshalJSON implements json.Marshaler.
-func (e entry) MarshalJSON() ([]byte, error) {
-	p := written{Intend: e.Intend}
-	if e.Record != nil {
-		sb := e.Record.Sandbox
-		p.Record = &writtenRecord{writtenSandbox{sb, sb.Given.Devices(), sb.Given.WithoutDevices()}, *e.Record}
-	}
-	return json.Marshal(p)
-}
-
-// FrameVersion implements frame.Versioned.
-func (e entry) FrameVersion() string {
-	if e.Record == nil {
-		return frame.Version
-	}
-	filters := e.Record.Sandbox.Filters
-	if len(e.Record.Sandbox.StepRules) > 0 {
-		filters, _ = e.Record.Sandbox.Rules().All()
-	}
-	switch {
-	case slices.ContainsFunc(filters, netstate.Filter.Chained) || slices.ContainsFunc(e.Record.History, func(c netstate.Change) bool {
-		f, ok := c.Object().(netstate.Filter)
-		return ok && f.Chained()
-	}):
-		return frame.Chained
-	case e.Record.Sandbox.Given.Plugged():
-		return frame.Plugged
-	case len(filters) > 0:
-		return frame.Filtered
-	case e.Record.Sandbox.Given.Routed():
-		return frame.Routed
-	case e.Record.Sandbox.Given.Addressed():
-		return frame.Addressed
-	default:
-		return frame.Version
-	}
 }
 
 // state is what a log amounts to.
@@ -129,15 +71,8 @@ func (e *entry) check() error {
 func unmarshal(data []byte, e *entry) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
-	var p written
-	if err := dec.Decode(&p); err != nil {
+	if err := dec.Decode(e); err != nil {
 		return err
-	}
-	e.Intend = p.Intend
-	if p.Record != nil {
-		e.Record = &p.Record.Record
-		e.Record.Sandbox = p.Record.Sandbox.Sandbox
-		e.Record.Sandbox.Given = p.Record.Sandbox.Given.WithDevices(p.Record.Sandbox.Devices)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("more than one value")

@@ -49,7 +49,7 @@ func leftAlone(t *testing.T, j *Journal, path string, want []byte) {
 func TestOtherVersion(t *testing.T) {
 	log, _ := history(t)
 	lines := bytes.SplitAfter(log, []byte("\n"))
-	later := func(version string, line []byte) []byte { return append([]byte(version), line[1:]...) }
+	later := func(version string, line []byte) []byte { return append([]byte(version), line[len(frame.Version):]...) }
 	for _, tt := range []struct {
 		name, err string
 		log       [][]byte
@@ -57,7 +57,7 @@ func TestOtherVersion(t *testing.T) {
 		{"later version", `line 1: `, [][]byte{later("9", lines[0])}},
 		{"minor version", `version "1.1" is unknown`, [][]byte{later("1.1", lines[0])}},
 		{"later version behind lines of this one", `line 3: `, [][]byte{lines[0], lines[1], later("9", lines[2])}},
-		{"later version behind damage", `line 2: `, [][]byte{later("1", flip(lines[0])), later("9", lines[2])}},
+		{"later version behind damage", `line 2: `, [][]byte{later(frame.Version, flip(lines[0])), later("9", lines[2])}},
 		{"later version before lines of this one", `line 1: `, [][]byte{later("9", lines[0]), lines[1]}},
 		{"later version with a torn end", `line 1: `, [][]byte{later("9", lines[0]), lines[1][:9]}},
 		{"object type", `unknown object type "qdisc"`, [][]byte{lines[0], framed(`{"intend":[{"type":"qdisc","after":{"handle":"1:"}}]}`)}},

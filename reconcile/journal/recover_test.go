@@ -349,7 +349,7 @@ func FuzzLog(f *testing.F) {
 	f.Add([]byte("9" + string(log[1:])))
 	f.Add(append(bytes.Clone(log), log...))
 	f.Add(append(bytes.Clone(log), framed(`{"intend":[{"type":"qdisc","after":{"handle":"1:"}}]}`)...))
-	f.Add(append(bytes.Clone(log), bytes.Replace(framed(`{"record":{"sandbox":{"id":"blue/ai"}}}`), []byte("1 "), []byte("1.1 "), 1)...))
+	f.Add(append(bytes.Clone(log), bytes.Replace(framed(`{"record":{"sandbox":{"id":"blue/ai"}}}`), []byte(frame.Version+" "), []byte("10.1 "), 1)...))
 	for _, payload := range []string{`{"record":{"phase":"Paused","sandbox":{"id":"blue/ai"}}}`, `{"record":null}`, `{"intend":[null]}`, `{"record":{"history":[{}]}}`, `{"record":{"sandbox":{"id":"blue/ai"}}}`} {
 		f.Add(framed(payload))
 	}

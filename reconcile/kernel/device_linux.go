@@ -747,8 +747,8 @@ func (t *deviceMove) send(ctx context.Context) error {
 	if differs(t.want.MTU, have.MTU) {
 		parts = append(parts, attr(unix.IFLA_MTU, nl.Uint32Attr(*t.want.MTU)))
 	}
-	if alias := t.alias(); differs(alias, have.Alias) {
-		parts = append(parts, attr(unix.IFLA_IFALIAS, []byte(*alias)))
+	if differs(t.want.Alias, have.Alias) {
+		parts = append(parts, attr(unix.IFLA_IFALIAS, []byte(*t.want.Alias)))
 	}
 	// It arrives down, so only bringing it up needs a flag.
 	var flags, change uint32
@@ -777,24 +777,6 @@ func (t *deviceMove) renameDown(ctx context.Context) error {
 	}
 	return t.send(ctx)
 }
-
-// alias is the alias the device is to have. An earlier version marked devices in it;
-// the mark is deleted at the next move.
-func (t *deviceMove) alias() *string {
-	if t.want.Alias != nil {
-		return t.want.Alias
-	}
-	rest, marked := strings.CutPrefix(*t.from.w.link.Alias, markerPrefix)
-	if !marked {
-		return nil
-	}
-	_, own, _ := strings.Cut(rest, " ")
-	return &own
-}
-
-// markerPrefix began the alias of a device in a sandbox in earlier versions; its
-// identity and its earlier alias followed.
-const markerPrefix = "plumbline:"
 
 func differs[T comparable](want, have *T) bool {
 	return want != nil && (have == nil || *want != *have)

@@ -27,7 +27,7 @@ func (n *node) later(name string) (path string, log []byte) {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	log = append(own, append([]byte("9"), line[1:]...)...)
+	log = append(own, append([]byte("9"), line[len(frame.Version):]...)...)
 	if err := os.WriteFile(path, log, 0o600); err != nil {
 		n.t.Fatal(err)
 	}

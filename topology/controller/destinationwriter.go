@@ -31,8 +31,7 @@ import (
 )
 
 const (
-	// destinationsManager is the field manager of NetworkQoSDestinations, and was that of the addresses that
-	// earlier versions wrote into the status of the object.
+	// destinationsManager is the field manager of NetworkQoSDestinations.
 	destinationsManager = "plumbline-destinations"
 	// destinationsPause is the least time between two writes of one object, and as much again for each
 	// destinationsEach addresses that it has: pods may come and go at any rate, and each write is sent
@@ -199,23 +198,6 @@ func (w *destinationWriter) read(ctx context.Context, key types.NamespacedName) 
 	}
 	policy, _ := qos.Read(&list.Items[0])
 	w.SetPolicy(policy)
-	return w.erase(ctx, &list.Items[0])
-}
-
-// erase removes the addresses that earlier versions have written into the status of an object, where whoever reads
-// the object reads them. A CRD without that field has done so already.
-func (w *destinationWriter) erase(ctx context.Context, o *unstructured.Unstructured) error {
-	if _, has, _ := unstructured.NestedFieldNoCopy(o.Object, "status", "destinations"); !has {
-		return nil
-	}
-	key := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
-	_, err := w.objects.Resource(qosv1alpha1.Resource()).Namespace(key.Namespace).ApplyStatus(ctx, key.Name, &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": qosv1alpha1.GroupVersion.String(), "kind": qosv1alpha1.Kind,
-		"metadata": map[string]any{"name": key.Name, "namespace": key.Namespace}, "status": map[string]any{},
-	}}, metav1.ApplyOptions{FieldManager: destinationsManager, Force: true})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("remove the addresses from the status of %q: %w", key, err)
-	}
 	return nil
 }
 

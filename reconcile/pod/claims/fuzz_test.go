@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/reconcile/frame"
 )
 
 // FuzzRecord holds that for any content of a claim's files, with a valid checksum or
@@ -16,7 +18,7 @@ import (
 // that no other claim is affected.
 func FuzzRecord(f *testing.F) {
 	for _, name := range []string{"aa.claim", "aa.sandboxes"} {
-		data, err := os.ReadFile(filepath.Join("testdata/c3bdea8", name))
+		data, err := os.ReadFile(filepath.Join("testdata/format", name))
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -36,7 +38,7 @@ func FuzzRecord(f *testing.F) {
 			}
 		}
 		if framed {
-			data = fmt.Appendf(nil, "1 %08x %s\n", crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)), data)
+			data = fmt.Appendf(nil, "%s %08x %s\n", frame.Version, crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)), data)
 		}
 		path := filepath.Join(dir, "claims", map[bool]string{true: "aa.claim", false: "aa.sandboxes"}[ofClaim])
 		if err := os.WriteFile(path, data, 0o600); err != nil {

@@ -13,16 +13,14 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 )
 
-// TestRecordsOfC3bdea8 holds that the records of a claim as commit c3bdea8 wrote them, with
-// every field that it knew, are read in full, and are written for it as it wrote them,
-// but for the order of fields: an agent can be upgraded, and rolled back. The files are never rewritten.
-// See docs/adr/0016 for what may be added.
-func TestRecordsOfC3bdea8(t *testing.T) {
+// TestFormat holds that records of a claim are read in full, and written again as they were, but for the order of
+// fields: what changes them needs another version. See docs/adr/0016 for what may be added.
+func TestFormat(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, "boot")
 	files := []string{"aa.claim", "aa.sandboxes"}
 	for _, name := range files {
-		data, err := os.ReadFile(filepath.Join("testdata/c3bdea8", name))
+		data, err := os.ReadFile(filepath.Join("testdata/format", name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +39,7 @@ func TestRecordsOfC3bdea8(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range files {
-		want, err := os.ReadFile(filepath.Join("testdata/c3bdea8", name))
+		want, err := os.ReadFile(filepath.Join("testdata/format", name))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ import (
 // TestOtherVersion holds that no method changes the record of a claim that another version
 // has written, that its devices count as held, and that it does not affect other claims.
 func TestOtherVersion(t *testing.T) {
-	later := func(line string) string { return "9" + line[1:] }
+	later := func(line string) string { return "9" + line[len(frame.Version):] }
 	reframed := func(content string) func(string) string {
 		return func(string) string {
 			line, err := frame.Encode(json.RawMessage(content))

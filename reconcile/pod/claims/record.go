@@ -14,7 +14,6 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -222,39 +221,6 @@ func (d *Device) Given() ops.Given {
 		out.MaxTxRate = uint32(min(max(d.Bandwidth/mbit, 1), math.MaxUint32))
 	}
 	return out
-}
-
-// FrameVersion implements frame.Versioned: a version that does not know given values, or
-// the network of a device, would remove addresses and VLANs from a running pod.
-func (c Claim) FrameVersion() string {
-	if slices.ContainsFunc(c.Topologies, func(t Topology) bool { return repeats(&t.Object) || repeats(t.Next) }) {
-		return frame.Repeated
-	}
-	if slices.ContainsFunc(c.Topologies, func(t Topology) bool { return len(t.Parameters) > 0 }) {
-		return frame.Parameterized
-	}
-	if slices.ContainsFunc(c.Topologies, func(t Topology) bool { return t.Given.Plugged() }) {
-		return frame.Plugged
-	}
-	if slices.ContainsFunc(c.Topologies, func(t Topology) bool { return t.Given.Routed() }) {
-		return frame.Routed
-	}
-	for _, t := range c.Topologies {
-		if t.Given.Addressed() {
-			return frame.Addressed
-		}
-		for i := range t.Devices {
-			if g := t.Devices[i].Given(); g.VLAN != 0 || g.MaxTxRate != 0 {
-				return frame.Addressed
-			}
-		}
-	}
-	return frame.Version
-}
-
-// repeats reports whether steps of an object, which may be nil, stand for several.
-func repeats(o *v1alpha1.NetworkTopology) bool {
-	return o != nil && slices.ContainsFunc(o.Spec.Steps, func(s v1alpha1.Step) bool { return s.ForEach != nil })
 }
 
 // DevicesOf returns the devices with these IDs, by step, as they are on the host now.

@@ -19,7 +19,6 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/table"
@@ -241,8 +240,7 @@ func TestRemembersReleased(t *testing.T) {
 }
 
 // TestGiven holds that a claim's record keeps what steps are given, that each generation
-// gets the values of its steps, and that an agent that does not know addresses cannot read
-// a record with them: it would remove them from the pod.
+// gets the values of its steps.
 func TestGiven(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, "boot")
@@ -253,14 +251,14 @@ func TestGiven(t *testing.T) {
 		"tune": {Addresses: []netip.Prefix{netip.MustParsePrefix("2001:db8::5/64")}},
 	}
 	c.Topologies[0].Object.Spec.Steps = append(c.Topologies[0].Object.Spec.Steps, v1alpha1.Step{Name: "tune", Type: "tuning", DependOn: []string{"vf0"}})
-	for version, given := range map[string]ops.Givens{"1": nil, "2": c.Topologies[0].Given} {
+	for _, given := range []ops.Givens{nil, c.Topologies[0].Given} {
 		c.Topologies[0].Given = given
 		if err := s.Put(c); err != nil {
 			t.Fatal(err)
 		}
 		data, err := os.ReadFile(filepath.Join(dir, "claims", "aa.claim"))
-		if err != nil || string(data[:2]) != version+" " || bytes.Contains(data, []byte(`"given"`)) != (given != nil) {
-			t.Errorf("want version %s: %v\n%s", version, err, data)
+		if err != nil || bytes.Contains(data, []byte(`"given"`)) != (given != nil) {
+			t.Errorf("given %v, %v: %s", given, err, data)
 		}
 		e := get(t, s, "aa")
 		next := claims.Pinned(&e.Topologies[0].Object)
@@ -343,20 +341,18 @@ func TestDevicesOf(t *testing.T) {
 }
 
 // TestNetworkOfDevice holds that the VLAN of the one physical network of a virtual function
-// reaches its step, from the record too, and that an agent which would remove it from a
-// running pod cannot read the record.
+// reaches its step, from the record too.
 func TestNetworkOfDevice(t *testing.T) {
 	one, two := inventory.PhysicalNetwork{Name: "physnet2", VLAN: 102}, inventory.PhysicalNetwork{Name: "physnet3", VLAN: 103}
 	for name, c := range map[string]struct {
-		host    inventory.Device
-		want    uint16
-		version string
+		host inventory.Device
+		want uint16
 	}{
-		"one network":      {inventory.Device{Kind: inventory.KindVF, LinkType: inventory.Ethernet, PhysicalNetworks: []inventory.PhysicalNetwork{one}}, 102, "2"},
-		"two networks":     {inventory.Device{Kind: inventory.KindVF, LinkType: inventory.Ethernet, PhysicalNetworks: []inventory.PhysicalNetwork{one, two}}, 0, "1"},
-		"one without VLAN": {inventory.Device{Kind: inventory.KindVF, LinkType: inventory.Ethernet, PhysicalNetworks: []inventory.PhysicalNetwork{{Name: "x"}}}, 0, "1"},
-		"a PF":             {inventory.Device{Kind: inventory.KindPF, LinkType: inventory.Ethernet, PhysicalNetworks: []inventory.PhysicalNetwork{one}}, 0, "1"},
-		"InfiniBand":       {inventory.Device{Kind: inventory.KindVF, LinkType: inventory.InfiniBand, PhysicalNetworks: []inventory.PhysicalNetwork{one}}, 0, "1"},
+		"one network":      {inventory.Device{Kind: inventory.KindVF, LinkType: inventory.Ethernet, PhysicalNetworks: []inventory.PhysicalNetwork{one}}, 102},
+		"two networks":     {inventory.Device{Kind: inventory.KindVF, LinkType: inventory.Ethernet, PhysicalNetworks: []inventory.PhysicalNetwork{one, two}}, 0},
+		"one without VLAN": {inventory.Device{Kind: inventory.KindVF, LinkType: inventory.Ethernet, PhysicalNetworks: []inventory.PhysicalNetwork{{Name: "x"}}}, 0},
+		"a PF":             {inventory.Device{Kind: inventory.KindPF, LinkType: inventory.Ethernet, PhysicalNetworks: []inventory.PhysicalNetwork{one}}, 0},
+		"InfiniBand":       {inventory.Device{Kind: inventory.KindVF, LinkType: inventory.InfiniBand, PhysicalNetworks: []inventory.PhysicalNetwork{one}}, 0},
 	} {
 		dir := t.TempDir()
 		claim := example("aa")
@@ -371,30 +367,6 @@ func TestNetworkOfDevice(t *testing.T) {
 		sb, err := e.SandboxOf(&e.Topologies[0], &e.Topologies[0].Object, "s1", "/netns")
 		if err != nil || sb.Given["vf0"].VLAN != c.want {
 			t.Errorf("%s: given %+v, %v", name, sb.Given, err)
-		}
-		files, _ := filepath.Glob(filepath.Join(dir, "claims", "*aa*"))
-		found := false
-		for _, file := range files {
-			b, err := os.ReadFile(file)
-			found = found || err == nil && strings.HasPrefix(string(b), c.version+" ")
-		}
-		if !found {
-			t.Errorf("%s: no record of version %s in %v", name, c.version, files)
-		}
-	}
-}
-
-// TestRepeatedFrame holds that the record of a claim whose steps stand for several is not read by a version that does not know that.
-func TestRepeatedFrame(t *testing.T) {
-	c := claims.Claim{Topologies: []claims.Topology{{}}}
-	if v := c.FrameVersion(); v != frame.Version {
-		t.Errorf("version %q", v)
-	}
-	next := v1alpha1.NetworkTopology{Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{Name: "rail", ForEach: []string{"0"}}}}}
-	for _, with := range []claims.Topology{{Object: next}, {Next: &next}} {
-		c.Topologies[0] = with
-		if v := c.FrameVersion(); v != frame.Repeated {
-			t.Errorf("version %q", v)
 		}
 	}
 }
