@@ -244,9 +244,9 @@ func testLoopbackPorts(t *testing.T, step string) {
 	answers := func(what string) {
 		t.Helper()
 		for to, network := range map[string]string{"127.0.0.1:8080": "tcp", "127.0.0.1:8080/": "udp", "127.0.0.2:8081": "tcp", "203.0.113.1:8080": "tcp"} {
-			eventually(t, func() error {
+			eventually.Succeeds(t, patience, what, func() error {
 				if _, err := ask("", network, strings.TrimSuffix(to, "/")); err != nil {
-					return fmt.Errorf("%s: %s %s: %w\n%s", what, network, to, err, s.run("nft list table inet plumbline-ports"))
+					return fmt.Errorf("%s %s: %w\n%s", network, to, err, s.run("nft list table inet plumbline-ports"))
 				}
 				return nil
 			})
@@ -318,7 +318,7 @@ func testLoopbackPorts(t *testing.T, step string) {
 	}
 	// What was sent has arrived, or was dropped, once this has arrived, which is sent the same way.
 	for _, from := range froms {
-		eventually(t, func() error {
+		eventually.Succeeds(t, patience, "the last datagram arrives", func() error {
 			if err := sendFrom(from.path, from.source, from.via+":7071"); err != nil {
 				return err
 			}

@@ -153,7 +153,7 @@ func TestLifeOfAClaim(t *testing.T) {
 	update(flagship, failed(flagship, &ops.StepError{Topology: flagship, Step: "bond0", Err: fault.New(fault.Unsupported, errors.New("no bonding"))}))
 	check("failed", "Ready=False Unsupported 08:00, InSync=Unknown Unsupported 08:00", "", "")
 	d := decode(t, c.Status.Devices[1])
-	if want := (failure{"bond0", "Unsupported", `topology "bonded-vlan-topology": step "bond0": no bonding`}); *d.Failure != want {
+	if want := (failure{Step: "bond0", Kind: "Unsupported", Message: `topology "bonded-vlan-topology": step "bond0": no bonding`}); *d.Failure != want {
 		t.Errorf("failure %+v, want %+v", *d.Failure, want)
 	}
 	update(flagship, attached(flagship, results(t)))
@@ -321,9 +321,9 @@ func TestMessages(t *testing.T) {
 		err      error
 		want     failure
 	}{
-		{"t", errors.New("x"), failure{"", "Internal", `topology "t": x`}},
-		{"", fault.New(fault.Gone, errors.New("x")), failure{"", "Gone", `x`}},
-		{"t", fmt.Errorf("attach: %w", &ops.StepError{Topology: "t", Step: "s", Err: fault.New(fault.Conflict, errors.New("x"))}), failure{"s", "Conflict", `attach: topology "t": step "s": x`}},
+		{"t", errors.New("x"), failure{Step: "", Kind: "Internal", Message: `topology "t": x`}},
+		{"", fault.New(fault.Gone, errors.New("x")), failure{Step: "", Kind: "Gone", Message: `x`}},
+		{"t", fmt.Errorf("attach: %w", &ops.StepError{Topology: "t", Step: "s", Err: fault.New(fault.Conflict, errors.New("x"))}), failure{Step: "s", Kind: "Conflict", Message: `attach: topology "t": step "s": x`}},
 	} {
 		if have := *failed(c.topology, c.err).failure; have != c.want {
 			t.Errorf("have %+v\nwant %+v", have, c.want)
