@@ -104,7 +104,7 @@ test: ## unit and test-kernel, side by side
 .PHONY: test-all
 # The nodes of test-cluster are virtual machines too, so that lane runs after test-kernel.
 test-all: ## every test in its long form, lint, verify and fuzz: hours (LANES='unit lint')
-	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- test-cluster 'unit lint verify test-reports test-examples test-imports test-ovn fuzz')
+	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- test-cluster 'unit lint verify test-reports test-examples test-imports test-arm64 test-ovn fuzz')
 
 .PHONY: compile
 # Two lanes that start together would both compile their common packages. Nothing is
@@ -193,6 +193,16 @@ test-imports: ## imported networks beside what CNI plugins make of them, in a vi
 	$(MAKE) build
 	begin 'imported networks'
 	integration/vm --nics quad --cpus 1 --timeout 3600 -- integration/imports/run $(BIN)/plumbline $(or $(PLUGINS),/usr/lib/cni) '$(RUN)' </dev/null
+	end
+
+.PHONY: test-arm64
+test-arm64: ## quick start, drift, kills and the flagship in an emulated arm64 machine
+	@. .ci/lib
+	begin 'building for arm64'
+	GOARCH=arm64 $(GO) build -ldflags='-s -w' -o $(CACHE)/arm64/plumbline ./cmd/plumbline
+	end
+	begin 'emulated arm64 machine'
+	integration/arm64/run $(CACHE)/arm64/plumbline
 	end
 
 .PHONY: test-ovn
