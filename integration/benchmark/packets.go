@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -38,9 +39,11 @@ const (
 type rulesOf struct {
 	count int
 	last  bool
+	// masks is how many kinds of destinations they have, 0 for one: addresses, and prefixes of 31 bits.
+	masks int
 }
 
-var ruleSets = []rulesOf{{}, {1, false}, {200, false}, {200, true}, {1000, true}}
+var ruleSets = []rulesOf{{}, {count: 1}, {count: 200}, {count: 200, last: true}, {count: 200, last: true, masks: 2}, {count: 1000, last: true}}
 
 func (r rulesOf) name() string {
 	switch {
@@ -48,6 +51,8 @@ func (r rulesOf) name() string {
 		return "none"
 	case r.count == 1:
 		return "1"
+	case r.masks > 1:
+		return fmt.Sprintf("%d in %d masks, the last matches", r.count, r.masks)
 	case r.last:
 		return fmt.Sprintf("%d, the last matches", r.count)
 	}
@@ -68,17 +73,25 @@ func (r rulesOf) rules() ([]qos.Rule, error) {
 		if i%qos.MaxRules == 0 {
 			fmt.Fprintf(&text, "---\napiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q%d}\nspec:\n  priority: %d\n  egress:\n", i, i/qos.MaxRules)
 		}
-		to, dscp := fmt.Sprintf("203.0.%d.%d", 100+i/250, i%250), i%mark
+		to, bits, dscp := fmt.Sprintf("203.0.%d.%d", 100+i/250, i%250), 32, i%mark
 		if i == decides {
 			to, dscp = destination, mark
 		}
-		fmt.Fprintf(&text, "  - {dscp: %d, classifier: {to: [{ipBlock: {cidr: %s/32}}]}}\n", dscp, to)
+		if r.masks > 1 && i%r.masks == 0 { // the one that decides is of the mask that is compared last
+			to, bits = prefix31(to), 31
+		}
+		fmt.Fprintf(&text, "  - {dscp: %d, classifier: {to: [{ipBlock: {cidr: %s/%d}}]}}\n", dscp, to, bits)
 	}
 	rules, _, _, err := node.Rules([][]byte{[]byte(text.String())}, qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}, node.Pod{})
 	if err == nil && len(rules) != r.count {
 		err = fmt.Errorf("%d rules are compiled, not %d", len(rules), r.count)
 	}
 	return rules, err
+}
+
+// prefix31 is the first address of the prefix of 31 bits that an address is in.
+func prefix31(address string) string {
+	return netip.PrefixFrom(netip.MustParseAddr(address), 31).Masked().Addr().String()
 }
 
 // path is how packets of a pod are sent, and what enforces its rules.

@@ -17,8 +17,11 @@ func TestMetrics(t *testing.T) {
 		t.Errorf("before anything is known:\n%s", got)
 	}
 	states := statesOf(&v1alpha1.NetworkQoSReport{Objects: []v1alpha1.QoSReport{
-		{Pods: 2, InPlace: 2}, {Pods: 1, InPlace: 1}, {Pods: 1, InPlace: 1},
-		{Pods: 2, InPlace: 1}, {Pods: 1},
+		{Pods: 2, InPlace: 2},
+		{Pods: 1, InPlace: 1},
+		{Pods: 1, InPlace: 1},
+		{Pods: 2, InPlace: 1},
+		{Pods: 1},
 		{Pods: 2, InPlace: 1, Problem: "no cls_flower"},
 	}})
 	f.states.Store(&states)
