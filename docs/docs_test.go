@@ -505,7 +505,7 @@ func packages(t *testing.T) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-var makeTarget = regexp.MustCompile("`make ([a-z][a-z-]*)")
+var makeTarget = regexp.MustCompile("`make ([a-z][a-z0-9-]*)")
 
 // TestTargets holds that each make target that the pages name exists.
 func TestTargets(t *testing.T) {
