@@ -155,6 +155,7 @@ func (t *Topology) With(permitted []Parameters) *Topology {
 				continue
 			case v1alpha1.ParameterName:
 				delete(config, string(v1alpha1.ParameterIfName)) // the other spelling of the same key
+			case v1alpha1.ParameterMAC, v1alpha1.ParameterIfName:
 			}
 			config[string(v.key)] = v.texts[0]
 		}
@@ -177,6 +178,7 @@ func allowedBy(c *v1alpha1.ClaimParameter, texts []string) ([]string, error) {
 			return []string{text}, nil
 		}
 		return nil, fmt.Errorf("%s does not begin with %s", mac, c.MACPrefix)
+	case v1alpha1.ParameterName, v1alpha1.ParameterIfName:
 	}
 	pattern, err := anchored(c.NamePattern)
 	if err != nil {
@@ -349,6 +351,7 @@ func boundOf(key v1alpha1.ParameterKey) string {
 		return "subnets"
 	case v1alpha1.ParameterMAC:
 		return "macPrefix"
+	case v1alpha1.ParameterName, v1alpha1.ParameterIfName:
 	}
 	return "namePattern"
 }
@@ -395,6 +398,7 @@ func (t *Topology) Examples() (out []Parameters) {
 			}
 		case v1alpha1.ParameterMAC:
 			out[j].MAC = c.MACPrefix + "00:00:00:00:00:01"[min(len(c.MACPrefix), 14):]
+		case v1alpha1.ParameterName, v1alpha1.ParameterIfName:
 		}
 	}
 	return slices.DeleteFunc(out, func(p Parameters) bool { return len(p.values()) == 0 })
@@ -413,6 +417,7 @@ func Bound(c *v1alpha1.ClaimParameter) string {
 		return "one address in each of " + strings.Join(list, ", ")
 	case v1alpha1.ParameterMAC:
 		return "beginning with " + c.MACPrefix
+	case v1alpha1.ParameterName, v1alpha1.ParameterIfName:
 	}
 	return fmt.Sprintf("matching %q", c.NamePattern)
 }
