@@ -234,6 +234,9 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if err := p.ignoreRouters(); err != nil {
 		return nil, err
 	}
+	if err := p.wantGuards(); err != nil {
+		return nil, err
+	}
 	if len(p.missing) > 0 {
 		return &Plan{Missing: sortedObjects(p.missing)}, nil
 	}

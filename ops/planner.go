@@ -58,6 +58,7 @@ type Planner struct {
 	// foreign are the routes of others, see foreignRoutes.
 	foreign  map[wayTo][]netstate.Route
 	networks map[networkOn]bool // see ownNetworks
+	guarded  []guardedPort      // see wantGuards
 }
 
 // claim is one field's wanted value and the step that wants it.

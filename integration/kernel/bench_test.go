@@ -226,7 +226,7 @@ func (l *lane) watched() []netstate.Object {
 		out = append(out, netstate.Device{ID: id}, netstate.VF{ID: id})
 	}
 	// Nothing of it may be left on the host.
-	return append(out, netstate.Masquerade{Source: "192.0.2.5"}, netstate.PortMapping{Host: "0.0.0.0:8080/tcp"})
+	return append(out, netstate.Masquerade{Source: "192.0.2.5"}, netstate.PortMapping{Host: "0.0.0.0:8080/tcp"}, netstate.PortGuard{Port: "plb7"})
 }
 
 // drivers adds to a state which drivers the watched functions have.

@@ -225,6 +225,28 @@ tc qdisc add dev eth0 root netem delay 1ms
 		},
 	},
 	{
+		name: "guarded",
+		steps: `
+    - {name: b, type: bridge, config: {bridge: plbr7, hostIfName: plb7, mac: "02:00:00:00:00:01", isGateway: true, dad: "off", addresses: [{address: 192.0.2.5/24, gateway: 192.0.2.1}, "2001:db8::5/64"]}}
+`,
+		rows: []drifted{
+			{name: "MAC of a guarded port deleted", disturb: `nft delete element bridge plumbline-guard macs '{ "plb7" . 02:00:00:00:00:01 }'`, drift: "b ~port-guard.macs"},
+			{name: "another MAC of the port", disturb: `nft add element bridge plumbline-guard macs '{ "plb7" . 02:00:00:00:00:66 }' && nft add element bridge plumbline-guard owners6 '{ "plb7" . fe80::ff:fe00:66 }' && nft add element bridge plumbline-guard claimed6 '{ "plbr7" . fe80::ff:fe00:66 }'`, drift: "b ~port-guard.macs"},
+			{name: "port not checked", disturb: `nft delete element bridge plumbline-guard checked '{ "plb7" }'`, drift: "b ~port-guard.macs"},
+			{name: "port may be a router", disturb: `nft delete element bridge plumbline-guard no-routers '{ "plb7" }'`, drift: "b ~port-guard.raGuard"},
+			{name: "address of the port not claimed", disturb: `nft delete element bridge plumbline-guard claimed4 '{ "plbr7" . 192.0.2.5 }'`, drift: "b ~port-guard.addresses"},
+			{name: "address of the port not its own", disturb: `nft delete element bridge plumbline-guard owners6 '{ "plb7" . 2001:db8::5 }'`, drift: "b ~port-guard.addresses"},
+			{name: "gateway not claimed", disturb: `nft delete element bridge plumbline-guard claimed4 '{ "plbr7" . 192.0.2.1 }'`, drift: "b ~port-guard.gateways"},
+			{name: "rules of guards deleted", disturb: `nft flush chain bridge plumbline-guard prerouting`, drift: "b +port-guard"},
+			{name: "rules of neighbor discovery deleted", disturb: `nft flush chain bridge plumbline-guard neighbors`, drift: "b +port-guard"},
+			{name: "table of guards deleted", disturb: `nft delete table bridge plumbline-guard`, drift: "b +port-guard"},
+			{name: "bridge learns from link-local groups", disturb: `ip link set plbr7 type bridge no_linklocal_learn 0`, drift: "b ~link host:plbr7.bridge.noLinkLocalLearn"},
+			{name: "own MAC of the pod", disturb: `$ip link set net1 address 02:00:00:00:00:66`, drift: "b ~link net1.mac"},
+
+			{name: "guard of another port", disturb: `nft add element bridge plumbline-guard checked '{ "plx" }'`},
+		},
+	},
+	{
 		name: "tunnels",
 		pod:  firstNetwork,
 		steps: `

@@ -14,6 +14,7 @@ type config struct {
 	ops.AddressConfig
 	ops.MasqueradeConfig
 	ops.PortMappingConfig
+	ops.GuardConfig
 	Bridge              string  `json:"bridge,omitempty"`
 	Name                string  `json:"ifName,omitempty"`
 	HostIfName          string  `json:"hostIfName,omitempty"`
@@ -30,7 +31,6 @@ type config struct {
 	VLAN                uint16  `json:"vlan,omitempty"`
 	VLANTrunk           []trunk `json:"vlanTrunk,omitempty"`
 	PreserveDefaultVLAN bool    `json:"preserveDefaultVlan,omitempty"`
-	MACSpoofChk         bool    `json:"macspoofchk,omitempty"`
 }
 
 type trunk struct {
@@ -64,7 +64,12 @@ With ipMasq packets to other networks than the pod's own, multicast and those of
 its address; as a root step only. That needs nftables in the kernel, and the step waits until the sysctl of the host
 for forwarding is set, as ` + "`ptp`" + ` does.
 
-macspoofchk would write firewall rules for frames, which plumbline does not do; it is accepted when false.`,
+On a bridge that plumbline creates, what a pod sends is checked before the bridge forwards it or learns from it:
+by macspoofchk its source MACs and the addresses that it says it has, by raGuard router advertisements and redirects.
+On another bridge of the host only the ports of pods that set them to true are checked. Set macspoofchk to false for a pod that
+sends with MACs of its own making, such as one with virtual machines, and raGuard for one that is a router. Without macspoofchk
+a pod can say that it has any address, also one of a pod that is checked. Frames with two VLAN tags are dropped. The
+checks are rules of nftables, which needs nft_meta_bridge in the kernel; see [security](../security.md#pods-of-one-bridge).`,
 	Example: `- name: net1
   type: bridge
   config:
@@ -91,8 +96,7 @@ macspoofchk would write firewall rules for frames, which plumbline does not do; 
 			vid("id", "one VLAN", 1), vid("minID", "first of a range", 1), vid("maxID", "last of a range", 1),
 		}}},
 		{Name: "preserveDefaultVlan", Type: contract.Boolean, Default: true, Description: "with vlan or vlanTrunk, whether the port is also in the VLAN in which the bridge puts each new port (vlan_default_pvid, usually 1), without tag; false keeps it out of that"},
-		boolean("macspoofchk", "must be false"),
-	}, ops.MasqueradeParams(), ops.PortMappingParams(), ops.AddressParams()),
+	}, ops.GuardParams(), ops.MasqueradeParams(), ops.PortMappingParams(), ops.AddressParams()),
 	Input:  contract.Input{Shares: true, NamedBy: "bridge", DeviceTypes: []string{"virtual"}},
 	Output: ops.Appends(),
 	Check:  check,
@@ -104,9 +108,6 @@ func check(c map[string]any, _ map[string]bool) []contract.FieldError {
 	say := func(field, message string) { out = append(out, contract.FieldError{Field: field, Message: message}) }
 	if is("hairpinMode") && is("promiscMode") {
 		say("promiscMode", "hairpin mode and promiscuous mode exclude each other: remove one")
-	}
-	if is("macspoofchk") {
-		say("macspoofchk", "is not supported: plumbline writes no firewall rules for frames; remove it")
 	}
 	_, addresses := c["addresses"]
 	_, ipam := c["ipam"]
@@ -144,6 +145,11 @@ func plan(p *ops.Planner, c config) error {
 func inSandbox(p *ops.Planner, c config) error {
 	if c.IPMasq {
 		return ops.Invalid("ipMasq", "is for a bridge of the host: remove it, or dependOn")
+	}
+	for name, on := range map[string]*bool{"macspoofchk": c.MACSpoofChk, "raGuard": c.RAGuard} {
+		if on != nil && *on {
+			return ops.Invalid(name, "is for a bridge of the host: remove it, or dependOn")
+		}
 	}
 	if len(c.PortMappings) > 0 {
 		return ops.Invalid("portMappings", "is for a bridge of the host: remove it, or dependOn")
@@ -213,7 +219,11 @@ func onHost(p *ops.Planner, c config) error {
 	if err := wantPort(p, peer, br, c, vids); err != nil {
 		return err
 	}
-	if err := gateway(p, br, name, &c); err != nil {
+	gateways, err := gateway(p, br, name, &c)
+	if err != nil {
+		return err
+	}
+	if err := p.GuardPort(peer, br, name, c.GuardConfig, gateways); err != nil {
 		return err
 	}
 	if err := p.Masquerade(name, c.MasqueradeConfig, c.AddressConfig); err != nil {
@@ -241,11 +251,15 @@ func wantHostBridge(p *ops.Planner, br string, c config, filtering bool) error {
 		if filtering && !on {
 			return ops.ConflictWith(br, "bridge %q does not filter VLANs, so tags would have no effect: turn vlan_filtering on, or use another bridge", c.Bridge)
 		}
-		return p.Adopt(netstate.Link{Name: br, LinkKind: "bridge", Up: new(true)})
+		adopted := netstate.Link{Name: br, LinkKind: "bridge", Up: new(true)}
+		if p.OwnBridge(br) {
+			adopted.Bridge = &netstate.Bridge{NoLinkLocalLearn: new(true)}
+		}
+		return p.Adopt(adopted)
 	}
-	want := netstate.Link{Name: br, LinkKind: "bridge", MTU: c.MTU, Up: new(true)}
+	want := netstate.Link{Name: br, LinkKind: "bridge", MTU: c.MTU, Up: new(true), Bridge: &netstate.Bridge{NoLinkLocalLearn: new(true)}}
 	if filtering {
-		want.Bridge = &netstate.Bridge{VLANFiltering: new(true)}
+		want.Bridge.VLANFiltering = new(true)
 	}
 	if c.PromiscMode {
 		want.Promisc = new(true)
@@ -326,22 +340,23 @@ func vlans(c config) ([]netstate.BridgeVLAN, error) {
 }
 
 // gateway gives the bridge an address on each subnet, and the sandbox a default route to it
-// if isDefaultGateway is set.
-func gateway(p *ops.Planner, br, link string, c *config) error {
+// if isDefaultGateway is set. It returns these addresses.
+func gateway(p *ops.Planner, br, link string, c *config) (gateways []netip.Addr, err error) {
 	if !c.IsGateway && !c.IsDefaultGateway {
-		return nil
+		return nil, nil
 	}
 	all, err := p.Gateways(link, "isGateway", c.AddressConfig)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, a := range all {
 		if err := p.Want(netstate.Addr{Link: br, Address: netip.PrefixFrom(a.Gateway, a.Address.Bits()).String()}); err != nil {
-			return err
+			return nil, err
 		}
+		gateways = append(gateways, a.Gateway)
 		if c.IsDefaultGateway {
 			c.Routes = append(slices.Clip(c.Routes), ops.Route{Destination: ops.DefaultRoute(a.Gateway), Gateway: a.Gateway.String()})
 		}
 	}
-	return nil
+	return gateways, nil
 }

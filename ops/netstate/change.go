@@ -129,7 +129,7 @@ func (c Change) String() string {
 	if c.Action() != Delete {
 		between := " "
 		for _, f := range c.Fields() {
-			if c.Action() == Create && slices.Contains(c.After.Traits().unsaid, f.Path) && reflect.ValueOf(f.After).IsZero() {
+			if c.Action() == Create && slices.Contains(c.After.Traits().unsaid, f.Path) && isNothing(reflect.ValueOf(f.After)) {
 				continue
 			}
 			b.WriteString(between)
@@ -396,3 +396,6 @@ func mergeAny(base, over Object) Object {
 	}
 	return dst.Interface().(Object)
 }
+
+// isNothing reports whether a value is zero, or a list without elements.
+func isNothing(v reflect.Value) bool { return v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0 }

@@ -33,6 +33,7 @@ const (
 
 	KindPortMapping Kind = "port-mapping"
 	KindUnreachable Kind = "unreachable"
+	KindPortGuard   Kind = "port-guard"
 
 	KindChassis     Kind = "chassis"
 	KindLogicalPort Kind = "logical-port"
@@ -64,6 +65,7 @@ var kinds = map[Kind]reader{
 
 	KindPortMapping: readerOf[PortMapping](),
 	KindUnreachable: readerOf[Unreachable](),
+	KindPortGuard:   readerOf[PortGuard](),
 
 	KindChassis:     readerOf[Chassis](),
 	KindLogicalPort: readerOf[LogicalPort](),

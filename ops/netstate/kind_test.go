@@ -34,6 +34,7 @@ var examples = []netstate.Object{
 	netstate.FDB{Link: "vxlan7", Remote: "192.0.2.9", Via: "net1"},
 	netstate.Masquerade{Source: "192.0.2.1", Except: []string{"192.0.2.0/24"}},
 	netstate.PortMapping{Host: "0.0.0.0:8080/tcp", To: new("192.0.2.1:80"), Network: new("192.0.2.0/24")},
+	netstate.PortGuard{Port: "pl1", Bridge: new("br0"), MACs: []string{"02:00:00:00:00:01"}, Addresses: []string{}, RAGuard: new(true)},
 	netstate.DHCPLease{Link: "net1", ClientID: new("00ab"), Active: new(true)},
 	netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int"), Networks: []string{"localnet1"}},
 	netstate.LogicalPort{Name: "plumbline:node-1:pl1", Switch: new("plumbline:layer2:blue"), Addresses: []string{"02:00:00:00:00:01 192.0.2.1"}},

@@ -113,6 +113,9 @@ type MACVLAN struct {
 type Bridge struct {
 	VLANFiltering *bool   `json:"vlanFiltering,omitempty" plan:"live"`
 	DefaultPVID   *uint16 `json:"defaultPvid,omitempty" plan:"live"`
+	// NoLinkLocalLearn: the bridge does not learn source addresses of frames to link-local groups
+	// (01:80:c2:00:00:0x), which pass no rule of nftables before it does (br_handle_frame in net/bridge/br_input.c).
+	NoLinkLocalLearn *bool `json:"noLinkLocalLearn,omitempty" plan:"live"`
 }
 
 // DefaultVLAN is the VLAN in which the kernel puts each new port of the bridge, as its PVID and without

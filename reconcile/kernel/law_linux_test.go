@@ -41,7 +41,7 @@ func (d draw) options(l *netstate.Link) {
 	case "macvlan":
 		l.MACVLAN = &netstate.MACVLAN{Mode: maybe(d, one(d, "bridge", "private", "vepa")), BroadcastQueue: maybe(d, number(d, 1, 5000))}
 	case "bridge":
-		l.Bridge = &netstate.Bridge{VLANFiltering: maybe(d, d.IntN(2) == 0), DefaultPVID: maybe(d, uint16(number(d, 0, 4094)))}
+		l.Bridge = &netstate.Bridge{VLANFiltering: maybe(d, d.IntN(2) == 0), DefaultPVID: maybe(d, uint16(number(d, 0, 4094))), NoLinkLocalLearn: maybe(d, d.IntN(2) == 0)}
 	case "vxlan":
 		l.VXLAN = d.tunnelEnds()
 		l.VXLAN.ID, l.VXLAN.Port, l.VXLAN.Family = new(number(d, 0, 1<<24-1)), new(uint16(number(d, 1024, 65535))), new("ipv4")
@@ -127,7 +127,7 @@ func (d draw) change(l netstate.Link) netstate.Link {
 	case "macvlan":
 		out.MACVLAN = &netstate.MACVLAN{Mode: maybe(d, one(d, "bridge", "private", "vepa")), BroadcastQueue: maybe(d, number(d, 1, 5000))}
 	case "bridge":
-		out.Bridge = &netstate.Bridge{VLANFiltering: maybe(d, d.IntN(2) == 0), DefaultPVID: maybe(d, uint16(number(d, 0, 4094)))}
+		out.Bridge = &netstate.Bridge{VLANFiltering: maybe(d, d.IntN(2) == 0), DefaultPVID: maybe(d, uint16(number(d, 0, 4094))), NoLinkLocalLearn: maybe(d, d.IntN(2) == 0)}
 	case "bond":
 		if l.PortsKeepMAC() {
 			out.MAC = nil // accepted and ignored

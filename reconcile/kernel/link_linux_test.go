@@ -147,6 +147,8 @@ var linkRows = []linkRow{
 		link: fields{Name: "br0", LinkKind: "bridge", Bridge: &netstate.Bridge{VLANFiltering: new(true), DefaultPVID: new(uint16(5))}, MTU: new(uint32(1400)), MAC: new("02:00:00:00:04:01"), Up: new(true)},
 		updates: []fields{
 			{Bridge: &netstate.Bridge{DefaultPVID: new(uint16(0))}},
+			{Bridge: &netstate.Bridge{NoLinkLocalLearn: new(true)}},
+			{Bridge: &netstate.Bridge{NoLinkLocalLearn: new(false)}},
 			{Bridge: &netstate.Bridge{VLANFiltering: new(false), DefaultPVID: new(uint16(1))}},
 			{MTU: new(uint32(9000))},
 		},

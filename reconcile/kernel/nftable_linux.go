@@ -110,7 +110,7 @@ func sameSet(have, want *nftables.Set) bool {
 
 // same reports whether the chain is where we create it, and has our rules only.
 func (want ownChain) same(c *nftables.Conn, have *nftables.Chain) (bool, error) {
-	if have.Type != want.Type || have.Hooknum == nil || *have.Hooknum != *want.Hooknum || have.Priority == nil || *have.Priority != *want.Priority {
+	if have.Type != want.Type || !sameNumber(have.Hooknum, want.Hooknum) || !sameNumber(have.Priority, want.Priority) {
 		return false, nil
 	}
 	rules, err := c.GetRules(want.Table, have)
@@ -131,6 +131,18 @@ func (want ownChain) same(c *nftables.Conn, have *nftables.Chain) (bool, error) 
 		}
 	}
 	return true, nil
+}
+
+func sameNumber[T comparable](a, b *T) bool {
+	return a == nil && b == nil || a != nil && b != nil && *a == *b
+}
+
+// familyName is how nft calls a family.
+func familyName(f nftables.TableFamily) string {
+	if f == nftables.TableFamilyBridge {
+		return "bridge"
+	}
+	return "inet"
 }
 
 // create adds the creation of the table to a transaction.
@@ -208,7 +220,7 @@ func (t ownTable) write(c *nftables.Conn, have tableState, w tableChange) error 
 	case w.none(have):
 		return nil
 	case !w.deleting && !have.intact && have.foreign != "":
-		return fault.New(fault.Conflict, fmt.Errorf("table \"inet %s\" of nftables is not plumbline's alone, and would be created again: remove its %s, or the table", t.Name, have.foreign))
+		return fault.New(fault.Conflict, fmt.Errorf("table \"%s %s\" of nftables is not plumbline's alone, and would be created again: remove its %s, or the table", familyName(t.Family), t.Name, have.foreign))
 	case w.empty && have.foreign == "":
 		c.DelTable(t.Table)
 		return c.Flush()

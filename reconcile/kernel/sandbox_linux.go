@@ -281,6 +281,7 @@ var codecs = []codec{
 	{netstate.KindFDB, together((*observer).queryFDB), (*Sandbox).applyFDB},
 	{netstate.KindMasquerade, together((*observer).queryMasquerades), (*Sandbox).applyMasquerade},
 	{netstate.KindPortMapping, together((*observer).queryPortMappings), (*Sandbox).applyPortMapping},
+	{netstate.KindPortGuard, together((*observer).queryPortGuards), (*Sandbox).applyPortGuard},
 }
 
 // together is the query for a kind whose objects are read at once.
