@@ -92,19 +92,10 @@ func plan(p *ops.Planner, c config) error {
 // unreachableMetric is that of Documentation/networking/vrf.rst: above that of any other route.
 const unreachableMetric = 4278198272
 
-// refuse wants the routes that end the lookup in the VRF's table. A VRF of an earlier version,
-// which had none, keeps leaking: a running pod may depend on it.
+// refuse wants the routes that end the lookup in the VRF's table. A VRF of an earlier version, which
+// had none, gets them with the first check.
 func refuse(p *ops.Planner, c config, table uint32, named bool) error {
-	link := netstate.LinkKey(c.Name)
 	routes := []netstate.Unreachable{{Dst: "0.0.0.0/0", Table: table, Metric: unreachableMetric}, {Dst: "::/0", Table: table, Metric: unreachableMetric}}
-	if !c.Leak {
-		leaks, err := p.Choose(link, "leak", func() (string, error) {
-			return strconv.FormatBool(p.Kept() && p.Owned(link) && !p.Owned(routes[0].Key())), nil
-		})
-		if err != nil || leaks == "true" {
-			return err
-		}
-	}
 	if named && p.Wanted(routes[0].Key()) == c.Leak {
 		return ops.Invalid("leak", "is %t, and another step of VRF %q says otherwise: write the same in both", c.Leak, c.Name)
 	}
