@@ -230,7 +230,7 @@ tc qdisc add dev eth0 root netem delay 1ms
     - {name: b, type: bridge, config: {bridge: plbr7, hostIfName: plb7, mac: "02:00:00:00:00:01", isGateway: true, dad: "off", addresses: [{address: 192.0.2.5/24, gateway: 192.0.2.1}, "2001:db8::5/64"]}}
 `,
 		rows: []drifted{
-			{name: "MAC of a guarded port deleted", disturb: `nft delete element bridge plumbline-guard macs '{ "plb7" . 02:00:00:00:00:01 }'`, drift: "b ~port-guard.macs"},
+			{name: "MAC of a guarded port deleted", disturb: `nft delete element bridge plumbline-guard macs '{ "plb7" . 02:00:00:00:00:01 }'`, drift: "b ~port-guard.macs, b ~port-guard.addresses"},
 			{name: "another MAC of the port", disturb: `nft add element bridge plumbline-guard macs '{ "plb7" . 02:00:00:00:00:66 }' && nft add element bridge plumbline-guard owners6 '{ "plb7" . fe80::ff:fe00:66 }' && nft add element bridge plumbline-guard claimed6 '{ "plbr7" . fe80::ff:fe00:66 }'`, drift: "b ~port-guard.macs"},
 			{name: "port not checked", disturb: `nft delete element bridge plumbline-guard checked '{ "plb7" }'`, drift: "b ~port-guard.macs"},
 			{name: "port may be a router", disturb: `nft delete element bridge plumbline-guard no-routers '{ "plb7" }'`, drift: "b ~port-guard.raGuard"},
