@@ -15,7 +15,7 @@ import (
 )
 
 // upgradedFrom is the commit that TestUpgrade upgrades from, and rolls back to: the one that changed the version of records last,
-// and the first release once there is one (docs/adr/0082).
+// and the first release once there is one (docs/adr/0081).
 const upgradedFrom = "30713bf6c62dfd48fac39dfe665b195544e35852"
 
 // TestUpgrade holds that pods keep their network, and that others get theirs, while

@@ -69,7 +69,8 @@ func TestLoop(t *testing.T) {
 			}}, nil, seconds(0, 1, 3, 11, 12, 14, 18, 26),
 		},
 		{
-			"woken, and several wakes in a rest are one", Loop{
+			"woken, and several wakes in a rest are one",
+			Loop{
 				Every: time.Hour, Rest: func(took time.Duration) time.Duration { return 2*time.Second + took },
 				Pass: func(context.Context) (time.Duration, error) { time.Sleep(time.Second); return 0, nil },
 			},
