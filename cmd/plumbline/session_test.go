@@ -87,11 +87,12 @@ func replay(t *testing.T, file string, other func(t *testing.T, command string))
 	}
 }
 
-// Parts of the output that differ in each run: times, random MAC addresses, and counters of rules, since
-// interfaces send by themselves. The MAC addresses of the sessions begin with 02:00:00.
+// Parts of the output that differ in each run: times, random MAC addresses and the link-local addresses made of them, and
+// counters of rules, since interfaces send by themselves. The MAC addresses of the sessions begin with 02:00:00.
 var (
 	counts = regexp.MustCompile(`(?m)(  tc)( +\d+){3}$`)
 	times  = regexp.MustCompile(`\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?Z?`)
+	locals = regexp.MustCompile(`\bfe80::[0-9a-f]{1,4}:[0-9a-f]{1,2}ff:fe[0-9a-f]{2}:[0-9a-f]{1,4}\b`)
 	macs   = regexp.MustCompile(`\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b`)
 )
 
@@ -103,6 +104,7 @@ func same(t *testing.T, text string) string {
 	}
 	text = strings.ReplaceAll(times.ReplaceAllString(text, "TIME"), dir, "DIR")
 	text = counts.ReplaceAllString(text, "$1  COUNTERS")
+	text = locals.ReplaceAllString(text, "(its own link-local address)")
 	return macs.ReplaceAllStringFunc(text, func(mac string) string {
 		if strings.HasPrefix(mac, "02:00:00:") {
 			return mac

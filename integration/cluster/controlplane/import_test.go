@@ -92,7 +92,7 @@ func TestImport(t *testing.T) {
 	if !strings.Contains(out, "192.0.2.7") || !strings.Contains(said, `"mastre"`) && !strings.Contains(said, "mastre") {
 		t.Errorf("printed\n%s\nand\n%s\nwant the allocated address excluded, and the misspelt key named", out, said)
 	}
-	for _, line := range strings.Split(strings.TrimSpace(saidOfFile), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSpace(saidOfFile), "\n") {
 		if !strings.Contains(said, line) {
 			t.Errorf("of the file is said %q, of the cluster\n%s", line, said)
 		}
