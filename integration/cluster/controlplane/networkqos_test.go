@@ -241,7 +241,7 @@ func TestNetworkQoS(t *testing.T) {
 		"second":  `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; True SamePrecedence where both objects cover a pod, rules of the same precedence match the same packets, and the name decides: egress[0] and that of "also": "also" decides. Give them different priorities`,
 		"mark":    `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; False NoTie no other object has a rule of the same precedence for the same packets`,
 		"bad":     `False Invalid spec.egress[0].classifier.to[0].ipBlock.cidr: "nowhere" is not a prefix, such as 192.0.2.0/24 or 2001:db8::/32; False NoTie the object has no effect`,
-		"pods":    `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; False NoTie no other object has a rule of the same precedence for the same packets`,
+		"pods":    `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; the pods that egress[0].classifier.to[0] selects have no address on these networks, so it matches no packet: pods that use the host's network, and nodes, are matched by ipBlock; False NoTie no other object has a rule of the same precedence for the same packets`,
 		"primary": `False NoTopology it selects no NetworkTopology, and nothing else is enforced. The primary network of pods is that of the CNI plugin: ovn-kubernetes enforces objects there, with its own CRD and controller. For networks of claims add networkSelectors with networkSelectionType NetworkTopologies; False NoTie the object has no effect`,
 	})
 	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "also")
