@@ -749,7 +749,7 @@ func (b *bench) definition(t *testing.T) {
 	}
 	b.mustKubectl(t, qos("ai", "nad", "priority: 3, egress: [{dscp: 3}], podSelector: {matchLabels: {role: none}}, netAttachRefs: [{kind: NetworkAttachmentDefinition, namespace: default, name: ovn-storage}]"), "apply", "-f", "-")
 	b.conditions(t, "ai", map[string]string{
-		"nad": `False NoNetwork no NetworkTopology has the annotation networking.dra.io/net-attach-def: default/ovn-storage, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller; False NoTie the object has no effect`,
+		"nad": `False NoNetwork no NetworkTopology has a step with netAttachDefName default/ovn-storage, or the annotation networking.dra.io/net-attach-def: default/ovn-storage, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller; False NoTie the object has no effect`,
 	})
 	summary("NoNetwork")
 	b.mustKubectl(t, "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: nad, annotations: {networking.dra.io/net-attach-def: default/ovn-storage}}\nspec: {steps: [{name: d, type: dummy}]}\n", "apply", "-f", "-")
@@ -759,7 +759,7 @@ func (b *bench) definition(t *testing.T) {
 	summary("NetworkQoS Destinations applied")
 	b.mustKubectl(t, "", "delete", "networktopology", "nad")
 	b.conditions(t, "ai", map[string]string{
-		"nad": `False NoNetwork no NetworkTopology has the annotation networking.dra.io/net-attach-def: default/ovn-storage, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller; False NoTie the object has no effect`,
+		"nad": `False NoNetwork no NetworkTopology has a step with netAttachDefName default/ovn-storage, or the annotation networking.dra.io/net-attach-def: default/ovn-storage, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller; False NoTie the object has no effect`,
 	})
 	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "nad")
 }
