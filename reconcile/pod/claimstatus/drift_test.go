@@ -120,7 +120,7 @@ func TestDriftReport(t *testing.T) {
 					return claims.Claim{UID: uid, Namespace: "ns", Name: "claim"}, uid != "unknown"
 				},
 				Record: func(reconcile.SandboxID) (reconcile.Record, bool, error) {
-					return reconcile.Record{Phase: reconcile.Applied, Results: make([]topology.StepResult, 2), Failure: "no device"}, true, nil
+					return reconcile.Record{Phase: reconcile.Applied, Results: make([]topology.StepResult, 2), Failure: "no device", Failures: []reconcile.StepFailure{{Message: "no device"}}}, true, nil
 				},
 			})
 			for _, event := range tt.on {
