@@ -59,7 +59,7 @@ func TestRandom(t *testing.T) {
 	}
 	c := &chaos{lane: l, rng: rand.New(rand.NewPCG(seed, 0)), seed: seed, home: l.state(""), undisturbed: l.engine(nil)}
 	for _, g := range driftFixtures {
-		if g.host != "" { // it changes the host, which is compared
+		if g.host != "" || strings.Count(g.steps, "{name: ") < 3 { // it changes the host, which is compared, or has no steps to remove and add
 			continue
 		}
 		if g.devices == nil || hasCards() {

@@ -87,24 +87,6 @@ func TestDeviceWasRenamed(t *testing.T) {
 	same(t, start, b.everything("if:eth1"))
 }
 
-// An earlier version recorded only the index, and marked the device in its alias. Such
-// a device is found, and the mark is deleted when it returns to the host.
-func TestDeviceMarkedByOldVersion(t *testing.T) {
-	b := newBench(t)
-	b.create(up(netstate.Link{Name: "host:eth1", LinkKind: "dummy", Alias: new("to rack 7")}))
-	start := b.everything("if:eth1")
-	there := b.move("if:eth1", "net1")
-	b.apply(there)
-	before := there.Before.(netstate.Device)
-	before.LinkKind, before.Alias = "", nil
-	b.moved = []netstate.Change{{Before: before, After: there.After}}
-	b.update(netstate.Link{Name: "net1", Alias: new("plumbline:if:eth1 to rack 7")})
-	b.holds(netstate.Device{ID: "if:eth1", At: new("net1")})
-	back := netstate.Change{Before: b.device("if:eth1"), After: before}
-	b.apply(back)
-	same(t, start, b.everything("if:eth1"))
-}
-
 // What a pod can set on a link is no evidence: an alias, a name, an alternative name,
 // and for a device that is no hardware not even kind and name.
 func TestForgedDevice(t *testing.T) {
