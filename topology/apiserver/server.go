@@ -25,8 +25,8 @@ type Server struct {
 }
 
 // Discover asks a server. Its gates are among its metrics, which not everybody may read.
-func Discover(ctx context.Context, client discovery.DiscoveryInterface) (*Server, error) {
-	info, err := client.ServerVersion()
+func Discover(ctx context.Context, client discovery.DiscoveryInterfaceWithContext) (*Server, error) {
+	info, err := client.ServerVersionWithContext(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("get the version of the API server: %w", err)
 	}
@@ -34,7 +34,7 @@ func Discover(ctx context.Context, client discovery.DiscoveryInterface) (*Server
 	if s.version, err = version.ParseGeneric(info.GitVersion); err != nil {
 		return nil, fmt.Errorf("version of the API server: %w", err)
 	}
-	list, err := client.ServerResourcesForGroupVersion("resource.k8s.io/v1")
+	list, err := client.ServerResourcesForGroupVersionWithContext(ctx, "resource.k8s.io/v1")
 	switch {
 	case apierrors.IsNotFound(err): // it serves no such version
 	case err != nil:
@@ -56,7 +56,7 @@ var enabled = regexp.MustCompile(`^kubernetes_feature_enabled\{name="([A-Za-z0-9
 // maxMetrics bounds what is read, in bytes: large clusters have tens of MB.
 const maxMetrics = 256 << 20
 
-func readGates(ctx context.Context, client discovery.DiscoveryInterface) (map[string]bool, error) {
+func readGates(ctx context.Context, client discovery.DiscoveryInterfaceWithContext) (map[string]bool, error) {
 	stream, err := client.RESTClient().Get().AbsPath("/metrics").Stream(ctx)
 	if err != nil {
 		return nil, err

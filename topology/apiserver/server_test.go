@@ -1,6 +1,8 @@
 package apiserver_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -111,5 +113,23 @@ func TestDiscover(t *testing.T) {
 	}
 	if _, err := apiserver.Discover(t.Context(), server(t, "no version", "", "")); err == nil || !strings.Contains(err.Error(), "version of the API server") {
 		t.Errorf("a server without a version: %v", err)
+	}
+}
+
+// TestDiscoverEnds: a server that does not answer is asked for no longer than the caller wants.
+func TestDiscoverEnds(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		stop()
+		<-r.Context().Done()
+	}))
+	defer s.Close()
+	client, err := discovery.NewDiscoveryClientForConfig(&rest.Config{Host: s.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := apiserver.Discover(ctx, client); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
 	}
 }
