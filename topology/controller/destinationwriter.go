@@ -315,58 +315,52 @@ type keptStore struct {
 	once      sync.Once
 }
 
-// run follows the objects until ctx ends. It lists them in pages.
-func (s *keptStore) run(ctx context.Context, client metadata.Interface) {
-	api := client.Resource(s.resource)
-	if s.addresses != nil {
-		s.runWhole(ctx)
-		return
-	}
-	all := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-			out := &keptList{}
-			for options := (metav1.ListOptions{Limit: pageSize, FieldSelector: s.selector}); ; options.Continue = out.Continue {
-				page, err := api.List(ctx, options)
-				if err != nil {
-					return nil, err // not wrapped: the reflector checks its type
-				}
-				out.ResourceVersion, out.Continue = page.ResourceVersion, page.Continue
-				for i := range page.Items {
-					out.Items = append(out.Items, s.keptOf(&page.Items[i]))
-				}
-				if out.Continue == "" {
-					return out, nil
-				}
-			}
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.FieldSelector = s.selector
-			w, err := api.Watch(ctx, options)
-			return watchstore.Watched(w, err, 0, s.keptOf)
-		},
-	}
-	cache.NewReflectorWithOptions(unstreamed{all}, nil, s.store(), cache.ReflectorOptions{
-		Name: "destinations of NetworkQoS: " + s.resource.Resource, TypeDescription: s.resource.Resource,
-	}).RunWithContext(ctx)
-}
-
 // wholePage bounds an answer of the API server with whole pods, some ten kilobytes each.
 const wholePage = 100
 
-// runWhole is run with whole objects.
-func (s *keptStore) runWhole(ctx context.Context) {
-	api := s.addresses.Resource(s.resource)
+// run follows the objects until ctx ends.
+func (s *keptStore) run(ctx context.Context, client metadata.Interface) {
+	if s.addresses != nil {
+		api := s.addresses.Resource(s.resource)
+		follow(ctx, s, "addresses of ", wholePage, s.addressedOf, api.Watch, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, []unstructured.Unstructured, error) {
+			page, err := api.List(ctx, o)
+			if err != nil {
+				return nil, nil, err
+			}
+			return page, page.Items, nil
+		})
+		return
+	}
+	api := client.Resource(s.resource)
+	follow(ctx, s, "", pageSize, s.keptOf, api.Watch, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, []metav1.PartialObjectMetadata, error) {
+		page, err := api.List(ctx, o)
+		if err != nil {
+			return nil, nil, err
+		}
+		return page, page.Items, nil
+	})
+}
+
+// follow fills a store with what of keeps of each object until ctx ends. It lists the objects in pages.
+func follow[E any, T interface {
+	*E
+	runtime.Object
+}](
+	ctx context.Context, s *keptStore, what string, size int64, of func(T) *kept,
+	watched func(context.Context, metav1.ListOptions) (watch.Interface, error),
+	list func(context.Context, metav1.ListOptions) (metav1.ListInterface, []E, error),
+) {
 	all := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 			out := &keptList{}
-			for options := (metav1.ListOptions{Limit: wholePage, FieldSelector: s.selector}); ; options.Continue = out.Continue {
-				page, err := api.List(ctx, options)
+			for options := (metav1.ListOptions{Limit: size, FieldSelector: s.selector}); ; options.Continue = out.Continue {
+				page, items, err := list(ctx, options)
 				if err != nil {
 					return nil, err // not wrapped: the reflector checks its type
 				}
 				out.ResourceVersion, out.Continue = page.GetResourceVersion(), page.GetContinue()
-				for i := range page.Items {
-					out.Items = append(out.Items, s.addressedOf(&page.Items[i]))
+				for i := range items {
+					out.Items = append(out.Items, of(&items[i]))
 				}
 				if out.Continue == "" {
 					return out, nil
@@ -375,12 +369,12 @@ func (s *keptStore) runWhole(ctx context.Context) {
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.FieldSelector = s.selector
-			w, err := api.Watch(ctx, options)
-			return watchstore.Watched(w, err, 0, s.addressedOf)
+			w, err := watched(ctx, options)
+			return watchstore.Watched(w, err, 0, of)
 		},
 	}
 	cache.NewReflectorWithOptions(unstreamed{all}, nil, s.store(), cache.ReflectorOptions{
-		Name: "destinations of NetworkQoS: addresses of " + s.resource.Resource, TypeDescription: s.resource.Resource,
+		Name: "destinations of NetworkQoS: " + what + s.resource.Resource, TypeDescription: s.resource.Resource,
 	}).RunWithContext(ctx)
 }
 
