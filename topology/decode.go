@@ -142,12 +142,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		}
 		if len(steps) > 1 || steps[0].Name != step.Name {
 			several[step.Name] = steps
-			if t.Expanded == nil {
-				t.Expanded = map[string]Expansion{}
-			}
-			for j := range steps {
-				t.Expanded[steps[j].Name] = Expansion{step.Name, j, s.ForEach != nil}
-			}
+			t.expanded(step.Name, steps, s.ForEach != nil)
 		}
 		for j := range steps {
 			selectors += len(steps[j].Selector)
@@ -169,6 +164,16 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		return t, inv
 	}
 	return t, nil
+}
+
+// expanded notes which step was written of those that it stands for.
+func (t *Topology) expanded(written string, steps []Step, forEach bool) {
+	if t.Expanded == nil {
+		t.Expanded = map[string]Expansion{}
+	}
+	for i := range steps {
+		t.Expanded[steps[i].Name] = Expansion{written, i, forEach}
+	}
 }
 
 // stepOf converts a step, whose config is decoded within a budget.

@@ -84,18 +84,14 @@ func allocatedParameters(c *resourceapi.ResourceClaim, to []Assignment) error {
 		if err != nil {
 			return err
 		}
-		var of []int
-		for i := range to {
-			if slices.ContainsFunc(to[i].Devices, func(d Device) bool { return isFor(e.Requests, d.Request) }) {
-				of = append(of, i)
-			}
+		a, err := onlyOne(to, func(a *Assignment) (string, bool) {
+			return a.Topology.Name, slices.ContainsFunc(a.Devices, func(d Device) bool { return isFor(e.Requests, d.Request) })
+		})
+		if err != nil {
+			return err
 		}
-		switch len(of) {
-		case 0: // of a request that was not allocated to us
-		case 1:
-			to[of[0]].Parameters = append(to[of[0]].Parameters, set...)
-		default:
-			return errSeveral(to[of[0]].Topology.Name, to[of[1]].Topology.Name)
+		if a != nil { // else it is of a request that was not allocated to us
+			a.Parameters = append(a.Parameters, set...)
 		}
 	}
 	return nil

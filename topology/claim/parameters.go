@@ -76,6 +76,18 @@ func isFor(requests []string, request string) bool {
 	return len(requests) == 0 || slices.Contains(requests, request) || slices.Contains(requests, parent)
 }
 
-func errSeveral(one, other string) error {
-	return fmt.Errorf("its requests are for the NetworkTopologies %q and %q: name in requests those of one of them, and write a config for each", one, other)
+// onlyOne returns what a claim has for the topology that its config is for, nil if it has nothing for one. Of says the name
+// of a topology, and whether the config is for that. Config for several is an error.
+func onlyOne[T any](all []T, of func(*T) (topology string, is bool)) (one *T, err error) {
+	name := ""
+	for i := range all {
+		switch other, is := of(&all[i]); {
+		case !is:
+		case one != nil:
+			return nil, fmt.Errorf("its requests are for the NetworkTopologies %q and %q: name in requests those of one of them, and write a config for each", name, other)
+		default:
+			one, name = &all[i], other
+		}
+	}
+	return one, nil
 }

@@ -86,18 +86,14 @@ func requestedParameters(spec *resourceapi.DeviceClaim, to []Demand) (problems [
 			wrong(err)
 			continue
 		}
-		var of []int
-		for j := range to {
-			if slices.ContainsFunc(to[j].Steps, func(s Demanded) bool { return isFor(c.Requests, s.Request) }) {
-				of = append(of, j)
-			}
-		}
-		switch len(of) {
-		case 0: // its class may not exist yet: the node checks it again
-		case 1:
-			to[of[0]].Parameters = append(to[of[0]].Parameters, set...)
-		default:
-			wrong(errSeveral(to[of[0]].Topology.Name, to[of[1]].Topology.Name))
+		d, err := onlyOne(to, func(d *Demand) (string, bool) {
+			return d.Topology.Name, slices.ContainsFunc(d.Steps, func(s Demanded) bool { return isFor(c.Requests, s.Request) })
+		})
+		switch {
+		case err != nil:
+			wrong(err)
+		case d != nil: // else its class may not exist yet: the node checks it again
+			d.Parameters = append(d.Parameters, set...)
 		}
 	}
 	return problems
