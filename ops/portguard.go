@@ -65,6 +65,9 @@ func (p *Planner) OwnBridge(bridge string) bool {
 
 // wantGuards wants the guards of ports, once all links and addresses of the sandbox are known.
 func (p *Planner) wantGuards() error {
+	if len(p.guarded) == 0 {
+		return nil
+	}
 	wants := p.withChosenMACs()
 	type sends struct {
 		above

@@ -18,8 +18,8 @@ spec:
     - {name: d, type: dummy}
 `
 
-// macs plans a topology and returns the MACs of the links that are made.
-func macs(t *testing.T, text string, req ops.Request) map[string]string {
+// changesOf returns the changes of the plan of a topology, once it has observed all that it asks for.
+func changesOf(t *testing.T, text string, req ops.Request) []netstate.Change {
 	t.Helper()
 	reg, err := all.Registry()
 	if err != nil {
@@ -40,22 +40,27 @@ func macs(t *testing.T, text string, req ops.Request) map[string]string {
 		for _, o := range plan.Missing {
 			req.Have.PutAbsent(o.Key())
 		}
-		if len(plan.Missing) > 0 {
-			continue
+		if len(plan.Missing) == 0 {
+			return plan.Changes
 		}
-		out := map[string]string{}
-		for _, c := range plan.Changes {
-			if l, ok := c.After.(netstate.Link); ok && l.MAC != nil {
-				out[l.Name] = *l.MAC
-				if l.Veth != nil {
-					out[*l.Veth.Peer] = *l.Veth.PeerMAC
-				}
-			}
-		}
-		return out
 	}
 	t.Fatal("planning does not end")
 	return nil
+}
+
+// macs plans a topology and returns the MACs of the links that are made.
+func macs(t *testing.T, text string, req ops.Request) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, c := range changesOf(t, text, req) {
+		if l, ok := c.After.(netstate.Link); ok && l.MAC != nil {
+			out[l.Name] = *l.MAC
+			if l.Veth != nil {
+				out[*l.Veth.Peer] = *l.Veth.PeerMAC
+			}
+		}
+	}
+	return out
 }
 
 // TestChosenMACs: a link keeps its MAC in the same sandbox, no two sandboxes have one in common, and a

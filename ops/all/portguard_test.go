@@ -5,47 +5,19 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
-	"github.com/plumbline/plumbline/topology"
 )
 
 // guards plans a topology and returns the guards that it wants.
 func guards(t *testing.T, steps string, req ops.Request) map[string]netstate.PortGuard {
 	t.Helper()
-	reg, err := all.Registry()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec: {steps: [" + steps + "]}\n"
-	if req.Topology, err = topology.Decode([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
-	if req.Have == nil {
-		req.Have = netstate.NewSnapshot()
-	}
-	req.Netns = "/run/netns/blue"
-	for range 8 {
-		plan, err := reg.Plan(t.Context(), req)
-		if err != nil {
-			t.Fatal(err)
+	out := map[string]netstate.PortGuard{}
+	for _, c := range changesOf(t, "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec: {steps: ["+steps+"]}\n", req) {
+		if g, ok := c.After.(netstate.PortGuard); ok {
+			out[g.Port] = g
 		}
-		for _, o := range plan.Missing {
-			req.Have.PutAbsent(o.Key())
-		}
-		if len(plan.Missing) > 0 {
-			continue
-		}
-		out := map[string]netstate.PortGuard{}
-		for _, c := range plan.Changes {
-			if g, ok := c.After.(netstate.PortGuard); ok {
-				out[g.Port] = g
-			}
-		}
-		return out
 	}
-	t.Fatal("planning does not end")
-	return nil
+	return out
 }
 
 // TestGuardedMACs: the MACs of a port are those of all links that steps put on it, and not those of links that the pod makes.

@@ -727,7 +727,7 @@ func portElements(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, ne
 	var links []nftables.SetElement
 	for pod, link := range via {
 		if link != "" {
-			links = append(links, nftables.SetElement{Key: append(append([]byte(link), make([]byte, unix.IFNAMSIZ-len(link))...), pod.AsSlice()...)})
+			links = append(links, nftables.SetElement{Key: []byte(nameKey(link) + string(pod.AsSlice()))})
 		}
 	}
 	return append(out, setElements{localnet(t), links})
