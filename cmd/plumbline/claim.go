@@ -70,7 +70,7 @@ func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, format
 	}
 	for i := range t.ClaimParameters {
 		p := &t.ClaimParameters[i]
-		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: a claim may set %s of step %q, %s: --parameter %s.%s=…\n", p.Key, p.Step, topology.Bound(p), p.Step, p.Key)
+		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: a claim may set the key %s of step %q: %s. Add --parameter %s.%s=VALUE\n", p.Key, p.Step, topology.Bound(p), p.Step, p.Key)
 	}
 	var out any
 	switch format {

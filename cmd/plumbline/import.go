@@ -79,15 +79,14 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 	cmd.Flags().BoolVar(&o.Pods, "pods", false, "convert the networks of pods, Deployments and other workloads, too")
 	cmd.Flags().BoolVar(&o.Moved, "moved", false, "all pods have left the converted pools: do not exclude addresses that are still recorded as allocated")
 	cmd.Flags().BoolVar(&from.on, "from-cluster", false, "read the objects from a cluster instead of files")
-	cmd.Flags().StringVar(&from.kubeconfig, "kubeconfig", "", "with --from-cluster: kubeconfig `file`; default: as kubectl")
-	cmd.Flags().StringVar(&from.context, "context", "", "with --from-cluster: `context` of the kubeconfig; default: its current one")
+	from.of.flags(cmd, cmd.Flags())
 	return cmd
 }
 
 // clusterFlags say which cluster is read.
 type clusterFlags struct {
-	on                  bool
-	kubeconfig, context string
+	on bool
+	of kubeFlags
 }
 
 // check refuses flags that exclude each other, and none of them.
@@ -97,8 +96,8 @@ func (f *clusterFlags) check(cmd *cobra.Command, files int) error {
 	case f.on && files > 0:
 		return errors.New("--filename and --from-cluster exclude each other" + help)
 	case !f.on && files == 0:
-		return errors.New("--filename: is missing, and so is --from-cluster" + help)
-	case !f.on && f.kubeconfig+f.context != "":
+		return errors.New("name files with --filename, or read a cluster with --from-cluster" + help)
+	case !f.on && f.of != kubeFlags{}:
 		return errors.New("--kubeconfig and --context are only for --from-cluster" + help)
 	}
 	return nil
@@ -123,7 +122,7 @@ func (a *app) toImport(files fileList) (objects []map[string]any, err error) {
 // ofCluster reads the objects of a cluster, and says what was read: a kind that the cluster does not have may be missing
 // by mistake.
 func (a *app) ofCluster(cmd *cobra.Command, from clusterFlags, o imports.Options) ([]map[string]any, error) {
-	config, err := clusterConfig(from.kubeconfig, from.context)
+	config, _, err := from.of.config()
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +144,7 @@ func (a *app) ofCluster(cmd *cobra.Command, from clusterFlags, o imports.Options
 		fmt.Fprintf(stderr, "plumbline: note: the cluster does not have the kinds %s\n", strings.Join(found.NotServed, ", "))
 	}
 	if scope.Namespace != "" && o.Pods {
-		fmt.Fprintf(stderr, "plumbline: note: pods of other namespaces than %q were not read: an AddressPool does not exclude the addresses that their annotations name\n", scope.Namespace)
+		fmt.Fprintf(stderr, "plumbline: note: only pods of namespace %q were read, so AddressPools do not exclude addresses that annotations of other pods name: leave out -n to read all pods\n", scope.Namespace)
 	}
 	return found.Objects, nil
 }

@@ -53,9 +53,3 @@ func (k *kubeFlags) config() (*rest.Config, string, error) {
 	}
 	return config, namespace, nil
 }
-
-// clusterConfig is the same for two of the flags.
-func clusterConfig(kubeconfig, contextName string) (*rest.Config, error) {
-	config, _, err := (&kubeFlags{kubeconfig: kubeconfig, context: contextName}).config()
-	return config, err
-}

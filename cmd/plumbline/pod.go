@@ -64,7 +64,7 @@ func (a *app) pod() *cobra.Command {
 	p := &podCommand{app: a, clients: newClients}
 	cmd := &cobra.Command{
 		Use:   "pod",
-		Short: "Show the network of a pod of a cluster, from anywhere",
+		Short: "Show a pod's network as the objects of the cluster report it",
 		Long: `Shows the network of a pod of a cluster from what its objects say: its claims with what
 the node has reported, its Events, and its topologies. It runs anywhere with the rights
 of the user of the kubeconfig, and needs neither the node nor its agent.
@@ -99,7 +99,7 @@ reported it. It says whether the topology was edited since.
 
 On the node, plumbline plan -f FILE --running shows what an edit would change in the
 kernel.`, p.plan),
-		p.command("explain", "Say what is wrong with a pod's network, and what to do", `Says why the pod has not the network that it asks for, or what it waits for, the cause
+		p.command("explain", "Explain what is wrong with a pod's network, and what to do", `Says why the pod has not the network that it asks for, or what it waits for, the cause
 first, and what to do about each: claims that do not exist or are not allocated,
 topologies that offer no devices, failed steps, drift, ports that are down, edits that
 the pod does not have, and the last Event that says what failed.
@@ -347,7 +347,7 @@ func planOf(s *podstatus.Status, u *podstatus.Use) podPlan {
 	case now == nil:
 		return out
 	case now.Missing:
-		out.Unread = "it does not exist any more; the pod keeps the network that it has"
+		out.Unread = "the topology was deleted; a running pod keeps its network"
 		return out
 	case now.Object == nil:
 		out.Unread = "it cannot be read"

@@ -72,14 +72,14 @@ func (t text) header(sb reconcile.Sandbox) {
 	}
 	t.given(sb.Given)
 	all := sb.Rules()
-	t.holding("what is sent", all.Of(""))
+	t.holding("egress traffic", all.Of(""))
 	for _, step := range slices.Sorted(maps.Keys(all.Steps)) {
-		t.holding(fmt.Sprintf("what step %q sends", step), all.Steps[step])
+		t.holding(fmt.Sprintf("egress traffic of step %q", step), all.Steps[step])
 	}
 }
 
-// holding writes which rules hold for what interfaces send.
-func (t text) holding(what string, of ops.Enforced) {
+// holding writes which NetworkQoS rules hold for egress traffic.
+func (t text) holding(traffic string, of ops.Enforced) {
 	var rules []string
 	deciding := slices.Clone(of.Filters)
 	slices.SortStableFunc(deciding, func(a, b netstate.Filter) int { return cmp.Compare(a.Place, b.Place) })
@@ -91,14 +91,14 @@ func (t text) holding(what string, of ops.Enforced) {
 	byOVN := slices.Clone(of.LogicalRules)
 	slices.SortFunc(byOVN, func(a, b netstate.LogicalRule) int { return cmp.Compare(*b.Priority, *a.Priority) })
 	if len(rules) > 0 {
-		t.line("  %s is marked and limited by %s, the first that matches", what, strings.Join(rules, ", "))
+		t.line("  NetworkQoS rules for %s: %s (the first that matches applies)", traffic, strings.Join(rules, ", "))
 	}
 	if len(byOVN) > 0 {
 		rules = nil
 		for _, r := range byOVN {
 			rules = append(rules, r.Rule)
 		}
-		t.line("  %s over networks of OVN is marked and limited there by %s, the first that matches", what, strings.Join(rules, ", "))
+		t.line("  NetworkQoS rules of OVN for %s: %s (the first that matches applies)", traffic, strings.Join(rules, ", "))
 	}
 }
 

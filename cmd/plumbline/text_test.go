@@ -227,8 +227,8 @@ func TestRulesOfBackends(t *testing.T) {
 		{Rule: "ai/a[2]", Interface: "net2", Backend: "PF", ruleCounters: &ruleCounters{8, 800, new(uint64(0))}},
 	})
 	want := `topology "ai" in namespace "blue" (sandbox blue/ai)
-  what is sent is marked and limited by ai/a[0], the first that matches
-  what is sent over networks of OVN is marked and limited there by ai/a[1], ai/a[0], the first that matches
+  NetworkQoS rules for egress traffic: ai/a[0] (the first that matches applies)
+  NetworkQoS rules of OVN for egress traffic: ai/a[1], ai/a[0] (the first that matches applies)
   RULE     INTERFACE  BACKEND  MARKED  BYTES  DROPPED
   ai/a[0]  d0         tc       7       700    0
   ai/a[1]  net1       OVN      -       -      -

@@ -154,7 +154,7 @@ func tolerated(all []resourceapi.DeviceToleration) string {
 }
 
 // errUnserved is that of a server without the API.
-var errUnserved = errors.New("the API server does not serve DeviceTaintRules of resource.k8s.io/v1, which Kubernetes 1.37 does by default: drain the node instead, or take the device from its DeviceExposurePolicy (plumbline version --cluster lists what a server lacks)")
+var errUnserved = errors.New("the API server does not serve DeviceTaintRules (resource.k8s.io/v1, on by default since Kubernetes 1.37): drain the node, or remove the device from its DeviceExposurePolicy; plumbline version --cluster lists what the server lacks")
 
 // Begin makes or changes the rule of each device. Without evict they have no effect: the
 // condition EvictionInProgress of each says how many pods would be evicted.

@@ -16,7 +16,7 @@ func TestUnserved(t *testing.T) {
 	kube.PrependReactor("*", "devicetaintrules", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewNotFound(a.GetResource().GroupResource(), "") // as for a path that is not served
 	})
-	const want = "the API server does not serve DeviceTaintRules of resource.k8s.io/v1, which Kubernetes 1.37 does by default"
+	const want = "the API server does not serve DeviceTaintRules (resource.k8s.io/v1, on by default since Kubernetes 1.37)"
 	if err := Begin(t.Context(), kube, "n1/d", []Device{{"n1", "d"}}, false); err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("Begin: %v", err)
 	}
