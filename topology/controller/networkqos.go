@@ -451,17 +451,33 @@ func withoutEffect(p *qos.Policy, reason, message string) QoSOutcome {
 
 // onPrimary returns the first of the topologies of role primary that an object covers as the primary network of pods, "" for none,
 // and whether it covers no other topology.
-func onPrimary(p *qos.Policy, topologies []v1alpha1.NetworkTopology, contracts contract.Set) (name string, alone bool) {
+func onPrimary(p *qos.Policy, topologies []selectable) (name string, alone bool) {
 	others := false
-	for i := range topologies {
-		switch t := &topologies[i]; {
-		case t.Spec.Role != v1alpha1.Primary:
-			others = others || p.SelectsTopology(t.Name, qosLabels(t, contracts))
-		case p.Covers(qos.PodNetwork(t.Name, t.Labels)) && (name == "" || t.Name < name):
-			name = t.Name
+	for _, t := range topologies {
+		switch {
+		case !t.primary:
+			others = others || p.SelectsTopology(t.name, t.labels)
+		case p.Covers(qos.PodNetwork(t.name, t.own)) && (name == "" || t.name < name):
+			name = t.name
 		}
 	}
 	return name, name != "" && !others
+}
+
+// selectable is a topology as objects select it. It is made once for all objects, since it may take to decode the topology.
+type selectable struct {
+	name        string
+	primary     bool              // it has that role
+	own, labels map[string]string // of the topology, and with the networks of its interfaces
+}
+
+func selectables(topologies []v1alpha1.NetworkTopology, contracts contract.Set) []selectable {
+	out := make([]selectable, len(topologies))
+	for i := range topologies {
+		t := &topologies[i]
+		out[i] = selectable{t.Name, t.Spec.Role == v1alpha1.Primary, t.Labels, qosLabels(t, contracts)}
+	}
+	return out
 }
 
 // qosLabels are what objects select a topology by, as a whole: see qos.WithDefinitions.
@@ -475,10 +491,10 @@ func qosLabels(t *v1alpha1.NetworkTopology, contracts contract.Set) map[string]s
 
 // undefined says which NetworkAttachmentDefinitions that an object refers to no topology stands for, and whether it covers no other
 // network.
-func undefined(p *qos.Policy, topologies []v1alpha1.NetworkTopology, contracts contract.Set) (message string, none bool) {
+func undefined(p *qos.Policy, topologies []selectable) (message string, none bool) {
 	names, alone := p.Definitions()
 	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		return slices.ContainsFunc(topologies, func(t v1alpha1.NetworkTopology) bool { return qos.Defined(qosLabels(&t, contracts), name) })
+		return slices.ContainsFunc(topologies, func(t selectable) bool { return qos.Defined(t.labels, name) })
 	})
 	if len(missing) == 0 {
 		return "", false
@@ -492,8 +508,9 @@ func undefined(p *qos.Policy, topologies []v1alpha1.NetworkTopology, contracts c
 func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies []v1alpha1.NetworkTopology, contracts contract.Set, podNetwork bool, reported map[string]*QoSSum) []QoSOutcome {
 	var out []QoSOutcome
 	ties, complete := qos.PossibleTies(enforced)
+	all := selectables(topologies, contracts)
 	for _, p := range enforced {
-		primary, alone := onPrimary(p, topologies, contracts)
+		primary, alone := onPrimary(p, all)
 		if over(p) {
 			out = append(out, withoutEffect(p, reasonTooManyTo, fmt.Sprintf("the pods that it has as destinations have more than %d addresses, or are more than %d with those of the other objects of the namespace: select fewer pods in classifier.to, or give prefixes as ipBlock", v1alpha1.MaxDestinationAddresses, qos.MaxNamespaceMembers)))
 			continue
@@ -507,7 +524,7 @@ func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologi
 			out = append(out, withoutEffect(p, reasonNoTopology, qos.NoTopology))
 			continue
 		}
-		unknown, none := undefined(p, topologies, contracts)
+		unknown, none := undefined(p, all)
 		if none {
 			out = append(out, withoutEffect(p, reasonNoNetwork, unknown))
 			continue

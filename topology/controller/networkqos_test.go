@@ -2,11 +2,13 @@ package controller_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -55,5 +57,31 @@ func TestQoSConditions(t *testing.T) {
 		if have != c.want {
 			t.Errorf("ours %t, room %t:\n%s\nwant\n%s", c.ours, c.room, have, c.want)
 		}
+	}
+}
+
+// counted are the contracts of no types. It counts how often they are asked for.
+type counted struct{ asked int }
+
+func (c *counted) Contract(string) (contract.Contract, bool) {
+	c.asked++
+	return contract.Contract{}, false
+}
+func (*counted) Types() []string { return nil }
+
+// TestTopologiesAreReadOnce: however many objects a namespace has, each topology is read once for all of them.
+func TestTopologiesAreReadOnce(t *testing.T) {
+	objects, _, err := qos.Decode([]byte("apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: o}\nspec: {priority: 1, egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkAttachmentDefinition, name: a}, {kind: NetworkTopology, name: rail}]}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	topologies := []v1alpha1.NetworkTopology{{ObjectMeta: metav1.ObjectMeta{Name: "rail"}, Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{Name: "a", Type: "dummy"}}}}}
+	asked := func(n int) int {
+		var set counted
+		controller.QoSConditions(slices.Repeat([]*qos.Policy{qos.New(objects[0])}, n), func(*qos.Policy) bool { return false }, topologies, &set, false, nil)
+		return set.asked
+	}
+	if one, many := asked(1), asked(100); one == 0 || many != one {
+		t.Errorf("contracts are asked for %d times for one object, and %d times for a hundred", one, many)
 	}
 }
