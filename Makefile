@@ -64,9 +64,10 @@ demo: ## the flagship topology on real SR-IOV VFs, in a virtual machine
 	@. .ci/lib
 	begin 'building plumbline'
 	$(MAKE) build
+	$(GO) build -ldflags="-s -w" -o $(BIN)/ ./integration/demo
 	end
 	begin 'the demo, in a virtual machine'
-	integration/vm --nics quad --rdma -- $(BIN)/plumbline demo </dev/null
+	integration/vm --nics quad --rdma -- $(BIN)/demo $(BIN)/plumbline docs/flagship.yaml integration/demo/peer.yaml </dev/null
 	end
 
 .PHONY: image

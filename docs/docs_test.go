@@ -123,7 +123,7 @@ func valid(t *testing.T, file string) *topology.Topology {
 
 // TestFlagship draws the README's picture of the topology that the demo applies.
 func TestFlagship(t *testing.T) {
-	svg, err := graph.Render(valid(t, "../cmd/plumbline/demo/topology.yaml"), graph.SVG, nil)
+	svg, err := graph.Render(valid(t, "../docs/flagship.yaml"), graph.SVG, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,11 +12,11 @@ func TestCompletion(t *testing.T) {
 		arguments []string
 		want      string
 	}{
-		{[]string{"graph", "-f", "demo/topology.yaml", "-o", ""}, "svg"},
-		{[]string{"claim", "-f", "demo/topology.yaml", "--output", ""}, "limits"},
-		{[]string{"import", "-f", "demo/topology.yaml", "--st"}, "--state-dir"},
+		{[]string{"graph", "-f", "../../docs/flagship.yaml", "-o", ""}, "svg"},
+		{[]string{"claim", "-f", "../../docs/flagship.yaml", "--output", ""}, "limits"},
+		{[]string{"import", "-f", "../../docs/flagship.yaml", "--st"}, "--state-dir"},
 		{[]string{"agent", "--log-format", ""}, "json"},
-		{[]string{"plan", "-f", "demo/topology.yaml", "--device", "vf0=l"}, ":4"},
+		{[]string{"plan", "-f", "../../docs/flagship.yaml", "--device", "vf0=l"}, ":4"},
 	} {
 		var out, complaint bytes.Buffer
 		code := run(t.Context(), append([]string{"__complete"}, c.arguments...), stdio{in: strings.NewReader(""), out: &out, err: &complaint})

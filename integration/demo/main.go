@@ -1,20 +1,23 @@
+// Command demo shows plumbline on the SR-IOV functions of a machine: it types the commands that a user would, from
+// the plan to a ping and back. It is what make demo runs, with the program and the topology as arguments.
 package main
 
 import (
 	"bytes"
 	"context"
-	"embed"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
 
@@ -24,42 +27,49 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
-//go:embed demo/topology.yaml demo/peer.yaml
-var demoFiles embed.FS
+const usage = `demo PROGRAM TOPOLOGY PEER
 
-func (a *app) demo() *cobra.Command {
-	return &cobra.Command{
-		Use:   "demo",
-		Short: "Run a demo on the SR-IOV functions of this machine",
-		Long: `Runs a topology on real virtual functions, from the plan to a ping and back: creates
-two network namespaces, applies a topology to each, changes one of them from
-outside, shows the drift and the repair, deletes both and checks that every virtual
-function is back on the host as it was.
+Creates two network namespaces, applies a topology to each, changes one of them from outside, shows the drift and the
+repair, deletes both and checks that every virtual function is back on the host as it was.
 
-Needs the cards enp3s0f0, enp3s0f1, enp4s0f0 and enp4s0f1 with virtual functions and
-RDMA, which the virtual machine of ` + "`make demo`" + ` has. Exits with 1 if a check
-fails.`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := os.MkdirTemp("", "plumbline-demo-")
-			if err != nil {
-				return err
-			}
-			defer os.RemoveAll(dir)
-			d := &demo{app: a, ctx: cmd.Context(), dir: dir}
-			defer d.cleanup()
-			return d.run()
-		},
+Needs the cards enp3s0f0, enp3s0f1, enp4s0f0 and enp4s0f1 with virtual functions and RDMA, which the virtual machine of
+make demo has. Exits with 1 if a check fails.`
+
+func main() {
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, usage)
+		os.Exit(1)
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1], os.Args[2], os.Args[3])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, program, topology, peer string) error {
+	dir, err := os.MkdirTemp("", "plumbline-demo-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	d := &demo{ctx: ctx, program: program, topology: topology, peer: peer, dir: dir}
+	defer d.cleanup()
+	return d.run()
 }
 
 // demo runs the commands that a user would type.
 type demo struct {
-	*app
-	ctx  context.Context
-	dir  string
-	host *kernel.Host
+	ctx                     context.Context
+	program, topology, peer string
+	dir                     string // state, and configuration of the daemon
+	host                    *kernel.Host
 }
+
+// differs is the exit status of a command that finds a difference.
+const differs = 2
 
 const (
 	demoPod  = "plumbline-demo-pod"
@@ -75,15 +85,6 @@ func (d *demo) run() error {
 	before, err := d.functions()
 	if err != nil {
 		return err
-	}
-	for _, f := range []string{"topology.yaml", "peer.yaml"} {
-		data, err := demoFiles.ReadFile("demo/" + f)
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(d.dir, f), data, 0o600); err != nil {
-			return err
-		}
 	}
 	for _, name := range []string{demoPod, demoPeer} {
 		if _, err := kernel.AddNamed(name); err != nil {
@@ -112,26 +113,26 @@ func (d *demo) show() error {
 		return err
 	}
 	d.title("The topology, and what it would change")
-	if err := d.must(0, "validate", "-f", d.file("topology.yaml")); err != nil {
+	if err := d.must(0, "validate", "-f", d.topology); err != nil {
 		return err
 	}
-	return d.must(exitDiffers, "plan", "-f", d.file("topology.yaml"), "--netns", demoPod)
+	return d.must(differs, "plan", "-f", d.topology, "--netns", demoPod)
 }
 
 func (d *demo) apply() error {
 	d.title("Applied")
-	if err := d.must(0, "apply", "-f", d.file("topology.yaml"), "--netns", demoPod); err != nil {
+	if err := d.must(0, "apply", "-f", d.topology, "--netns", demoPod); err != nil {
 		return err
 	}
 	d.title("A second apply changes nothing; the results of the steps, as CNI results")
-	if err := d.must(0, "apply", "-f", d.file("topology.yaml"), "--netns", demoPod, "-o", "json"); err != nil {
+	if err := d.must(0, "apply", "-f", d.topology, "--netns", demoPod, "-o", "json"); err != nil {
 		return err
 	}
-	if err := d.must(0, "plan", "-f", d.file("topology.yaml"), "--netns", demoPod); err != nil {
+	if err := d.must(0, "plan", "-f", d.topology, "--netns", demoPod); err != nil {
 		return err
 	}
 	d.title("A peer at the other end of the wires")
-	return d.must(0, "apply", "-f", d.file("peer.yaml"), "--netns", demoPeer)
+	return d.must(0, "apply", "-f", d.peer, "--netns", demoPeer)
 }
 
 func (d *demo) ping() error {
@@ -165,7 +166,7 @@ func (d *demo) disturb() error {
 			return fmt.Errorf("%s: %w", c, err)
 		}
 	}
-	out, err := d.output(exitDiffers, "status", "--netns", demoPod)
+	out, err := d.output(differs, "status", "--netns", demoPod)
 	if err != nil {
 		return err
 	}
@@ -175,7 +176,7 @@ func (d *demo) disturb() error {
 		}
 	}
 	d.title("Repaired")
-	if err := d.must(0, "apply", "-f", d.file("topology.yaml"), "--netns", demoPod); err != nil {
+	if err := d.must(0, "apply", "-f", d.topology, "--netns", demoPod); err != nil {
 		return err
 	}
 	if err := d.must(0, "status", "--netns", demoPod); err != nil {
@@ -194,12 +195,15 @@ func (d *demo) watched(box *kernel.Sandbox) error {
 	if err := os.Mkdir(config, 0o700); err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(d.ctx)
-	ended := make(chan int, 1)
-	go func() {
-		ended <- run(ctx, []string{"--state-dir", d.file("state"), "run", "--config", config, "--listen", "127.0.0.1:0"}, stdio{strings.NewReader(""), d.out, d.out})
+	daemon := d.command("run", "--config", config, "--listen", "127.0.0.1:0")
+	daemon.Stdout, daemon.Stderr = os.Stdout, os.Stdout
+	if err := daemon.Start(); err != nil {
+		return err
+	}
+	defer func() {
+		_ = daemon.Process.Signal(syscall.SIGTERM)
+		_ = daemon.Wait()
 	}()
-	defer func() { stop(); <-ended }()
 	if err := d.eventually("the daemon watches the sandbox", func() (bool, error) {
 		return d.quiet(0, "status", "--netns", demoPod) == nil, nil
 	}); err != nil {
@@ -246,7 +250,7 @@ func (d *demo) cleanup() {
 	for _, name := range []string{demoPod, demoPeer} {
 		err := errors.Join(d.quiet(0, "delete", "--netns", name), kernel.DeleteNamed(kernelPath(name)))
 		if err != nil {
-			complain(d.err, fmt.Errorf("clean up %s: %w", name, err))
+			fmt.Fprintf(os.Stderr, "demo: clean up %s: %v\n", name, err)
 		}
 	}
 }
@@ -255,9 +259,9 @@ func kernelPath(name string) string { return filepath.Join("/run/netns", name) }
 
 func (d *demo) file(name string) string { return filepath.Join(d.dir, name) }
 
-func (d *demo) title(text string) { fmt.Fprintf(d.out, "\n=== %s\n", text) }
+func (d *demo) title(text string) { fmt.Printf("\n=== %s\n", text) }
 
-func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
+func (d *demo) say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
 // must runs a command of plumbline as a user would and fails on another exit status.
 func (d *demo) must(want int, args ...string) error {
@@ -270,19 +274,31 @@ func (d *demo) output(want int, args ...string) (string, error) {
 	for i := range shown {
 		shown[i] = strings.TrimPrefix(shown[i], d.dir+"/")
 	}
-	fmt.Fprintf(d.out, "\n$ plumbline %s\n", strings.Join(shown, " "))
+	fmt.Printf("\n$ plumbline %s\n", strings.Join(shown, " "))
 	var copied bytes.Buffer
-	got := run(d.ctx, append([]string{"--state-dir", d.file("state")}, args...), stdio{strings.NewReader(""), io.MultiWriter(d.out, &copied), d.err})
-	if got != want {
-		return copied.String(), fmt.Errorf("plumbline %s: exit status %d, want %d", args[0], got, want)
-	}
-	return copied.String(), nil
+	cmd := d.command(args...)
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(os.Stdout, &copied), os.Stderr
+	err := exits(cmd, want)
+	return copied.String(), err
 }
 
 // quiet is must without output.
-func (d *demo) quiet(want int, args ...string) error {
-	if got := run(d.ctx, append([]string{"--state-dir", d.file("state")}, args...), stdio{strings.NewReader(""), io.Discard, io.Discard}); got != want {
-		return fmt.Errorf("plumbline %s: exit status %d, want %d", args[0], got, want)
+func (d *demo) quiet(want int, args ...string) error { return exits(d.command(args...), want) }
+
+// command is plumbline with the demo's state. It is interrupted with the demo, and may roll back then.
+func (d *demo) command(args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(d.ctx, d.program, append([]string{"--state-dir", d.file("state")}, args...)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	return cmd
+}
+
+// exits runs a command that has to exit with a status.
+func exits(cmd *exec.Cmd, want int) error {
+	if err := cmd.Run(); cmd.ProcessState == nil {
+		return err
+	}
+	if got := cmd.ProcessState.ExitCode(); got != want {
+		return fmt.Errorf("%s: exit status %d, want %d", strings.Join(cmd.Args, " "), got, want)
 	}
 	return nil
 }
