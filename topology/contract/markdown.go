@@ -34,13 +34,9 @@ func Markdown(c Contract, elsewhere Elsewhere) string {
 		fmt.Fprintf(&b, "\nFor %s see [%s](%s).\n", strings.Join(shared, ", "), elsewhere.Title, elsewhere.Link)
 	}
 	fmt.Fprintf(&b, "\n## Input\n\n%s\n", c.Input.sentence())
-	fmt.Fprintf(&b, "\n## Output\n\n| list | from dependencies | added by the step |\n| --- | --- | --- |\n")
-	for _, l := range []struct {
-		name string
-		flow Flow
-	}{{"interfaces", c.Output.Interfaces}, {"ips", c.Output.IPs}, {"routes", c.Output.Routes}} {
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", l.name, l.flow.kept(), l.flow.added())
-	}
+	o := c.Output
+	fmt.Fprintf(&b, "\n## Output\n\nInterfaces of the dependencies: %s; added: %s. Addresses: %s; added: %s. Routes: %s; added: %s.\n",
+		o.Interfaces.kept(), o.Interfaces.added(), o.IPs.kept(), o.IPs.added(), o.Routes.kept(), o.Routes.added())
 	if len(c.Output.Devices) > 0 {
 		b.WriteString("\nDevice fields:\n\n")
 		for _, p := range c.Output.Devices {
@@ -74,27 +70,52 @@ func (e Elsewhere) split(params []Param) (own []Param, shared []string) {
 }
 
 func table(params []Param) string {
-	var b strings.Builder
-	b.WriteString("| key | type | default | accepts | meaning |\n| --- | --- | --- | --- | --- |\n")
-	rows(&b, "", params)
-	return b.String()
+	var t tableOfKeys
+	t.b.WriteString("| key | value | meaning |\n| --- | --- | --- |\n")
+	t.rows("", params)
+	return t.b.String()
 }
 
-// rows writes one line per parameter, properties after their object.
-func rows(b *strings.Builder, path string, params []Param) {
+// tableOfKeys remembers the keys with properties that it has described.
+type tableOfKeys struct {
+	b    strings.Builder
+	seen []Param
+}
+
+// rows writes one line per parameter, properties after their object. Of a parameter
+// that is described already under another one, it says so.
+func (t *tableOfKeys) rows(path string, params []Param) {
 	for _, p := range params {
 		at := child(path, p.Name)
-		typ := p.TypeName()
-		if p.Required {
-			typ += ", required"
+		if slices.ContainsFunc(t.seen, func(s Param) bool { return reflect.DeepEqual(s, p) }) {
+			fmt.Fprintf(&t.b, "| `%s` | | as `%s` |\n", at, p.Name)
+			continue
 		}
-		fmt.Fprintf(b, "| `%s` | %s | %s | %s | %s |\n", at, typ, cell(p.defaultText()), cell(p.accepts()), cell(p.meaning()))
-		rows(b, at, p.Properties)
+		fmt.Fprintf(&t.b, "| `%s` | %s | %s |\n", at, cell(p.value()), cell(p.meaning()))
+		t.rows(at, p.Properties)
 		if p.Items != nil {
 			entry := map[Type]string{List: "[]", Map: ".*"}[p.Type]
-			rows(b, at+entry, p.Items.Properties)
+			t.rows(at+entry, p.Items.Properties)
+		}
+		if path == "" && (len(p.Properties) > 0 || p.Items != nil) {
+			t.seen = append(t.seen, p)
 		}
 	}
+}
+
+// value describes what a parameter accepts: its type, unless a constraint implies it.
+func (p Param) value() string {
+	out := p.accepts()
+	if implied := p.Type == String || p.Type == Integer && (p.Minimum != nil || p.Maximum != nil); out == "" || !implied || strings.HasPrefix(out, "also") {
+		out = strings.TrimSuffix(p.TypeName()+"; "+out, "; ")
+	}
+	if p.Required {
+		out += "; required"
+	}
+	if d := p.defaultText(); d != "" {
+		out += "; default " + d
+	}
+	return out
 }
 
 func cell(s string) string {
