@@ -218,7 +218,7 @@ var boundOf = map[string]string{
 // that define them; these contain every metric.
 func TestMetricsPage(t *testing.T) {
 	var files []string
-	for _, pattern := range []string{"../reconcile/*/testdata/exposition.txt", "../reconcile/pod/*/testdata/exposition.txt"} {
+	for _, pattern := range []string{"../reconcile/*/testdata/exposition.txt", "../reconcile/pod/*/testdata/exposition.txt", "../qos/*/testdata/exposition.txt"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatal("no metrics", pattern, err)
@@ -605,5 +605,23 @@ func TestRecords(t *testing.T) {
 				t.Errorf("%s: no section %q", file, heading)
 			}
 		}
+	}
+}
+
+// TestWalkOfARule holds that a rule of a NetworkQoS goes through few packages on its way from the object to the filter, all of which
+// the map of the source names.
+func TestWalkOfARule(t *testing.T) {
+	text, err := os.ReadFile("architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, walk, found := strings.Cut(string(text), "\n## One rule: from a NetworkQoS to a filter\n")
+	walk, _, ends := strings.Cut(walk, "\nOn a port of OVN, ")
+	packages := map[string]bool{}
+	for _, m := range regexp.MustCompile(`\]\(\.\./([^)]*)/[^/)]*\)`).FindAllStringSubmatch(walk, -1) {
+		packages[m[1]] = true
+	}
+	if !found || !ends || len(packages) != 9 {
+		t.Errorf("the walk of a rule has %d packages, and the page says nine: %v", len(packages), slices.Sorted(maps.Keys(packages)))
 	}
 }

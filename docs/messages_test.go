@@ -15,7 +15,7 @@ import (
 
 // writers are the packages whose sentences are conditions, Events and statuses.
 var writers = []string{
-	"inventory/publish", "reconcile/pod/claimstatus", "reconcile/pod/failures", "topology/controller", "topology/exposure",
+	"inventory/publish", "reconcile/pod/claimstatus", "reconcile/pod/failures", "qos/controller", "topology/controller", "topology/exposure",
 }
 
 // noteCalls are the names of functions whose texts are notes of a plan, of validate and of the webhook.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -87,7 +88,7 @@ func (c checkInstall) available(ctx context.Context, client dynamic.Interface, r
 	case have < want:
 		return fmt.Errorf("%s %q: %d of %d pods are available: see their events and logs", resource.Resource, name, have, want)
 	}
-	_, err = fmt.Fprintf(c.app.out, "%s %q: %s available.\n", resource.Resource, name, count(int(have), "pod"))
+	_, err = fmt.Fprintf(c.app.out, "%s %q: %s available.\n", resource.Resource, name, excerpt.Count(int(have), "pod"))
 	return err
 }
 

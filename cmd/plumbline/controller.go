@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	qoscontroller "github.com/plumbline/plumbline/qos/controller"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/topology/admission"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -286,7 +287,7 @@ func (c *controllerCommand) serveNetworkQoS(log *slog.Logger, mgr manager.Manage
 	if err != nil {
 		return fmt.Errorf("NetworkQoS: %w", err)
 	}
-	if err := mgr.Add(&controller.NetworkQoS{
+	if err := mgr.Add(&qoscontroller.NetworkQoS{
 		Objects: objects, Metadata: metadatas, Claims: claims, Topologies: mgr.GetCache(), Contracts: builtIn, Ours: c.networkQoS == "all", PodNetwork: c.podNetwork, Log: log, Now: time.Now, Interval: min(c.interval, time.Second), Reported: c.interval,
 	}); err != nil {
 		return fmt.Errorf("NetworkQoS: %w", err)

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/qos/ovn"
 	"github.com/plumbline/plumbline/qos/ovn/northbound"
-	"github.com/plumbline/plumbline/reconcile/node"
 )
 
 func (a *app) northbound() *cobra.Command {
@@ -92,7 +92,7 @@ func applyAll(ctx context.Context, c *northbound.Client, want *ovn.Desired) (ovn
 // ovnPort is a port whose rows are written, and the database.
 type ovnPort struct {
 	port      ovn.Port
-	pod       node.Pod
+	pod       enforce.Pod
 	files     fileList
 	endpoints string
 	credentials
@@ -154,7 +154,7 @@ func (a *app) ovnRows(owner string, p *ovnPort) (*ovn.Desired, error) {
 		files = append(files, data)
 	}
 	network := qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}
-	rules, members, notes, err := node.Rules(files, network, p.pod)
+	rules, members, notes, err := enforce.Rules(files, network, p.pod)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
@@ -163,7 +164,7 @@ func (t *target) rules(a *app, from source) (ops.Enforced, error) {
 		}
 		return ops.Enforced{}, nil
 	}
-	rules, notes, err := node.CompileRules(from.qos, from.data, node.Pod{Namespace: t.namespace, Labels: t.labels}, a.registry)
+	rules, notes, err := enforce.Files(from.qos, from.data, enforce.Pod{Namespace: t.namespace, Labels: t.labels}, a.registry)
 	for _, n := range notes {
 		fmt.Fprintf(a.err, "plumbline: note: %s\n", n)
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/reconcile/node"
+	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/objectfile"
@@ -36,7 +36,7 @@ func (a *app) sources(files []string) (s source, err error) {
 		if err != nil && len(files) == 1 {
 			return source{data: data, name: name}, nil // who decodes it says what is wrong
 		}
-		qos := node.HasQoS(data)
+		qos := enforce.HasObjects(data)
 		pools, _, err := objectfile.Decode[v1alpha1.AddressPool](data, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
 		switch {
 		case err != nil:

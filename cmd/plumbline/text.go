@@ -16,6 +16,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -46,14 +47,6 @@ func (t text) bold(s string) string {
 		return "\x1b[1m" + s + "\x1b[0m"
 	}
 	return s
-}
-
-// count is "1 step", "2 steps".
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // netnsName is a namespace in the form of the flag --netns.
@@ -145,7 +138,7 @@ func (t text) plan(sb reconcile.Sandbox, p *ops.Plan, exported []topology.Variab
 	}
 	more := ""
 	if len(p.Pending) > 0 {
-		more = fmt.Sprintf(" %s to be planned then.", count(len(p.Pending), "step"))
+		more = fmt.Sprintf(" %s to be planned then.", excerpt.Count(len(p.Pending), "step"))
 	}
 	t.line("%s", t.bold(fmt.Sprintf("Plan: %s.%s", tally(changes, "to create", "to change", "to replace", "to delete"), more)))
 }
@@ -175,7 +168,7 @@ func (t text) deleted(sb reconcile.Sandbox, rep reconcile.Report) {
 	t.changes(sb.Topology, rep.Changes)
 	t.notes(rep.Notes)
 	t.line("")
-	t.line("%s", t.bold(fmt.Sprintf("Deleted: sandbox %s, %s undone.", sb.ID, count(len(rep.Changes), "change"))))
+	t.line("%s", t.bold(fmt.Sprintf("Deleted: sandbox %s, %s undone.", sb.ID, excerpt.Count(len(rep.Changes), "change"))))
 }
 
 func (t text) notes(notes []string) {

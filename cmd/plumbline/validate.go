@@ -20,6 +20,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/objectfile"
 	"github.com/plumbline/plumbline/topology/pluginschema"
@@ -121,7 +122,7 @@ func (v *validation) run(ctx context.Context, files []string) error {
 		v.note("%s", n)
 	}
 	if v.strict && v.notes > 0 {
-		errs = append(errs, fmt.Errorf("--strict: %s, of which none is accepted", count(v.notes, "note")))
+		errs = append(errs, fmt.Errorf("--strict: %s, of which none is accepted", excerpt.Count(v.notes, "note")))
 	}
 	return errors.Join(errs...)
 }
@@ -308,7 +309,7 @@ func (v *validation) qos(data []byte, name string) error {
 		}
 		v.objects.QoS = append(v.objects.QoS, p)
 		errs = append(errs, p.Err)
-		valid = append(valid, fmt.Sprintf("%s %q is valid: %s.\n", qosv1alpha1.Kind, p.Name(), count(len(p.Rules), "rule")))
+		valid = append(valid, fmt.Sprintf("%s %q is valid: %s.\n", qosv1alpha1.Kind, p.Name(), excerpt.Count(len(p.Rules), "rule")))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -332,7 +333,7 @@ func (v *validation) topology(ctx context.Context, data []byte, name string, alo
 	for _, note := range notes {
 		v.note("%s", note)
 	}
-	fmt.Fprintf(v.out, "NetworkTopology %q is valid: %s.\n", t.Name, count(len(t.Steps), "step"))
+	fmt.Fprintf(v.out, "NetworkTopology %q is valid: %s.\n", t.Name, excerpt.Count(len(t.Steps), "step"))
 	found, _, err := topology.Objects(data, v1alpha1.Kind)
 	if err != nil || len(found) != 1 {
 		return err

@@ -18,11 +18,11 @@ import (
 	"github.com/plumbline/plumbline/integration/traffic"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/qos/ovn"
 	"github.com/plumbline/plumbline/qos/ovn/northbound"
 	"github.com/plumbline/plumbline/qos/tc"
 	"github.com/plumbline/plumbline/reconcile/kernel"
-	"github.com/plumbline/plumbline/reconcile/node"
 )
 
 const (
@@ -82,7 +82,7 @@ func (r rulesOf) rules() ([]qos.Rule, error) {
 		}
 		fmt.Fprintf(&text, "  - {dscp: %d, classifier: {to: [{ipBlock: {cidr: %s/%d}}]}}\n", dscp, to, bits)
 	}
-	rules, _, _, err := node.Rules([][]byte{[]byte(text.String())}, qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}, node.Pod{})
+	rules, _, _, err := enforce.Rules([][]byte{[]byte(text.String())}, qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}, enforce.Pod{})
 	if err == nil && len(rules) != r.count {
 		err = fmt.Errorf("%d rules are compiled, not %d", len(rules), r.count)
 	}
@@ -147,7 +147,7 @@ func packets(ctx context.Context, n int) (err error) {
 			sources = append(sources, s)
 		}
 	}
-	if err := enforce(ctx, c, want); err != nil {
+	if err := write(ctx, c, want); err != nil {
 		return err
 	}
 	receiver, err := traffic.NewReceiver(sink.Netns)
@@ -307,7 +307,7 @@ func filter(ctx context.Context, path string, rules []qos.Rule) error {
 	return nil
 }
 
-func enforce(ctx context.Context, c *chassis.Chassis, want *ovn.Desired) error {
+func write(ctx context.Context, c *chassis.Chassis, want *ovn.Desired) error {
 	client, err := northbound.New(northbound.Options{Endpoints: []string{c.Endpoint()}, Owner: "benchmark", Timeout: time.Minute})
 	if err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/plumbline/plumbline/integration/traffic"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -53,10 +53,10 @@ var (
 // they mean.
 func (n *worker) ruled(s *reconcile.Sandbox, object string) decide {
 	n.Helper()
-	pod, files := node.Pod{Namespace: "ai"}, [][]byte{[]byte(object)}
-	enforced, notes, err := node.CompileRules(files, []byte(tenant), pod, n.registry)
+	pod, files := enforce.Pod{Namespace: "ai"}, [][]byte{[]byte(object)}
+	enforced, notes, err := enforce.Files(files, []byte(tenant), pod, n.registry)
 	n.ok(err)
-	rules, members, _, err := node.Rules(files, qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "net"}, Labels: map[string]string{"rail": "blue"}}, pod)
+	rules, members, _, err := enforce.Rules(files, qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "net"}, Labels: map[string]string{"rail": "blue"}}, pod)
 	n.ok(err)
 	if len(notes) > 0 || len(enforced.LogicalRules) != len(rules) || len(enforced.Filters) > 0 {
 		n.Fatalf("notes %q, %d rules, %+v", notes, len(rules), enforced)

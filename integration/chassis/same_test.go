@@ -12,11 +12,11 @@ import (
 	"github.com/plumbline/plumbline/integration/traffic"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/qos/ovn"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
-	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -114,11 +114,11 @@ spec:
 // same server, which receives the same marks, and the same rate of what is limited.
 func TestSameObject(t *testing.T) {
 	b := newBench(t)
-	pod := node.Pod{Namespace: "ai", Labels: map[string]string{"app": "training"}}
+	pod := enforce.Pod{Namespace: "ai", Labels: map[string]string{"app": "training"}}
 	object := [][]byte{[]byte(one)}
 
 	// As plumbline ovn apply does.
-	rules, members, notes, err := node.Rules(object, qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}, pod)
+	rules, members, notes, err := enforce.Rules(object, qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}, pod)
 	b.ok(err)
 	want, err := ovn.Compile("test", port, rules, members)
 	b.ok(err)
@@ -127,7 +127,7 @@ func TestSameObject(t *testing.T) {
 	// As plumbline apply does.
 	registry, err := all.Registry()
 	b.ok(err)
-	enforced, more, err := node.CompileRules(object, []byte(storage), pod, registry)
+	enforced, more, err := enforce.Files(object, []byte(storage), pod, registry)
 	b.ok(err)
 	filters := enforced.Filters
 	if len(notes)+len(more) > 0 || len(rules) != 3 || len(filters) == 0 {

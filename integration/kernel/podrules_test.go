@@ -14,8 +14,8 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -39,7 +39,7 @@ func newMarkedPods(t *testing.T) *markedPods {
 		}
 		object := fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q}\nspec: {priority: 1, egress: [{dscp: %d}]}", n.dscp.Load())
 		top := []byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: pods}\nspec: {role: primary, steps: [{name: eth, type: bridge}]}")
-		out, _, err := node.CompileRules([][]byte{object}, top, node.Pod{Namespace: sb.Pod.Namespace}, reg)
+		out, _, err := enforce.Files([][]byte{object}, top, enforce.Pod{Namespace: sb.Pod.Namespace}, reg)
 		return out, err
 	}
 	return n

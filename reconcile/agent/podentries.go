@@ -3,10 +3,10 @@ package agent
 import (
 	"sync"
 
+	"github.com/plumbline/plumbline/qos/filters"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
-	"github.com/plumbline/plumbline/reconcile/pod/filters"
 )
 
 // podEntries are the own networks of the node's pods, as the follower of filters lists them. A list is made for each change of a pod of the

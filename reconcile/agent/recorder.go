@@ -1,11 +1,11 @@
 package agent
 
 import (
+	"github.com/plumbline/plumbline/qos/filters"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
-	"github.com/plumbline/plumbline/reconcile/pod/filters"
 	"github.com/plumbline/plumbline/reconcile/ports"
 )
 

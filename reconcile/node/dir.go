@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -97,7 +98,7 @@ func readDir(ctx context.Context, dir string, set contract.Set) (reading, error)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // it was removed meanwhile
 		}
-		if err == nil && (isTopology(data) || IsQoS(data)) {
+		if err == nil && (isTopology(data) || enforce.OnlyObjects(data)) {
 			continue
 		}
 		var w desired
@@ -172,7 +173,7 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 		return desired{}, err
 	}
 	var objects [][]byte
-	if HasQoS(text) {
+	if enforce.HasObjects(text) {
 		objects = append(objects, text)
 	}
 	for _, name := range f.NetworkQoS {
@@ -183,7 +184,7 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 		objects = append(objects, data)
 	}
 	if len(objects) > 0 {
-		if w.rules, _, err = CompileRules(objects, text, Pod{f.Namespace, f.Labels}, set); err != nil {
+		if w.rules, _, err = enforce.Files(objects, text, enforce.Pod{Namespace: f.Namespace, Labels: f.Labels}, set); err != nil {
 			return desired{}, fmt.Errorf("networkQoS: %w", err)
 		}
 	}

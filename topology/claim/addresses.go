@@ -6,12 +6,20 @@ import (
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/topology"
 )
 
 // maxAddresses of a claim on one topology are taken into account.
 const maxAddresses = 16
+
+// Held is what the only pod of a claim has of topologies.
+type Held struct {
+	Pod       types.NamespacedName
+	UID       types.UID
+	Addresses map[string][]netip.Addr // by name of the topology
+}
 
 // Addresses returns the addresses that a claim's pod has on each topology, by the status that
 // its node has written: those of devices, and those of links that steps made on them. Users

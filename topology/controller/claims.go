@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"net/netip"
 	"reflect"
 	"slices"
 	"sync"
@@ -43,14 +42,7 @@ type Claims struct {
 	records map[string]*record            // by "namespace/name" of the claim
 	of      map[string]map[string]*record // by name of the topology, then as records
 	changed func(topology string)
-	held    func(key string, h *Held)
-}
-
-// Held is what the only pod of a claim has of topologies.
-type Held struct {
-	Pod       types.NamespacedName
-	UID       types.UID
-	Addresses map[string][]netip.Addr // by name of the topology
+	held    func(key string, h *claim.Held)
 }
 
 // pageSize bounds an answer of the API server with claims, some kilobytes each.
@@ -112,7 +104,7 @@ func (c *Claims) OnChange(f func(topology string)) {
 
 // OnHeld has f called with the "namespace/name" of each claim with addresses, at once and whenever
 // these change, with nil when it has none. f must not block, and not call Claims.
-func (c *Claims) OnHeld(f func(key string, h *Held)) {
+func (c *Claims) OnHeld(f func(key string, h *claim.Held)) {
 	c.mu.Lock()
 	c.held = f
 	keys := slices.Collect(maps.Keys(c.records))
@@ -154,7 +146,7 @@ func (c *Claims) Users(name string, uid types.UID) int {
 // whose use changes. The caller holds mu.
 func (c *Claims) replace(key string, r *record, touched map[string]bool) {
 	before := c.records[key]
-	var was, is *Held
+	var was, is *claim.Held
 	if before != nil {
 		was = before.held
 	}
@@ -213,7 +205,7 @@ type record struct {
 	podUID     types.UID
 	degraded   bool             // one of its devices is not ready
 	reports    []claim.Reported // of its node, one of each topology
-	held       *Held            // nil without addresses, or if it is for several pods
+	held       *claim.Held      // nil without addresses, or if it is for several pods
 }
 
 // recordOf returns nil when a claim uses no topology.
@@ -239,7 +231,7 @@ func recordOf(c *resourceapi.ResourceClaim) *record {
 	})
 	if r.pods == 1 {
 		if addresses := claim.Addresses(c); len(addresses) > 0 {
-			r.held = &Held{Pod: types.NamespacedName{Namespace: c.Namespace, Name: r.pod}, UID: r.podUID, Addresses: addresses}
+			r.held = &claim.Held{Pod: types.NamespacedName{Namespace: c.Namespace, Name: r.pod}, UID: r.podUID, Addresses: addresses}
 		}
 	}
 	return r

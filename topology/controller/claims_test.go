@@ -204,11 +204,11 @@ func TestUseMeanwhile(t *testing.T) {
 	const claims = 1000
 	c := emptyClaims()
 	for i := range claims {
-		c.put(fmt.Sprint("ns/c-", i), &record{held: &Held{UID: "u"}})
+		c.put(fmt.Sprint("ns/c-", i), &record{held: &claim.Held{UID: "u"}})
 	}
 	asking, answered := make(chan struct{}), make(chan struct{})
 	n, first := 0, 0 // the first call after the answer
-	c.OnHeld(func(string, *Held) {
+	c.OnHeld(func(string, *claim.Held) {
 		if n++; n == 1 {
 			go func() {
 				close(asking)
@@ -228,4 +228,43 @@ func TestUseMeanwhile(t *testing.T) {
 	if n != claims || first == 0 {
 		t.Errorf("%d of %d claims were given, and the answer came after call %d", n, claims, first)
 	}
+}
+
+// TestHeld holds that a change of addresses alone is reported as such, and counts as no change of
+// who uses a topology.
+func TestHeld(t *testing.T) {
+	c := emptyClaims()
+	var counted []string
+	c.OnChange(func(topology string) { counted = append(counted, topology) })
+	one := allocatedWith("192.0.2.1/24")
+	c.put("ns/one", recordOf(one))
+	held := map[string]string{}
+	c.OnHeld(func(key string, h *claim.Held) {
+		if h == nil {
+			delete(held, key)
+			return
+		}
+		held[key] = fmt.Sprint(h.Pod, h.UID, h.Addresses)
+	})
+	want := func(what, text string, counts int) {
+		t.Helper()
+		if held["ns/one"] != text || len(counted) != counts {
+			t.Errorf("%s: held %q and %d counts, want %q and %d", what, held["ns/one"], len(counted), text, counts)
+		}
+	}
+	want("what was there before", "ns/pod-onepodmap[red:[192.0.2.1]]", 1)
+	c.put("ns/one", recordOf(allocatedWith("192.0.2.2/24")))
+	want("another address", "ns/pod-onepodmap[red:[192.0.2.2]]", 1)
+	c.put("ns/one", recordOf(allocatedWith()))
+	want("no address", "", 1)
+	c.put("ns/one", recordOf(one))
+	c.put("ns/one", nil)
+	want("no claim", "", 2)
+}
+
+// allocatedWith is a claim for topology red whose pod has addresses.
+func allocatedWith(addresses ...string) *resourceapi.ResourceClaim {
+	c := allocated(claim.Driver, "one", "red", 1)
+	c.Status.Devices[0].NetworkData = &resourceapi.NetworkDeviceData{InterfaceName: "net1", IPs: addresses}
+	return c
 }

@@ -164,7 +164,7 @@ func PolicyStatus(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum Poli
 // applied is the condition Ready of a policy.
 func applied(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}
-	stay := fmt.Sprintf("%s on %s stay as they were", count(sum.Undecided, "device"), count(sum.UndecidedNodes, "node"))
+	stay := fmt.Sprintf("%s on %s stay as they were", excerpt.Count(sum.Undecided, "device"), excerpt.Count(sum.UndecidedNodes, "node"))
 	switch {
 	case p.Err != nil:
 		c.Reason, c.Message = string(fault.Invalid), "not applied: what was offered stays offered, and nothing new is: "+p.Err.Error()
@@ -177,7 +177,7 @@ func applied(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum
 	case sum.Undecided > 0:
 		c.Reason, c.Message = string(fault.Invalid), fmt.Sprintf("%s: %s", stay, sum.Problem)
 	default:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, fmt.Sprintf("decides for %s on %s; %d offered", count(sum.Devices, "device"), count(sum.Nodes, "node"), sum.Offered)
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, fmt.Sprintf("decides for %s on %s; %d offered", excerpt.Count(sum.Devices, "device"), excerpt.Count(sum.Nodes, "node"), sum.Offered)
 	}
 	if sum.Reported < sum.All {
 		c.Message += fmt.Sprintf("; %d of %d nodes have reported on this generation", sum.Reported, sum.All)

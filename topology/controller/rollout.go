@@ -302,7 +302,7 @@ func complete(o *v1alpha1.NetworkTopology) bool {
 func updating(o *v1alpha1.NetworkTopology, found Outcome, pods []Run, r *v1alpha1.RolloutStatus) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionUpdated, Status: metav1.ConditionFalse}
 	of := countStates(pods, o.Generation)
-	parts := []string{fmt.Sprintf("%d of %s on generation %d", of[updated], count(len(pods), "pod"), o.Generation)}
+	parts := []string{fmt.Sprintf("%d of %s on generation %d", of[updated], excerpt.Count(len(pods), "pod"), o.Generation)}
 	for _, kind := range []struct {
 		state
 		label string
@@ -322,9 +322,9 @@ func updating(o *v1alpha1.NetworkTopology, found Outcome, pods []Run, r *v1alpha
 	case r.Failure != nil:
 		c.Reason, c.Message = reasonFailed, fmt.Sprintf("%s; stopped until the next edit, and pods keep what they have: %s", progress, failure(r.Failure))
 	case of[pending] > 0:
-		c.Reason, c.Message = reasonRollingOut, fmt.Sprintf("%s; updating on %s: %s", progress, count(len(r.Nodes), "node"), names(r.Nodes))
+		c.Reason, c.Message = reasonRollingOut, fmt.Sprintf("%s; updating on %s: %s", progress, excerpt.Count(len(r.Nodes), "node"), names(r.Nodes))
 	case of[retrying] > 0:
-		c.Reason, c.Message = reasonRetrying, fmt.Sprintf("%s; trying again on %s: %s", progress, count(len(r.Nodes), "node"), names(r.Nodes))
+		c.Reason, c.Message = reasonRetrying, fmt.Sprintf("%s; trying again on %s: %s", progress, excerpt.Count(len(r.Nodes), "node"), names(r.Nodes))
 	case of[failed] > 0:
 		c.Reason, c.Message = reasonFailed, progress+"; those in which it failed keep what they have until the next edit"
 	default:

@@ -15,6 +15,7 @@ import (
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/validity"
@@ -60,7 +61,7 @@ func Unshared(ctx context.Context, cache client.Reader, compiled *exposure.Compi
 func (s *Shares) condition() metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionShared, Status: metav1.ConditionTrue, Reason: reasonSucceeded,
-		Message: fmt.Sprintf("a DeviceExposurePolicy shares devices with %s; the status of the policy says on how many nodes", count(s.Steps, "root step")),
+		Message: fmt.Sprintf("a DeviceExposurePolicy shares devices with %s; the status of the policy says on how many nodes", excerpt.Count(s.Steps, "root step")),
 	}
 	if len(s.Missing) > 0 {
 		lines := make([]string, len(s.Missing))

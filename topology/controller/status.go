@@ -95,7 +95,7 @@ func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopolo
 }
 
 func validCondition(found Outcome) metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded, Message: count(found.Steps, "step")}
+	c := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded, Message: excerpt.Count(found.Steps, "step")}
 	if found.Invalid != nil {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(fault.Invalid), found.Invalid.Error()
 	}
@@ -126,7 +126,7 @@ func programming(found Outcome) metav1.Condition {
 	case found.Classes == 0:
 		c.Reason, c.Message = reasonNoDevice, validity.NoDevice
 	default:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, count(found.Classes, "DeviceClass")
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, excerpt.Count(found.Classes, "DeviceClass")
 		for _, step := range found.Unnamed {
 			c.Message += fmt.Sprintf("\nstep %q: the API server has dropped extendedResourceName (feature DRAExtendedResource), so pods get its device by a claim only", step)
 		}
@@ -142,23 +142,13 @@ func usage(o *v1alpha1.NetworkTopology, u Use) metav1.Condition {
 	c.Status, c.Reason = metav1.ConditionTrue, reasonUsed
 	// Their names are only for those who may read the claims: everybody who uses a topology
 	// can read it.
-	c.Message = fmt.Sprintf("%s and %s", count(u.Claims, "claim"), count(u.Pods, "pod"))
+	c.Message = fmt.Sprintf("%s and %s", excerpt.Count(u.Claims, "claim"), excerpt.Count(u.Pods, "pod"))
 	if !o.DeletionTimestamp.IsZero() {
 		c.Message += ". Pods keep the network they have"
 		if u.Unprepared > 0 {
 			c.Message += fmt.Sprintf("; %s not prepared yet, for which the topology stays until %s",
-				count(u.Unprepared, "claim"), o.DeletionTimestamp.Add(maxGrace).UTC().Format(time.RFC3339))
+				excerpt.Count(u.Unprepared, "claim"), o.DeletionTimestamp.Add(maxGrace).UTC().Format(time.RFC3339))
 		}
 	}
 	return c
-}
-
-func count(n int, what string) string {
-	switch {
-	case n == 1:
-		return "1 " + what
-	case strings.HasSuffix(what, "s"):
-		return fmt.Sprintf("%d %ses", n, what)
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

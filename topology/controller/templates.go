@@ -23,6 +23,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -222,7 +223,7 @@ func (c *Controller) deleteTemplate(ctx context.Context, t *resourceapi.Resource
 // topology itself names: everybody who uses the topology can read it.
 func templatesCondition(found Templates) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionClaimTemplates, Status: metav1.ConditionFalse}
-	kept := fmt.Sprintf("ResourceClaimTemplate %q is in %s", found.Name, count(found.Kept, "namespace"))
+	kept := fmt.Sprintf("ResourceClaimTemplate %q is in %s", found.Name, excerpt.Count(found.Kept, "namespace"))
 	switch {
 	case found.Refused != "":
 		c.Reason, c.Message = string(fault.Unsupported), kept+"; the API server refuses it: "+found.Refused
@@ -236,7 +237,7 @@ func templatesCondition(found Templates) metav1.Condition {
 			where = ", among them " + names(found.Listed)
 		}
 		c.Reason = "Conflict"
-		c.Message = fmt.Sprintf("%s; in %s%s, another ResourceClaimTemplate has the name: delete it, or set spec.claimTemplate.name. `kubectl get resourceclaimtemplates -A --field-selector metadata.name=%s` lists them", kept, count(found.Clashes, "namespace"), where, found.Name)
+		c.Message = fmt.Sprintf("%s; in %s%s, another ResourceClaimTemplate has the name: delete it, or set spec.claimTemplate.name. `kubectl get resourceclaimtemplates -A --field-selector metadata.name=%s` lists them", kept, excerpt.Count(found.Clashes, "namespace"), where, found.Name)
 	case found.Chosen == 0:
 		c.Reason, c.Message = "NoNamespace", "none of the namespaces that spec.claimTemplate chooses exists"
 	default:

@@ -1,8 +1,9 @@
 // Package excerpt shortens texts that users, pods and peers wrote to the length that an
-// error, a condition or an Event accepts.
+// error, a condition or an Event accepts, and counts in them.
 package excerpt
 
 import (
+	"fmt"
 	"strings"
 	"unicode/utf8"
 )
@@ -36,4 +37,15 @@ func Lines(s string, most int) string {
 		s = s[:i]
 	}
 	return s + "\n" + more
+}
+
+// Count returns a number and what it is of: "1 pod", "2 pods".
+func Count(n int, what string) string {
+	switch {
+	case n == 1:
+		return "1 " + what
+	case strings.HasSuffix(what, "s"):
+		return fmt.Sprintf("%d %ses", n, what)
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos"
-	"github.com/plumbline/plumbline/topology/controller"
+	"github.com/plumbline/plumbline/qos/controller"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -18,7 +18,7 @@ import (
 // namespaces whose reports differ are touched.
 func TestQoSReports(t *testing.T) {
 	var touched map[string]bool
-	r := controller.NewQoSReports(func(namespaces map[string]bool) { touched = namespaces })
+	r := controller.NewReports(func(namespaces map[string]bool) { touched = namespaces })
 	report := func(namespace string, generation int64, pods, inPlace int32, problem string) v1alpha1.QoSReport {
 		return v1alpha1.QoSReport{Namespace: namespace, Name: "q", Generation: generation, Pods: pods, InPlace: inPlace, Problem: problem}
 	}
@@ -54,7 +54,7 @@ func TestQoSReports(t *testing.T) {
 			want[name] = true
 		}
 		sum := r.Sum("a", []*qos.Policy{p})["q"]
-		b, conditions := controller.QoSBackends(p, sum)[0], controller.QoSReady(p, sum)
+		b, conditions := controller.Backends(p, sum)[0], controller.Ready(p, sum)
 		ready, marking := conditions[0], conditions[1]
 		if have := fmt.Sprintf("%s %s %s; %s", ready.Status, ready.Reason, ready.Message, marking.Status); have != tt.want || !reflect.DeepEqual(touched, want) || ready.ObservedGeneration != 2 || b.Backend != "tc" || b.Rules != 3 {
 			t.Errorf("%s reports %v: %s, touched %v, status %+v\nwant %s, touched %v", tt.node, tt.objects, have, touched, b, tt.want, want)
@@ -82,7 +82,7 @@ func TestQoSBackends(t *testing.T) {
 		}, "tc 3 rules 2/4 on 2, failing 2 [{n0 away} {n1 full}], bypassed 0; PF 3 rules 2/3 on 2, failing 1 [{n1 full}], bypassed 0"},
 		{[]v1alpha1.QoSReport{{Generation: 1, Pods: 1, InPlace: 1, Problem: "old", OVN: &v1alpha1.QoSReportOVN{Pods: 1, InPlace: 1}}}, "tc 3 rules 0/1 on 1, failing 0 [], bypassed 0; OVN 3 rules 0/1 on 1, failing 0 [], bypassed 0"},
 	} {
-		r := controller.NewQoSReports(func(map[string]bool) {})
+		r := controller.NewReports(func(map[string]bool) {})
 		for i, o := range tt.reports {
 			o.Namespace, o.Name = "a", "q"
 			if o.Generation == 0 {
@@ -91,7 +91,7 @@ func TestQoSBackends(t *testing.T) {
 			r.Set(fmt.Sprintf("n%d", i), []v1alpha1.QoSReport{o})
 		}
 		var have []string
-		for _, b := range controller.QoSBackends(p, r.Sum("a", []*qos.Policy{p})["q"]) {
+		for _, b := range controller.Backends(p, r.Sum("a", []*qos.Policy{p})["q"]) {
 			have = append(have, fmt.Sprintf("%s %d rules %d/%d on %d, failing %d %v, bypassed %d", b.Backend, b.Rules, b.InPlace, b.Pods, b.Nodes, b.FailingNodes, b.Failing, b.MarkingUnsupported))
 		}
 		if have := strings.Join(have, "; "); have != tt.want {
@@ -104,7 +104,7 @@ func TestQoSBackends(t *testing.T) {
 // objects that cover pods of 1,000 nodes have the controller keep.
 func TestQoSReportsOfManyNodes(t *testing.T) {
 	const nodes, objects = 1000, 500
-	r := controller.NewQoSReports(func(map[string]bool) {})
+	r := controller.NewReports(func(map[string]bool) {})
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -126,7 +126,7 @@ func TestQoSReportsOfManyNodes(t *testing.T) {
 	if s.FailingNodes != nodes || len(s.Failing) != 8 || s.Failing[0].Node != "n-0" || s.Failing[7].Node != "n-104" {
 		t.Errorf("sum %+v", s)
 	}
-	b := controller.QoSBackends(&qos.Policy{}, s)[0]
+	b := controller.Backends(&qos.Policy{}, s)[0]
 	if b.Pods != nodes || b.FailingNodes != nodes || len(b.Failing) != 8 {
 		t.Errorf("status %+v", b)
 	}

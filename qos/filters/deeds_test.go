@@ -11,10 +11,10 @@ import (
 
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/controller"
+	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -97,8 +97,8 @@ func TestConditionsAreTrue(t *testing.T) {
 				}
 			}
 			p, _ := qos.Read(last)
-			outcome, without := controller.QoSWithout(p, true, tt.podNetwork)
-			for _, o := range controller.QoSConditions(share.Policies(), func(*qos.Policy) bool { return tt.over }, topologies, contracts, tt.podNetwork, nil) {
+			outcome, without := controller.Without(p, true, tt.podNetwork)
+			for _, o := range controller.Conditions(share.Policies(), func(*qos.Policy) bool { return tt.over }, topologies, contracts, tt.podNetwork, nil) {
 				if o.Policy.Key == p.Key {
 					outcome, without = o, false
 				}
@@ -162,7 +162,7 @@ func TestConditionsAreTrue(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				out, _, err := node.CompileRules([][]byte{object}, file, node.Pod{Namespace: "ns", Labels: map[string]string{"role": "r0"}}, contracts)
+				out, _, err := enforce.Files([][]byte{object}, file, enforce.Pod{Namespace: "ns", Labels: map[string]string{"role": "r0"}}, contracts)
 				if err != nil {
 					t.Fatal(err)
 				}

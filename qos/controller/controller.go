@@ -28,6 +28,7 @@ import (
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -44,15 +45,15 @@ import (
 //	networking.dra.io networktopologies   list watch
 //	                  pods, namespaces    list watch
 //
-// The last two rows are for the addresses of pods that are destinations: see QoSDestinations.
+// The last two rows are for the addresses of pods that are destinations: see Destinations.
 //
 // It keeps no object: users may create any number. A change in a namespace has its objects
 // read again, a bounded number.
 type NetworkQoS struct {
 	Objects  dynamic.Interface
 	Metadata metadata.Interface
-	// Claims has the addresses of pods.
-	Claims *Claims
+	// Claims has the addresses of pods. If it is nil, none is known.
+	Claims Claims
 	// Ours says that no one else enforces objects of this kind: then one that selects no
 	// NetworkTopology has no effect, and its condition says so.
 	Ours bool
@@ -71,12 +72,24 @@ type NetworkQoS struct {
 	Reported time.Duration
 
 	queue        workqueue.TypedRateLimitingInterface[string] // of namespaces
-	reports      *QoSReports
-	destinations *QoSDestinations
+	reports      *Reports
+	destinations *Destinations
+}
+
+// Claims tells what the pods of claims have: controller.Claims of topologies does.
+type Claims interface {
+	// WaitForSync waits until all claims are known.
+	WaitForSync(ctx context.Context) error
+	// OnHeld has f called with the "namespace/name" of each claim with addresses, at once and whenever these change, with nil
+	// when it has none. f must not block.
+	OnHeld(f func(key string, h *claim.Held))
 }
 
 // qosPage bounds an answer of the API server; an object may have over a megabyte.
 const qosPage = 16
+
+// pageSize bounds an answer with metadata, some kilobytes each.
+const pageSize = 500
 
 // qosAgain is after how long an API server is asked again that does not serve the kind.
 const qosAgain = 30 * time.Second
@@ -103,15 +116,15 @@ func (*NetworkQoS) NeedLeaderElection() bool { return true }
 // Start follows the objects until ctx ends. An API server without the kind is asked again.
 func (c *NetworkQoS) Start(ctx context.Context) error {
 	c.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[string](time.Second, time.Minute))
-	c.reports = NewQoSReports(func(namespaces map[string]bool) {
+	c.reports = NewReports(func(namespaces map[string]bool) {
 		for name := range namespaces {
 			c.queue.AddAfter(name, c.Reported)
 		}
 	})
 	go c.reports.follow(ctx, c.Objects)
-	c.destinations = NewQoSDestinations()
+	c.destinations = NewDestinations()
 	c.destinations.PodNetwork = c.PodNetwork
-	writer := &destinationWriter{QoSDestinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log, now: c.Now}
+	writer := &destinationWriter{Destinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log, now: c.Now}
 	writer.room = func(namespace string) { c.queue.AddAfter(namespace, c.Interval) }
 	defer writer.run(ctx)()
 	if err := c.followTopologies(ctx); err != nil {
@@ -299,7 +312,7 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 				without = share.Put(p)
 			}
 			for _, p := range without {
-				if outcome, is := QoSWithout(p, c.Ours, c.PodNetwork); is {
+				if outcome, is := Without(p, c.Ours, c.PodNetwork); is {
 					if err := c.write(ctx, statuses[p], &outcome); err != nil {
 						return err
 					}
@@ -328,7 +341,7 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 		return accepted != nil && accepted.Reason == reasonTooManyTo && accepted.ObservedGeneration == p.Generation
 	}
 	left := maxMeant
-	for _, o := range QoSConditions(enforced, over, topologies, c.Contracts, c.PodNetwork, c.reports.Sum(namespace, enforced)) {
+	for _, o := range Conditions(enforced, over, topologies, c.Contracts, c.PodNetwork, c.reports.Sum(namespace, enforced)) {
 		o.noteUnaddressed(c.destinations.Unaddressed(o.Policy, &left))
 		if err := c.write(ctx, statuses[o.Policy], &o); err != nil {
 			return err
@@ -339,7 +352,7 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 }
 
 // write writes the status of an object where it differs from the one that it has.
-func (c *NetworkQoS) write(ctx context.Context, has *qosv1alpha1.Status, o *QoSOutcome) error {
+func (c *NetworkQoS) write(ctx context.Context, has *qosv1alpha1.Status, o *Outcome) error {
 	status, err := c.statusOf(has, o)
 	if err != nil || status == nil {
 		return err
@@ -357,7 +370,7 @@ func (c *NetworkQoS) write(ctx context.Context, has *qosv1alpha1.Status, o *QoSO
 }
 
 // statusOf returns our part of a status, nil if the object has it.
-func (c *NetworkQoS) statusOf(have *qosv1alpha1.Status, o *QoSOutcome) (map[string]any, error) {
+func (c *NetworkQoS) statusOf(have *qosv1alpha1.Status, o *Outcome) (map[string]any, error) {
 	ours := qosv1alpha1.Status{Backends: o.Backends}
 	if c.Ours { // else ovn-kubernetes writes it
 		ours.Status = o.Summary()
@@ -384,15 +397,15 @@ func (c *NetworkQoS) statusOf(have *qosv1alpha1.Status, o *QoSOutcome) (map[stri
 	return runtime.DefaultUnstructuredConverter.ToUnstructured(&ours)
 }
 
-// QoSOutcome is what becomes of a NetworkQoS.
-type QoSOutcome struct {
+// Outcome is what becomes of a NetworkQoS.
+type Outcome struct {
 	Policy     *qos.Policy
 	Conditions []metav1.Condition
 	Backends   []qosv1alpha1.Backend // none if it is not enforced
 }
 
 // noteUnaddressed adds to an object that is enforced that a destination selects pods without an address.
-func (o *QoSOutcome) noteUnaddressed(destination string) {
+func (o *Outcome) noteUnaddressed(destination string) {
 	if accepted := &o.Conditions[0]; destination != "" && accepted.Status == metav1.ConditionTrue {
 		accepted.Message = excerpt.Lines(fmt.Sprintf("%s; the pods that %s selects have no address on these networks, so it matches no packet: pods that use the host's network, and nodes, are matched by ipBlock", accepted.Message, destination), maxMessage)
 	}
@@ -402,7 +415,7 @@ func (o *QoSOutcome) noteUnaddressed(destination string) {
 const Applied = "NetworkQoS Destinations applied"
 
 // Summary is one line for people: Applied, or the first reason why not.
-func (o *QoSOutcome) Summary() string {
+func (o *Outcome) Summary() string {
 	for _, of := range []string{qosv1alpha1.ConditionAccepted, qosv1alpha1.ConditionReady} {
 		if c := meta.FindStatusCondition(o.Conditions, of); c != nil && c.Status != metav1.ConditionTrue {
 			return c.Reason
@@ -411,13 +424,19 @@ func (o *QoSOutcome) Summary() string {
 	return Applied
 }
 
+// Bounds of the API, and of what people can read.
+const (
+	maxMessage  = 8 << 10
+	maxWarnings = 5
+)
+
 // maxTies is how many ties a condition names.
 const maxTies = 4
 
-// QoSWithout returns what becomes of an object that is not enforced: it is invalid, selects no network that agents make, or its namespace
+// Without returns what becomes of an object that is not enforced: it is invalid, selects no network that agents make, or its namespace
 // has older ones that take all that is enforced of one. Objects that select no such network are about networks of others,
 // and get no conditions, unless the kind is ours alone.
-func QoSWithout(p *qos.Policy, ours, podNetwork bool) (o QoSOutcome, is bool) {
+func Without(p *qos.Policy, ours, podNetwork bool) (o Outcome, is bool) {
 	var c metav1.Condition
 	switch selects := p.Selects(podNetwork); {
 	case !selects && !ours:
@@ -435,9 +454,9 @@ func QoSWithout(p *qos.Policy, ours, podNetwork bool) (o QoSOutcome, is bool) {
 }
 
 // withoutEffect is what becomes of an object for a reason.
-func withoutEffect(p *qos.Policy, reason, message string) QoSOutcome {
+func withoutEffect(p *qos.Policy, reason, message string) Outcome {
 	const without = "the object has no effect"
-	out := QoSOutcome{Policy: p}
+	out := Outcome{Policy: p}
 	for _, c := range []metav1.Condition{
 		{Type: qosv1alpha1.ConditionAccepted, Reason: reason, Message: excerpt.Lines(message, maxMessage)},
 		{Type: qosv1alpha1.ConditionTied, Reason: reasonUntied, Message: without},
@@ -502,11 +521,11 @@ func undefined(p *qos.Policy, topologies []selectable) (message string, none boo
 	return fmt.Sprintf("no NetworkTopology has a step with netAttachDefName %s, or the annotation %s: %[1]s, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller", missing[0], v1alpha1.AnnotationDefinition), alone && len(missing) == len(names)
 }
 
-// QoSConditions returns what becomes of the objects of a namespace that are enforced, with what nodes report on them, by name.
+// Conditions returns what becomes of the objects of a namespace that are enforced, with what nodes report on them, by name.
 // podNetwork says that agents make the networks of topologies of role primary; else none is enforced there. None is whose destinations are
 // over what is enforced.
-func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies []v1alpha1.NetworkTopology, contracts contract.Set, podNetwork bool, reported map[string]*QoSSum) []QoSOutcome {
-	var out []QoSOutcome
+func Conditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies []v1alpha1.NetworkTopology, contracts contract.Set, podNetwork bool, reported map[string]*Sum) []Outcome {
+	var out []Outcome
 	ties, complete := qos.PossibleTies(enforced)
 	all := selectables(topologies, contracts)
 	for _, p := range enforced {
@@ -531,7 +550,7 @@ func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologi
 		}
 		c := metav1.Condition{
 			Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, ObservedGeneration: p.Generation, Reason: reasonAccepted,
-			Message: fmt.Sprintf("%s; enforced by tc filters in pods, and by OVN QoS rows on OVN networks", count(len(p.Rules), "rule")),
+			Message: fmt.Sprintf("%s; enforced by tc filters in pods, and by OVN QoS rows on OVN networks", excerpt.Count(len(p.Rules), "rule")),
 		}
 		switch {
 		case others:
@@ -546,13 +565,13 @@ func QoSConditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologi
 			c.Message += "; " + qos.OnlyOVNKubernetes(kinds)
 		}
 		if len(p.Warnings) > 0 {
-			c.Message += "; " + strings.Join(p.Warnings[:min(len(p.Warnings), maxNames)], "; ")
+			c.Message += "; " + strings.Join(p.Warnings[:min(len(p.Warnings), maxWarnings)], "; ")
 		}
 		c.Message = excerpt.Lines(c.Message, maxMessage)
 		sum := reported[p.Key.Name]
-		out = append(out, QoSOutcome{
-			Policy: p, Backends: QoSBackends(p, sum),
-			Conditions: slices.Concat([]metav1.Condition{c, tied(p, ties[p.Key], complete)}, QoSReady(p, sum)),
+		out = append(out, Outcome{
+			Policy: p, Backends: Backends(p, sum),
+			Conditions: slices.Concat([]metav1.Condition{c, tied(p, ties[p.Key], complete)}, Ready(p, sum)),
 		})
 	}
 	return out

@@ -18,18 +18,19 @@ import (
 
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/qostest"
+	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // hostile is a controller that knows pods of all kinds, and the largest objects of one namespace.
-func hostile(pods, objects int) *QoSDestinations {
-	d := NewQoSDestinations()
+func hostile(pods, objects int) *Destinations {
+	d := NewDestinations()
 	d.SetTopology("rail", map[string]string{"rail": "storage"})
 	for n := range pods {
 		key := crowdPod(n%10, n)
 		d.SetNamespace(key.Namespace, map[string]string{"team": "a"})
 		d.SetPod(key, "u", map[string]string{"role": "r"}, nil)
-		d.SetClaim(key.String(), &Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)})}}})
+		d.SetClaim(key.String(), &claim.Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)})}}})
 	}
 	for n := range objects {
 		d.SetPolicy(qos.New(qostest.Largest("evil", n)))
@@ -88,7 +89,7 @@ func TestBoundedShare(t *testing.T) {
 		d.mu.Lock() // whatever is computed
 		defer d.mu.Unlock()
 		// The caller holds a lock that the webhook waits for. If this waited, the test would not end.
-		d.SetClaim("ns/another", &Held{Pod: types.NamespacedName{Namespace: "ns", Name: "another"}})
+		d.SetClaim("ns/another", &claim.Held{Pod: types.NamespacedName{Namespace: "ns", Name: "another"}})
 	})
 	t.Run("turns", func(t *testing.T) {
 		// Of namespaces whose passes take long, each has a fifth of the worker, and one whose passes are short waits for
@@ -141,7 +142,7 @@ func TestListOfReports(t *testing.T) {
 		}
 		return &unstructured.Unstructured{Object: content}
 	}
-	r := NewQoSReports(func(map[string]bool) {})
+	r := NewReports(func(map[string]bool) {})
 	took := heapOf(func() any {
 		var list []*nodeReport
 		for n := range nodes {

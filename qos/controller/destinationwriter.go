@@ -42,10 +42,10 @@ const (
 
 // destinationWriter writes the addresses of the pods that objects have as a destination.
 type destinationWriter struct {
-	*QoSDestinations
+	*Destinations
 	objects  dynamic.Interface
 	metadata metadata.Interface
-	claims   *Claims
+	claims   Claims
 	log      *slog.Logger
 	now      func() time.Time
 

@@ -26,8 +26,8 @@ import (
 	"github.com/plumbline/plumbline/topology/watchstore"
 )
 
-// QoSReports keeps what nodes report on NetworkQoS objects, by namespace.
-type QoSReports struct {
+// Reports keeps what nodes report on NetworkQoS objects, by namespace.
+type Reports struct {
 	mu sync.Mutex
 	of map[string]map[string][]qosReport // by namespace, then by node
 	// changed is called with the namespaces of reports that have changed.
@@ -65,13 +65,13 @@ type otherBackends struct {
 	pf  v1alpha1.QoSReportPF
 }
 
-// NewQoSReports returns reports of no node.
-func NewQoSReports(changed func(namespaces map[string]bool)) *QoSReports {
-	return &QoSReports{of: map[string]map[string][]qosReport{}, changed: changed, synced: make(chan struct{})}
+// NewReports returns reports of no node.
+func NewReports(changed func(namespaces map[string]bool)) *Reports {
+	return &Reports{of: map[string]map[string][]qosReport{}, changed: changed, synced: make(chan struct{})}
 }
 
 // Set replaces the report of a node; without objects it has none.
-func (r *QoSReports) Set(node string, objects []v1alpha1.QoSReport) {
+func (r *Reports) Set(node string, objects []v1alpha1.QoSReport) {
 	touched := map[string]bool{}
 	of := keptOfReport(objects)
 	r.mu.Lock()
@@ -107,7 +107,7 @@ func keptOfReport(objects []v1alpha1.QoSReport) map[string][]qosReport {
 	return out
 }
 
-func (r *QoSReports) set(node string, now map[string][]qosReport, touched map[string]bool) {
+func (r *Reports) set(node string, now map[string][]qosReport, touched map[string]bool) {
 	for namespace, nodes := range r.of {
 		if before, ok := nodes[node]; ok && now[namespace] == nil {
 			touched[namespace] = len(before) > 0
@@ -128,25 +128,25 @@ func (r *QoSReports) set(node string, now map[string][]qosReport, touched map[st
 	}
 }
 
-// QoSSum is what all nodes report on an object of some generation.
-type QoSSum struct {
+// Sum is what all nodes report on an object of some generation.
+type Sum struct {
 	Pods, InPlace, Bypassed int
 	Nodes                   int
 	Late                    int // nodes that report on another generation, or an earlier object of the name
 	FailingNodes            int
 	Failing                 []qosv1alpha1.FailingNode // the first by name
 	// TC, OVN and PF are those of the pods in which the backend enforces the object.
-	TC, OVN, PF QoSPart
+	TC, OVN, PF Part
 }
 
-// QoSPart is what one backend does.
-type QoSPart struct {
+// Part is what one backend does.
+type Part struct {
 	Pods, InPlace       int
 	Nodes, FailingNodes int
 	Failing             []qosv1alpha1.FailingNode
 }
 
-func (s *QoSPart) add(node string, pods, inPlace int32, current bool, problem string) {
+func (s *Part) add(node string, pods, inPlace int32, current bool, problem string) {
 	if pods <= 0 {
 		return
 	}
@@ -165,8 +165,8 @@ func (s *QoSPart) add(node string, pods, inPlace int32, current bool, problem st
 }
 
 // Sum adds up the reports on the objects of a namespace, by name.
-func (r *QoSReports) Sum(namespace string, policies []*qos.Policy) map[string]*QoSSum {
-	out := map[string]*QoSSum{}
+func (r *Reports) Sum(namespace string, policies []*qos.Policy) map[string]*Sum {
+	out := map[string]*Sum{}
 	named := map[string]*qos.Policy{}
 	for _, p := range policies {
 		named[p.Key.Name] = p
@@ -183,7 +183,7 @@ func (r *QoSReports) Sum(namespace string, policies []*qos.Policy) map[string]*Q
 			}
 			s := out[of.name]
 			if s == nil {
-				s = &QoSSum{}
+				s = &Sum{}
 				out[of.name] = s
 			}
 			s.add(node, of.is(p), o)
@@ -192,7 +192,7 @@ func (r *QoSReports) Sum(namespace string, policies []*qos.Policy) map[string]*Q
 	return out
 }
 
-func (s *QoSSum) add(node string, current bool, o qosReport) {
+func (s *Sum) add(node string, current bool, o qosReport) {
 	s.Nodes++
 	s.Pods += int(o.pods)
 	s.Bypassed += int(o.bypassed)
@@ -236,13 +236,13 @@ const (
 	reasonFiltered = "Filtered"
 )
 
-// QoSBackends returns what each backend does for an object. That of most objects is tc, also before
+// Backends returns what each backend does for an object. That of most objects is tc, also before
 // any node reports.
-func QoSBackends(p *qos.Policy, s *QoSSum) []qosv1alpha1.Backend {
+func Backends(p *qos.Policy, s *Sum) []qosv1alpha1.Backend {
 	if s == nil {
-		s = &QoSSum{}
+		s = &Sum{}
 	}
-	of := func(name string, s QoSPart) qosv1alpha1.Backend {
+	of := func(name string, s Part) qosv1alpha1.Backend {
 		return qosv1alpha1.Backend{
 			Backend: name, Rules: int32(len(p.Rules)), Pods: int32(s.Pods), InPlace: int32(s.InPlace),
 			Nodes: int32(s.Nodes), FailingNodes: int32(s.FailingNodes), Failing: s.Failing,
@@ -262,20 +262,20 @@ func QoSBackends(p *qos.Policy, s *QoSSum) []qosv1alpha1.Backend {
 	return out
 }
 
-// QoSReady returns what is said of an object that is enforced, once nodes report on it.
-func QoSReady(p *qos.Policy, s *QoSSum) []metav1.Condition {
+// Ready returns what is said of an object that is enforced, once nodes report on it.
+func Ready(p *qos.Policy, s *Sum) []metav1.Condition {
 	if s == nil {
-		s = &QoSSum{}
+		s = &Sum{}
 	}
 	ready := metav1.Condition{Type: qosv1alpha1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation}
-	place := fmt.Sprintf("in place in %d of %s on %s", s.InPlace, count(s.Pods, "pod"), count(s.Nodes, "node"))
+	place := fmt.Sprintf("in place in %d of %s on %s", s.InPlace, excerpt.Count(s.Pods, "pod"), excerpt.Count(s.Nodes, "node"))
 	switch {
 	case s.Nodes == 0:
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, reasonNoPods, "no node has reported a pod that the object covers"
 	case s.FailingNodes > 0:
-		ready.Reason, ready.Message = reasonFailing, fmt.Sprintf("%s; it fails on %s, first on %q: %s", place, count(s.FailingNodes, "node"), s.Failing[0].Node, s.Failing[0].Message)
+		ready.Reason, ready.Message = reasonFailing, fmt.Sprintf("%s; it fails on %s, first on %q: %s", place, excerpt.Count(s.FailingNodes, "node"), s.Failing[0].Node, s.Failing[0].Message)
 	case s.Late > 0:
-		ready.Reason, ready.Message = reasonUpdating, fmt.Sprintf("%s; not reported on this generation by %s", place, count(s.Late, "node"))
+		ready.Reason, ready.Message = reasonUpdating, fmt.Sprintf("%s; not reported on this generation by %s", place, excerpt.Count(s.Late, "node"))
 	case s.InPlace < s.Pods:
 		ready.Reason, ready.Message = reasonUpdating, place
 	default:
@@ -285,13 +285,13 @@ func QoSReady(p *qos.Policy, s *QoSSum) []metav1.Condition {
 	marking := metav1.Condition{Type: qosv1alpha1.ConditionMarkingUnsupported, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation, Reason: reasonFiltered, Message: "no covered pod has a device that bypasses the kernel"}
 	if s.Bypassed > 0 {
 		marking.Status, marking.Reason = metav1.ConditionTrue, reasonBypassed
-		marking.Message = fmt.Sprintf("%d of %s have a device that bypasses the kernel (RDMA, or a driver in the container): what it sends is not marked, and limited only where a physical function does it (backend PF)", s.Bypassed, count(s.Pods, "pod"))
+		marking.Message = fmt.Sprintf("%d of %s have a device that bypasses the kernel (RDMA, or a driver in the container): what it sends is not marked, and limited only where a physical function does it (backend PF)", s.Bypassed, excerpt.Count(s.Pods, "pod"))
 	}
 	return []metav1.Condition{ready, marking}
 }
 
 // follow keeps the reports until ctx ends. An API server without the kind has none.
-func (r *QoSReports) follow(ctx context.Context, api dynamic.Interface) {
+func (r *Reports) follow(ctx context.Context, api dynamic.Interface) {
 	resource := api.Resource(v1alpha1.QoSReportResource())
 	all := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
@@ -342,8 +342,8 @@ func nodeReportOf(u *unstructured.Unstructured) *nodeReport {
 	return out
 }
 
-// store is what a reflector fills QoSReports by.
-func (r *QoSReports) store() *watchstore.Store[string, *nodeReport] {
+// store is what a reflector fills Reports by.
+func (r *Reports) store() *watchstore.Store[string, *nodeReport] {
 	var touched map[string]bool
 	return &watchstore.Store[string, *nodeReport]{
 		What: v1alpha1.QoSReportKind, Name: func(n *nodeReport) string { return n.Name },

@@ -1,4 +1,4 @@
-package node
+package enforce
 
 import (
 	"encoding/json"
@@ -28,22 +28,22 @@ type Pod struct {
 // defaultNamespace is the namespace of pods and objects that name none, as for kubectl.
 const defaultNamespace = "default"
 
-// IsQoS reports whether a file has NetworkQoS objects and nothing else.
-func IsQoS(data []byte) bool {
+// OnlyObjects reports whether a file has NetworkQoS objects and nothing else.
+func OnlyObjects(data []byte) bool {
 	found, others, err := topology.Objects(data, qosv1alpha1.Kind)
 	return err == nil && len(found) > 0 && others == 0
 }
 
-// HasQoS reports whether a file has NetworkQoS objects.
-func HasQoS(data []byte) bool {
+// HasObjects reports whether a file has NetworkQoS objects.
+func HasObjects(data []byte) bool {
 	found, _, err := topology.Objects(data, qosv1alpha1.Kind)
 	return err == nil && len(found) > 0
 }
 
-// CompileRules compiles the NetworkQoS objects of files for the interfaces that a topology
+// Files compiles the NetworkQoS objects of files for the interfaces that a topology
 // makes for a pod, with notes for the user. Other pods are not known, so a destination that
 // is pods has no address.
-func CompileRules(files [][]byte, topologyFile []byte, pod Pod, contracts contract.Set) (out ops.Enforced, notes []string, err error) {
+func Files(files [][]byte, topologyFile []byte, pod Pod, contracts contract.Set) (out ops.Enforced, notes []string, err error) {
 	network, err := networkOf(topologyFile)
 	if err != nil {
 		return out, nil, err
@@ -65,7 +65,7 @@ func CompileRules(files [][]byte, topologyFile []byte, pod Pod, contracts contra
 	for i, a := range attachments {
 		rules[a.Interface] = each[i]
 	}
-	out, err = Enforce(rules, members, top, nil, contracts)
+	out, err = Compile(rules, members, top, nil, contracts)
 	return out, notes, err
 }
 
@@ -93,11 +93,11 @@ func (r InterfaceRules) differ() bool {
 	return false
 }
 
-// Enforce compiles the rules of a pod for the backends that a topology, with what its steps are given, needs. More than an
+// Compile compiles the rules of a pod for the backends that a topology, with what its steps are given, needs. More than an
 // interface may have are an error of kind Invalid.
-func Enforce(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Enforced, err error) {
+func Compile(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Enforced, err error) {
 	if !rules.differ() {
-		return enforce(rules[""], members, top, given, contracts)
+		return compile(rules[""], members, top, given, contracts)
 	}
 	definitions := topology.Definitions(top, contracts)
 	steps := map[string]*topology.Topology{} // by definition
@@ -109,7 +109,7 @@ func Enforce(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *to
 		steps[d].Steps = append(steps[d].Steps, s)
 	}
 	for _, d := range slices.Sorted(maps.Keys(steps)) {
-		own, err := enforce(rules[d], members, steps[d], given, contracts)
+		own, err := compile(rules[d], members, steps[d], given, contracts)
 		if err != nil {
 			return ops.Enforced{}, err
 		}
@@ -127,8 +127,8 @@ func Enforce(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *to
 	return out, nil
 }
 
-// enforce compiles rules for the backends that the steps of a topology need.
-func enforce(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Enforced, err error) {
+// compile compiles rules for the backends that the steps of a topology need.
+func compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Enforced, err error) {
 	byTC, byOVN := ops.Backends(top, given, contracts)
 	if byTC {
 		compiled, err := tc.Compile(rules, members)

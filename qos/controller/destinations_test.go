@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
@@ -25,7 +24,7 @@ import (
 // namespace, 45 have the pods of one role as a destination, those of ten roles in turn, and 5
 // also those of role r0 in the namespaces of team a, which are two. All are on topology rail.
 type crowd struct {
-	*QoSDestinations
+	*Destinations
 	changed map[types.NamespacedName]bool
 	has     map[types.NamespacedName]uint64 // what was written
 }
@@ -68,12 +67,12 @@ func crowdPod(namespace, n int) types.NamespacedName {
 
 func (c *crowd) held(namespace, n, last int) {
 	key := crowdPod(namespace, n)
-	c.SetClaim(key.String(), &Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.AddrFrom4([4]byte{10, byte(namespace), byte(n / 200), byte(n%200 + last)})}}})
+	c.SetClaim(key.String(), &claim.Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.AddrFrom4([4]byte{10, byte(namespace), byte(n / 200), byte(n%200 + last)})}}})
 }
 
 func newCrowd(t testing.TB) *crowd {
 	t.Helper()
-	c := &crowd{QoSDestinations: NewQoSDestinations(), changed: map[types.NamespacedName]bool{}, has: map[types.NamespacedName]uint64{}}
+	c := &crowd{Destinations: NewDestinations(), changed: map[types.NamespacedName]bool{}, has: map[types.NamespacedName]uint64{}}
 	c.OnChange(func(key types.NamespacedName) { c.changed[key] = true })
 	c.SetTopology("rail", map[string]string{"rail": "storage"})
 	for namespace := range crowdNamespaces {
@@ -139,7 +138,7 @@ var crowdChanges = []struct {
 			return
 		}
 		c.SetPod(key, "u", map[string]string{"role": "web"}, nil)
-		c.SetClaim("web", &Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("10.99.0.1")}}})
+		c.SetClaim("web", &claim.Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("10.99.0.1")}}})
 	}},
 	{"a pod of a role in a namespace", 5, 5, func(_ testing.TB, c *crowd, on bool) {
 		key := types.NamespacedName{Namespace: "ns-5", Name: "more"}
@@ -149,7 +148,7 @@ var crowdChanges = []struct {
 			return
 		}
 		c.SetPod(key, "u", map[string]string{"role": "r3"}, nil)
-		c.SetClaim("more", &Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("10.99.0.1")}}})
+		c.SetClaim("more", &claim.Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("10.99.0.1")}}})
 	}},
 	{"a pod that all namespaces may select", 5 + 5*crowdNamespaces, 5 + 5*crowdNamespaces, func(_ testing.TB, c *crowd, on bool) {
 		key := types.NamespacedName{Namespace: "ns-0", Name: "more"}
@@ -159,7 +158,7 @@ var crowdChanges = []struct {
 			return
 		}
 		c.SetPod(key, "u", map[string]string{"role": "r0"}, nil)
-		c.SetClaim("more", &Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("10.99.0.1")}}})
+		c.SetClaim("more", &claim.Held{Pod: key, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("10.99.0.1")}}})
 	}},
 	{"the address of a destination", 5, 5, func(_ testing.TB, c *crowd, on bool) { c.held(5, 3, map[bool]int{true: 50}[on]) }},
 	{"the label of a pod", 10, 10, func(_ testing.TB, c *crowd, on bool) {
@@ -231,7 +230,7 @@ func TestDestinationsOfMany(t *testing.T) {
 // TestDestinations holds whose addresses are in the sets of an object, as pods, claims and topologies
 // come and go in any order.
 func TestDestinations(t *testing.T) {
-	c := &crowd{QoSDestinations: NewQoSDestinations(), changed: map[types.NamespacedName]bool{}, has: map[types.NamespacedName]uint64{}}
+	c := &crowd{Destinations: NewDestinations(), changed: map[types.NamespacedName]bool{}, has: map[types.NamespacedName]uint64{}}
 	c.OnChange(func(key types.NamespacedName) { c.changed[key] = true })
 	key, pod := types.NamespacedName{Namespace: "ns-1", Name: "q-3"}, types.NamespacedName{Namespace: "ns-1", Name: "p"}
 	has := func(what string, want ...string) {
@@ -257,13 +256,13 @@ func TestDestinations(t *testing.T) {
 	}
 	c.SetPolicy(crowdPolicy(t, 1, 3, 8, 1))
 	has("alone")
-	c.SetClaim("one", &Held{Pod: pod, UID: "u", Addresses: addresses(map[string]string{"rail": "192.0.2.1", "tail": "192.0.2.2"})})
+	c.SetClaim("one", &claim.Held{Pod: pod, UID: "u", Addresses: addresses(map[string]string{"rail": "192.0.2.1", "tail": "192.0.2.2"})})
 	has("a claim whose pod is not known")
 	c.SetPod(pod, "u", map[string]string{"role": "r3"}, nil)
 	has("a topology whose labels are not known")
 	c.SetTopology("rail", map[string]string{"rail": "storage"})
 	has("one topology of two", "rail 192.0.2.1")
-	c.SetClaim("two", &Held{Pod: pod, UID: "u", Addresses: addresses(map[string]string{"rail": "192.0.2.3"})})
+	c.SetClaim("two", &claim.Held{Pod: pod, UID: "u", Addresses: addresses(map[string]string{"rail": "192.0.2.3"})})
 	has("two claims of a pod", "rail 192.0.2.1,192.0.2.3")
 	c.SetClaim("one", nil)
 	has("the first is deleted", "rail 192.0.2.3")
@@ -273,7 +272,7 @@ func TestDestinations(t *testing.T) {
 	has("and has it again", "rail 192.0.2.3")
 	c.SetPod(pod, "v", map[string]string{"role": "r3"}, nil)
 	has("another pod of the name")
-	c.SetClaim("two", &Held{Pod: pod, UID: "v", Addresses: addresses(map[string]string{"rail": "192.0.2.4"})})
+	c.SetClaim("two", &claim.Held{Pod: pod, UID: "v", Addresses: addresses(map[string]string{"rail": "192.0.2.4"})})
 	has("and its claim", "rail 192.0.2.4")
 	c.DeletePod(pod)
 	has("the pod has ended")
@@ -281,7 +280,7 @@ func TestDestinations(t *testing.T) {
 	has("the pod is read again", "rail 192.0.2.4")
 	c.DeleteTopology("rail")
 	has("the topology is deleted, and the pod keeps it", "rail 192.0.2.4")
-	c.SetClaim("two", &Held{Pod: pod, UID: "v", Addresses: addresses(map[string]string{"rail": "192.0.2.5"})})
+	c.SetClaim("two", &claim.Held{Pod: pod, UID: "v", Addresses: addresses(map[string]string{"rail": "192.0.2.5"})})
 	has("with another address", "rail 192.0.2.5")
 	c.SetTopology("rail", nil)
 	has("a later one of the name has no label")
@@ -301,7 +300,7 @@ func TestDestinations(t *testing.T) {
 	for n := range v1alpha1.MaxDestinationAddresses + 1 {
 		p := types.NamespacedName{Namespace: "ns-1", Name: fmt.Sprint("many-", n)}
 		c.SetPod(p, "u", map[string]string{"role": "r3"}, nil)
-		c.SetClaim(p.String(), &Held{Pod: p, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})}}})
+		c.SetClaim(p.String(), &claim.Held{Pod: p, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)})}}})
 	}
 	if _, status := c.Status(key); status.TooMany != v1alpha1.MaxDestinationAddresses+1 || len(status.Sets) > 0 {
 		t.Errorf("too many: %d, %d sets", status.TooMany, len(status.Sets))
@@ -312,7 +311,7 @@ func TestDestinations(t *testing.T) {
 	}
 
 	// A namespace has a bounded number of objects, and those that are not kept do nothing.
-	c = &crowd{QoSDestinations: NewQoSDestinations(), changed: map[types.NamespacedName]bool{}, has: map[types.NamespacedName]uint64{}}
+	c = &crowd{Destinations: NewDestinations(), changed: map[types.NamespacedName]bool{}, has: map[types.NamespacedName]uint64{}}
 	for n := range qos.MaxObjects + 1 {
 		p := crowdPolicy(t, 1, n%crowdObjects, 8, 1)
 		p.Key.Name = fmt.Sprint("many-", n)
@@ -347,45 +346,6 @@ func TestDestinations(t *testing.T) {
 	if _, status := c.Status(last.Key); status == nil || len(c.policies) != qos.MaxObjects {
 		t.Errorf("%s is not kept: %d objects", last.Key, len(c.policies))
 	}
-}
-
-// TestHeld holds that a change of addresses alone is reported as such, and counts as no change of
-// who uses a topology.
-func TestHeld(t *testing.T) {
-	c := emptyClaims()
-	var counted []string
-	c.OnChange(func(topology string) { counted = append(counted, topology) })
-	one := allocatedWith("192.0.2.1/24")
-	c.put("ns/one", recordOf(one))
-	held := map[string]string{}
-	c.OnHeld(func(key string, h *Held) {
-		if h == nil {
-			delete(held, key)
-			return
-		}
-		held[key] = fmt.Sprint(h.Pod, h.UID, h.Addresses)
-	})
-	want := func(what, text string, counts int) {
-		t.Helper()
-		if held["ns/one"] != text || len(counted) != counts {
-			t.Errorf("%s: held %q and %d counts, want %q and %d", what, held["ns/one"], len(counted), text, counts)
-		}
-	}
-	want("what was there before", "ns/pod-onepodmap[red:[192.0.2.1]]", 1)
-	c.put("ns/one", recordOf(allocatedWith("192.0.2.2/24")))
-	want("another address", "ns/pod-onepodmap[red:[192.0.2.2]]", 1)
-	c.put("ns/one", recordOf(allocatedWith()))
-	want("no address", "", 1)
-	c.put("ns/one", recordOf(one))
-	c.put("ns/one", nil)
-	want("no claim", "", 2)
-}
-
-// allocatedWith is a claim for topology red whose pod has addresses.
-func allocatedWith(addresses ...string) *resourceapi.ResourceClaim {
-	c := allocated(claim.Driver, "one", "red", 1)
-	c.Status.Devices[0].NetworkData = &resourceapi.NetworkDeviceData{InterfaceName: "net1", IPs: addresses}
-	return c
 }
 
 // BenchmarkDestinations measures what one change among 5,000 pods and 500 objects takes, until the
@@ -454,7 +414,7 @@ func TestStatusOf(t *testing.T) {
 		{of("tc"), of("OVN"), true},
 		{of("OVN"), of("OVN", "PF"), true},
 	} {
-		status, err := c.statusOf(&qosv1alpha1.Status{Backends: tt.have}, &QoSOutcome{Backends: tt.want})
+		status, err := c.statusOf(&qosv1alpha1.Status{Backends: tt.have}, &Outcome{Backends: tt.want})
 		if err != nil || (status != nil) != tt.writes {
 			t.Errorf("%v, then %v: %v, %v", tt.have, tt.want, status, err)
 		}
@@ -469,11 +429,11 @@ netAttachRefs: [{kind: NetworkAttachmentDefinition, name: blue}], egress: [{dscp
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := NewQoSDestinations()
+	d := NewDestinations()
 	d.SetPolicy(qos.New(objects[0]))
 	pod := types.NamespacedName{Namespace: "ns", Name: "p"}
 	d.SetPod(pod, "u", nil, nil)
-	d.SetClaim("ns/c", &Held{Pod: pod, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("192.0.2.1")}, "tail": {netip.MustParseAddr("192.0.2.2")}}})
+	d.SetClaim("ns/c", &claim.Held{Pod: pod, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("192.0.2.1")}, "tail": {netip.MustParseAddr("192.0.2.2")}}})
 	of := func() string {
 		_, status := d.Status(types.NamespacedName{Namespace: "ns", Name: "q"})
 		return fmt.Sprint(status.Sets)
@@ -502,7 +462,7 @@ func TestDestinationsOnPrimary(t *testing.T) {
 		return qos.New(objects[0])
 	}
 	for _, ours := range []bool{true, false} {
-		d := NewQoSDestinations()
+		d := NewDestinations()
 		d.PodNetwork = ours
 		d.SetPrimary("pods", nil, false)
 		d.SetPolicy(object("few", "matchLabels: {role: r3}"))
@@ -572,7 +532,7 @@ egress: [{dscp: 1, classifier: {to: [{podSelector: {matchLabels: {app: web}}}, {
 		t.Fatal(err)
 	}
 	p := qos.New(objects[0])
-	d := NewQoSDestinations()
+	d := NewDestinations()
 	d.PodNetwork = true
 	d.SetPrimary("pods", nil, false)
 	d.SetPolicy(p)

@@ -1,4 +1,4 @@
-package node_test
+package enforce_test
 
 import (
 	"fmt"
@@ -10,9 +10,9 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/qos/tc"
-	"github.com/plumbline/plumbline/reconcile/node"
 )
 
 // TestRuleForPF: only a rule that decides about every packet, and limits it, may be enforced by a
@@ -21,7 +21,7 @@ func TestRuleForPF(t *testing.T) {
 	network := qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "t"}}
 	filters := func(files [][]byte) []netstate.Filter {
 		t.Helper()
-		rules, members, _, err := node.Rules(files, network, node.Pod{Namespace: "ai"})
+		rules, members, _, err := enforce.Rules(files, network, enforce.Pod{Namespace: "ai"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,9 +20,9 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/loop"
-	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
@@ -336,7 +336,7 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
 	}
 	f.mu.Lock()
 	err := f.known(c.Namespace, c.Pod)
-	rules := node.InterfaceRules{}
+	rules := enforce.InterfaceRules{}
 	var sets map[qos.SetID][]netip.Addr
 	if err == nil {
 		if f.claims[c.UID] == nil {
@@ -362,7 +362,7 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
 	if err != nil || rules.None() {
 		return ops.Enforced{}, err
 	}
-	out, err := node.Enforce(rules, func(id qos.SetID) []netip.Addr { return sets[id] }, stepsOf(t), t.Given, f.Contracts)
+	out, err := enforce.Compile(rules, func(id qos.SetID) []netip.Addr { return sets[id] }, stepsOf(t), t.Given, f.Contracts)
 	if err != nil {
 		return out, fmt.Errorf("topology %q: %w", t.Object.Name, err)
 	}

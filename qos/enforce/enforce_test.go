@@ -1,4 +1,4 @@
-package node_test
+package enforce_test
 
 import (
 	"errors"
@@ -11,15 +11,15 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/qos/tc"
-	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// TestCompileRules: rules are compiled for what may enforce them in a topology, and bounds are those
+// TestFiles: rules are compiled for what may enforce them in a topology, and bounds are those
 // of that alone.
-func TestCompileRules(t *testing.T) {
+func TestFiles(t *testing.T) {
 	reg, err := all.Registry()
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ spec:
 		{overlay, 0, 1},
 		{overlay + ", " + dummy, 1, 1},
 	} {
-		out, notes, err := node.CompileRules([][]byte{[]byte(strings.Replace(object, "PORTS", few, 1))}, topology(tt.steps), node.Pod{Namespace: "ai"}, reg)
+		out, notes, err := enforce.Files([][]byte{[]byte(strings.Replace(object, "PORTS", few, 1))}, topology(tt.steps), enforce.Pod{Namespace: "ai"}, reg)
 		if err != nil || len(out.Filters) != tt.filters || len(out.LogicalRules) != tt.rows || !strings.Contains(strings.Join(notes, ""), "destinations that are pods are known in a cluster only") {
 			t.Errorf("%s: %d filters, %d rows, notes %q, %v", tt.steps, len(out.Filters), len(out.LogicalRules), notes, err)
 		}
@@ -66,10 +66,10 @@ spec:
 	large := strings.NewReplacer("{ipBlock: {cidr: 192.0.2.0/24}}, {podSelector: {}}", strings.Join(to, ", "), "PORTS", strings.Join(ports, ", ")).Replace(object)
 	_, rule, _ := strings.Cut(strings.TrimRight(large, "]\n"), "egress: [")
 	large = strings.Replace(large, rule, rule+", "+rule+", "+rule, 1)
-	if out, _, err := node.CompileRules([][]byte{[]byte(large)}, topology(dummy), node.Pod{Namespace: "ai"}, reg); fault.Of(err) != fault.Invalid || !errors.Is(err, tc.ErrTooMany) {
+	if out, _, err := enforce.Files([][]byte{[]byte(large)}, topology(dummy), enforce.Pod{Namespace: "ai"}, reg); fault.Of(err) != fault.Invalid || !errors.Is(err, tc.ErrTooMany) {
 		t.Errorf("%d filters, %v", len(out.Filters), err)
 	}
-	if out, _, err := node.CompileRules([][]byte{[]byte(large)}, topology(overlay), node.Pod{Namespace: "ai"}, reg); err != nil || len(out.LogicalRules) != 3 {
+	if out, _, err := enforce.Files([][]byte{[]byte(large)}, topology(overlay), enforce.Pod{Namespace: "ai"}, reg); err != nil || len(out.LogicalRules) != 3 {
 		t.Errorf("%d rows, %v", len(out.LogicalRules), err)
 	}
 }
@@ -126,7 +126,7 @@ spec:
 		}},
 		{"", []string{object(1, named("ClusterUserDefinedNetwork", "", "blue"))}, nil}, // that of namespace ai is another
 	} {
-		out, _, err := node.CompileRules([][]byte{[]byte(strings.Join(tt.objects, "---\n"))}, []byte(strings.Replace(file, "ANNOTATIONS", tt.annotations, 1)), node.Pod{Namespace: "ai"}, reg)
+		out, _, err := enforce.Files([][]byte{[]byte(strings.Join(tt.objects, "---\n"))}, []byte(strings.Replace(file, "ANNOTATIONS", tt.annotations, 1)), enforce.Pod{Namespace: "ai"}, reg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +157,7 @@ func TestDestinationsOfPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := node.Enforce(node.InterfaceRules{"": rules}, members, both, nil, reg)
+	out, err := enforce.Compile(enforce.InterfaceRules{"": rules}, members, both, nil, reg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/controller"
 	"github.com/plumbline/plumbline/topology/contract"
-	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -41,17 +41,17 @@ func TestQoSConditions(t *testing.T) {
 		{true, false, true, "o0 TooManyObjects NoTie, o1 TooManyObjects NoTie, o2 TooManyObjects NoTie, o3 Invalid NoTie, "},
 		{true, false, false, "o0 TooManyObjects NoTie, o1 TooManyObjects NoTie, o2 NoTopology NoTie, o3 Invalid NoTie, "},
 	} {
-		var out []controller.QoSOutcome
+		var out []controller.Outcome
 		var enforced []*qos.Policy
 		for _, p := range policies {
 			if c.room && p.Err == nil && p.Selects(c.podNetwork) {
 				enforced = append(enforced, p)
-			} else if o, is := controller.QoSWithout(p, c.ours, c.podNetwork); is {
+			} else if o, is := controller.Without(p, c.ours, c.podNetwork); is {
 				out = append(out, o)
 			}
 		}
 		have := ""
-		for _, o := range append(out, controller.QoSConditions(enforced, func(*qos.Policy) bool { return false }, topologies, nil, c.podNetwork, nil)...) {
+		for _, o := range append(out, controller.Conditions(enforced, func(*qos.Policy) bool { return false }, topologies, nil, c.podNetwork, nil)...) {
 			have += fmt.Sprintf("%s %s %s, ", o.Policy.Key.Name, o.Conditions[0].Reason, o.Conditions[1].Reason)
 		}
 		if have != c.want {
@@ -78,7 +78,7 @@ func TestTopologiesAreReadOnce(t *testing.T) {
 	topologies := []v1alpha1.NetworkTopology{{ObjectMeta: metav1.ObjectMeta{Name: "rail"}, Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{Name: "a", Type: "dummy"}}}}}
 	asked := func(n int) int {
 		var set counted
-		controller.QoSConditions(slices.Repeat([]*qos.Policy{qos.New(objects[0])}, n), func(*qos.Policy) bool { return false }, topologies, &set, false, nil)
+		controller.Conditions(slices.Repeat([]*qos.Policy{qos.New(objects[0])}, n), func(*qos.Policy) bool { return false }, topologies, &set, false, nil)
 		return set.asked
 	}
 	if one, many := asked(1), asked(100); one == 0 || many != one {

@@ -19,10 +19,10 @@ import (
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/controller"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -206,7 +206,7 @@ egress: [{dscp: 10, classifier: {to: [{podSelector: {matchLabels: {app: db}}}]}}
 		t.Errorf("before the controller has written: filters to %q", have)
 	}
 
-	d := controller.NewQoSDestinations()
+	d := controller.NewDestinations()
 	d.PodNetwork = true
 	policy, _ := qos.Read(u)
 	d.SetPolicy(policy)

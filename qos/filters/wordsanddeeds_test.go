@@ -30,6 +30,7 @@ import (
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
+	qoscontroller "github.com/plumbline/plumbline/qos/controller"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
@@ -316,9 +317,9 @@ func (n *told) said() map[string]metav1.Condition {
 		n.t.Fatal("the node reports nothing of NetworkQoS")
 	}
 	p, _ := qos.Read(n.qos)
-	reports := controller.NewQoSReports(func(map[string]bool) {})
+	reports := qoscontroller.NewReports(func(map[string]bool) {})
 	reports.Set("n1", report.Objects)
-	add("NetworkQoS", controller.QoSReady(p, reports.Sum("ns", []*qos.Policy{p})["q"]))
+	add("NetworkQoS", qoscontroller.Ready(p, reports.Sum("ns", []*qos.Policy{p})["q"]))
 	return out
 }
 
@@ -379,7 +380,7 @@ func TestEachConditionIsHeld(t *testing.T) {
 			Templates: &controller.Templates{Wanted: true}, Shares: &controller.Shares{Steps: 1},
 		}).Conditions,
 		"AddressPool":          controller.PoolStatus(pool, map[string]*addresspool.Layout{"pool": layout}, nil, nil).Conditions,
-		"NetworkQoS":           controller.QoSConditions([]*qos.Policy{{}}, func(*qos.Policy) bool { return false }, []v1alpha1.NetworkTopology{{ObjectMeta: metav1.ObjectMeta{Name: "pods"}, Spec: v1alpha1.NetworkTopologySpec{Role: v1alpha1.Primary}}}, nil, true, nil)[0].Conditions,
+		"NetworkQoS":           qoscontroller.Conditions([]*qos.Policy{{}}, func(*qos.Policy) bool { return false }, []v1alpha1.NetworkTopology{{ObjectMeta: metav1.ObjectMeta{Name: "pods"}, Spec: v1alpha1.NetworkTopologySpec{Role: v1alpha1.Primary}}}, nil, true, nil)[0].Conditions,
 		"DeviceExposurePolicy": controller.PolicyStatus(&v1alpha1.DeviceExposurePolicy{}, &exposure.Policy{}, controller.PolicySum{}).Conditions,
 		"ResourceClaim":        {{Type: claimstatus.Ready}, {Type: claimstatus.InSync}, {Type: claimstatus.LinkUp}},
 	}
@@ -400,7 +401,7 @@ func TestEachConditionIsHeld(t *testing.T) {
 		}
 	}
 	for _, file := range []string{"topology/v1alpha1/networktopology.go", "topology/v1alpha1/addresspool.go", "topology/v1alpha1/deviceexposurepolicy.go", "qos/v1alpha1/networkqos.go"} {
-		source, err := os.ReadFile("../../../" + file)
+		source, err := os.ReadFile("../../" + file)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,13 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// QoSDestinations knows the addresses of the pods that rules of NetworkQoS objects have as a
+// Destinations knows the addresses of the pods that rules of NetworkQoS objects have as a
 // destination, and which objects a change is about. Of all objects it keeps those with such
 // rules, and of all pods their labels. It is safe for concurrent use.
-type QoSDestinations struct {
+type Destinations struct {
 	mu       sync.Mutex
 	compiler *qos.Compiler
 	policies map[types.NamespacedName]*qos.Policy
@@ -27,7 +28,7 @@ type QoSDestinations struct {
 	// definitions are the NetworkAttachmentDefinitions of a topology's steps.
 	definitions map[string]map[string]string
 	deleted     map[string]bool // topologies that pods still have
-	claims      map[string]*Held
+	claims      map[string]*claim.Held
 	of          map[types.NamespacedName]map[string]bool // claims of a pod
 	using       map[string]map[types.NamespacedName]bool // pods by topology
 	// PodNetwork says that agents make the primary network of pods, whose addresses are then destinations there. It is set
@@ -45,7 +46,7 @@ type QoSDestinations struct {
 	// heldMu guards claims that are not taken into account yet. It is apart from mu, while which is held sets are computed: claims are
 	// set under a lock that the webhook waits for.
 	heldMu sync.Mutex
-	held   map[string]*Held
+	held   map[string]*claim.Held
 	wake   chan struct{} // has an element when there are some
 }
 
@@ -62,19 +63,19 @@ type labelled struct {
 	addresses []netip.Addr // on the primary network, if that is ours
 }
 
-// NewQoSDestinations returns one that knows nothing.
-func NewQoSDestinations() *QoSDestinations {
-	return &QoSDestinations{
+// NewDestinations returns one that knows nothing.
+func NewDestinations() *Destinations {
+	return &Destinations{
 		compiler: qos.NewCompiler(), policies: map[types.NamespacedName]*qos.Policy{}, shares: map[string]*qos.Share{}, pods: map[types.NamespacedName]labelled{},
-		labels: map[string]map[string]string{}, definitions: map[string]map[string]string{}, primaries: map[string]map[string]string{}, deleted: map[string]bool{}, claims: map[string]*Held{}, of: map[types.NamespacedName]map[string]bool{},
+		labels: map[string]map[string]string{}, definitions: map[string]map[string]string{}, primaries: map[string]map[string]string{}, deleted: map[string]bool{}, claims: map[string]*claim.Held{}, of: map[types.NamespacedName]map[string]bool{},
 		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, decided: map[types.NamespacedName]decision{}, changed: func(types.NamespacedName) {},
-		room: func(string) {}, held: map[string]*Held{}, wake: make(chan struct{}, 1),
+		room: func(string) {}, held: map[string]*claim.Held{}, wake: make(chan struct{}, 1),
 	}
 }
 
 // OnChange has f called with each object that has other addresses, or is to be read. f must not
-// block, and not call QoSDestinations.
-func (d *QoSDestinations) OnChange(f func(types.NamespacedName)) {
+// block, and not call Destinations.
+func (d *Destinations) OnChange(f func(types.NamespacedName)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.changed = f
@@ -84,7 +85,7 @@ func (d *QoSDestinations) OnChange(f func(types.NamespacedName)) {
 }
 
 // Edited notes that an object may have changed, or no longer exists.
-func (d *QoSDestinations) Edited(key types.NamespacedName) {
+func (d *Destinations) Edited(key types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.edited[key] = true
@@ -92,7 +93,7 @@ func (d *QoSDestinations) Edited(key types.NamespacedName) {
 }
 
 // take reports whether an object is to be read, once.
-func (d *QoSDestinations) take(key types.NamespacedName) bool {
+func (d *Destinations) take(key types.NamespacedName) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	is := d.edited[key]
@@ -101,7 +102,7 @@ func (d *QoSDestinations) take(key types.NamespacedName) bool {
 }
 
 // untake has take report an object once more.
-func (d *QoSDestinations) untake(key types.NamespacedName) {
+func (d *Destinations) untake(key types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.edited[key] = true
@@ -109,7 +110,7 @@ func (d *QoSDestinations) untake(key types.NamespacedName) {
 
 // SetPolicy adds or replaces an object. One that no destination is pods of, or that is not enforced
 // on topologies, is not kept; neither is one for which its namespace has no room.
-func (d *QoSDestinations) SetPolicy(p *qos.Policy) {
+func (d *Destinations) SetPolicy(p *qos.Policy) {
 	d.lock()
 	defer d.mu.Unlock()
 	old := d.policies[p.Key]
@@ -140,13 +141,13 @@ func (d *QoSDestinations) SetPolicy(p *qos.Policy) {
 }
 
 // DeletePolicy removes an object.
-func (d *QoSDestinations) DeletePolicy(key types.NamespacedName) {
+func (d *Destinations) DeletePolicy(key types.NamespacedName) {
 	d.lock()
 	defer d.mu.Unlock()
 	d.deletePolicy(key)
 }
 
-func (d *QoSDestinations) deletePolicy(key types.NamespacedName) {
+func (d *Destinations) deletePolicy(key types.NamespacedName) {
 	delete(d.decided, key)
 	if d.policies[key] != nil {
 		delete(d.policies, key)
@@ -163,14 +164,14 @@ func (d *QoSDestinations) deletePolicy(key types.NamespacedName) {
 	d.checkRoom(key.Namespace)
 }
 
-func (d *QoSDestinations) checkRoom(namespace string) {
+func (d *Destinations) checkRoom(namespace string) {
 	if share := d.shares[namespace]; share != nil && share.Stale() {
 		d.room(namespace)
 	}
 }
 
 // Reread has those of the objects that are enforced in a namespace read which were left out, if there may be room for them.
-func (d *QoSDestinations) Reread(namespace string, enforced []*qos.Policy) {
+func (d *Destinations) Reread(namespace string, enforced []*qos.Policy) {
 	d.lock()
 	defer d.mu.Unlock()
 	share := d.shares[namespace]
@@ -194,21 +195,21 @@ func (d *QoSDestinations) Reread(namespace string, enforced []*qos.Policy) {
 }
 
 // SetNamespace sets the labels of a namespace.
-func (d *QoSDestinations) SetNamespace(name string, of map[string]string) {
+func (d *Destinations) SetNamespace(name string, of map[string]string) {
 	d.lock()
 	defer d.mu.Unlock()
 	d.report(d.compiler.SetNamespace(name, of))
 }
 
 // DeleteNamespace removes a namespace.
-func (d *QoSDestinations) DeleteNamespace(name string) {
+func (d *Destinations) DeleteNamespace(name string) {
 	d.lock()
 	defer d.mu.Unlock()
 	d.report(d.compiler.DeleteNamespace(name))
 }
 
 // SetPod sets the labels of a pod that has not ended, and its addresses on the primary network, which are none unless agents make it.
-func (d *QoSDestinations) SetPod(key types.NamespacedName, uid types.UID, of map[string]string, primary []netip.Addr) {
+func (d *Destinations) SetPod(key types.NamespacedName, uid types.UID, of map[string]string, primary []netip.Addr) {
 	d.lock()
 	defer d.mu.Unlock()
 	if old, known := d.pods[key]; known && old.uid == uid && maps.Equal(old.labels, of) && slices.Equal(old.addresses, primary) {
@@ -220,7 +221,7 @@ func (d *QoSDestinations) SetPod(key types.NamespacedName, uid types.UID, of map
 
 // SetPrimary sets the labels of a topology of role primary; not is one that has no such role, or is gone. Pods reach one another
 // by their primary addresses whichever of these topologies their nodes have, so each has those of all pods.
-func (d *QoSDestinations) SetPrimary(name string, of map[string]string, not bool) {
+func (d *Destinations) SetPrimary(name string, of map[string]string, not bool) {
 	d.lock()
 	defer d.mu.Unlock()
 	old, was := d.primaries[name]
@@ -240,7 +241,7 @@ func (d *QoSDestinations) SetPrimary(name string, of map[string]string, not bool
 }
 
 // DeletePod removes a pod.
-func (d *QoSDestinations) DeletePod(key types.NamespacedName) {
+func (d *Destinations) DeletePod(key types.NamespacedName) {
 	d.lock()
 	defer d.mu.Unlock()
 	delete(d.pods, key)
@@ -248,7 +249,7 @@ func (d *QoSDestinations) DeletePod(key types.NamespacedName) {
 }
 
 // SetTopology sets the labels of a topology.
-func (d *QoSDestinations) SetTopology(name string, of map[string]string) {
+func (d *Destinations) SetTopology(name string, of map[string]string) {
 	d.lock()
 	defer d.mu.Unlock()
 	delete(d.deleted, name)
@@ -263,7 +264,7 @@ func (d *QoSDestinations) SetTopology(name string, of map[string]string) {
 
 // SetDefinitions sets the NetworkAttachmentDefinitions of the networks that interfaces of a topology are on, by step. The
 // addresses of a pod are known by topology: those of all its interfaces are destinations on each of these networks.
-func (d *QoSDestinations) SetDefinitions(name string, of map[string]string) {
+func (d *Destinations) SetDefinitions(name string, of map[string]string) {
 	d.lock()
 	defer d.mu.Unlock()
 	if maps.Equal(d.definitions[name], of) {
@@ -279,7 +280,7 @@ func (d *QoSDestinations) SetDefinitions(name string, of map[string]string) {
 
 // DeleteTopology forgets the labels of a topology with the last pod that has it: pods keep the network of a topology
 // that is deleted, and their nodes its labels.
-func (d *QoSDestinations) DeleteTopology(name string) {
+func (d *Destinations) DeleteTopology(name string) {
 	d.lock()
 	defer d.mu.Unlock()
 	if len(d.using[name]) > 0 {
@@ -291,7 +292,7 @@ func (d *QoSDestinations) DeleteTopology(name string) {
 }
 
 // SetClaim sets what the pod of a claim has, nil for nothing. It waits for no computation: see lock.
-func (d *QoSDestinations) SetClaim(key string, h *Held) {
+func (d *Destinations) SetClaim(key string, h *claim.Held) {
 	d.heldMu.Lock()
 	d.held[key] = h
 	d.heldMu.Unlock()
@@ -302,11 +303,11 @@ func (d *QoSDestinations) SetClaim(key string, h *Held) {
 }
 
 // lock locks mu, and takes into account what SetClaim was given.
-func (d *QoSDestinations) lock() {
+func (d *Destinations) lock() {
 	d.mu.Lock()
 	d.heldMu.Lock()
 	held := d.held
-	d.held = map[string]*Held{}
+	d.held = map[string]*claim.Held{}
 	d.heldMu.Unlock()
 	for key, h := range held {
 		d.setClaim(key, h)
@@ -314,7 +315,7 @@ func (d *QoSDestinations) lock() {
 }
 
 // setClaim is SetClaim for a caller that holds mu.
-func (d *QoSDestinations) setClaim(key string, h *Held) {
+func (d *Destinations) setClaim(key string, h *claim.Held) {
 	pods := map[types.NamespacedName]bool{}
 	old := d.claims[key]
 	if old != nil {
@@ -355,7 +356,7 @@ func (d *QoSDestinations) setClaim(key string, h *Held) {
 
 // place gives the compiler a pod with the addresses that its claims have, if it has some. The
 // caller holds mu.
-func (d *QoSDestinations) place(key types.NamespacedName) {
+func (d *Destinations) place(key types.NamespacedName) {
 	known, ok := d.pods[key]
 	by := map[string][]netip.Addr{}
 	for claim := range d.of[key] {
@@ -391,7 +392,7 @@ func (d *QoSDestinations) place(key types.NamespacedName) {
 }
 
 // report calls changed with the objects of a change, each once. The caller holds mu.
-func (d *QoSDestinations) report(changed qos.Changed) {
+func (d *Destinations) report(changed qos.Changed) {
 	objects := map[types.NamespacedName]bool{}
 	for id := range changed.Sets {
 		objects[id.Policy] = true
@@ -402,7 +403,7 @@ func (d *QoSDestinations) report(changed qos.Changed) {
 }
 
 // decide notes whether destinations are too many, and reports whether that was not known.
-func (d *QoSDestinations) decide(key types.NamespacedName, status *v1alpha1.Destinations) (changed bool) {
+func (d *Destinations) decide(key types.NamespacedName, status *v1alpha1.Destinations) (changed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := decision{status.ObservedGeneration, status.TooMany > 0}
@@ -412,7 +413,7 @@ func (d *QoSDestinations) decide(key types.NamespacedName, status *v1alpha1.Dest
 }
 
 // Over reports whether the destinations of an object are more than are enforced, if that is known.
-func (d *QoSDestinations) Over(p *qos.Policy) (over, known bool) {
+func (d *Destinations) Over(p *qos.Policy) (over, known bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, known := d.decided[p.Key]
@@ -424,7 +425,7 @@ const maxMeant = 1 << 17
 
 // Unaddressed returns the first destination of an object that selects pods of which none has an address on a network that the object
 // covers, such as those that use the host's network, "" if there is none. left is what is left of maxMeant.
-func (d *QoSDestinations) Unaddressed(p *qos.Policy, left *int) string {
+func (d *Destinations) Unaddressed(p *qos.Policy, left *int) string {
 	d.lock()
 	defer d.mu.Unlock()
 	if now := d.policies[p.Key]; now == nil || now.Generation != p.Generation {
@@ -444,7 +445,7 @@ func (d *QoSDestinations) Unaddressed(p *qos.Policy, left *int) string {
 }
 
 // Status returns the destinations of an object, nil if none of them is pods, and its UID.
-func (d *QoSDestinations) Status(key types.NamespacedName) (types.UID, *v1alpha1.Destinations) {
+func (d *Destinations) Status(key types.NamespacedName) (types.UID, *v1alpha1.Destinations) {
 	d.lock()
 	defer d.mu.Unlock()
 	p := d.policies[key]
