@@ -111,11 +111,20 @@ func (r *Registry) Interfaces(ctx context.Context, t *topology.Topology) (map[st
 }
 
 func (r *Registry) vet(ctx context.Context, t *topology.Topology, given Givens, im imagination) (notes []string, err error) {
+	p, err := r.Plan(ctx, r.imaginedRequest(t, given, &im))
+	if err != nil {
+		return im.unmade(), err // links of other kinds may be refused
+	}
+	return slices.Concat(p.Notes, im.unmade(), emptyTables(p)), nil
+}
+
+// imaginedRequest is that of a plan on an imagined node.
+func (r *Registry) imaginedRequest(t *topology.Topology, given Givens, im *imagination) Request {
 	if im.made == nil {
 		im.made = map[string]string{}
 	}
 	im.devices, im.links, im.pooled = map[string]string{}, map[string]error{}, map[string]bool{}
-	req := Request{Topology: t, Netns: "/run/netns/pod", Given: Givens{}, Have: netstate.NewSnapshot(), imagined: &im}
+	req := Request{Topology: t, Netns: "/run/netns/pod", Given: Givens{}, Have: netstate.NewSnapshot(), imagined: im}
 	for step, g := range given {
 		req.Given[step] = g.Network()
 	}
@@ -135,11 +144,43 @@ func (r *Registry) vet(ctx context.Context, t *topology.Topology, given Givens, 
 			req.Have.Put(netstate.Route{Link: podUplink, Dst: dst, Table: netstate.TableMain})
 		}
 	}
-	p, err := r.Plan(ctx, req)
-	if err != nil {
-		return im.unmade(), err // links of other kinds may be refused
+	return req
+}
+
+// PlanImagined plans a valid topology for a sandbox of a node that nobody has: it has each link and setting that the topology
+// refers to, MTUs of 1500 (or more, if the topology needs that), and a device for each root step that is given none. What it
+// returns beside the plan is what the steps are given there. The rules are those of the pod's NetworkQoS, as in Request.
+func (r *Registry) PlanImagined(ctx context.Context, t *topology.Topology, given Givens, rules Enforced) (*Plan, Givens, error) {
+	err := errUnaffordable
+	if affordable(t) {
+		for _, mtu := range []uint32{1500, imaginedNodes()[0].mtu} {
+			im := imagination{mtu: mtu, domain: "0000", uplink: true}
+			req := r.imaginedRequest(t, given, &im)
+			req.Rules = rules
+			for _, s := range t.Roots() {
+				g := req.Given[s.Name]
+				c, _ := r.Contract(s.Type)
+				switch asked := given[s.Name].Device; {
+				case asked != "":
+					g.Device = asked
+				case c.Input.Device:
+					g.Device = im.devices[s.Name]
+				}
+				if g.Device != "" {
+					req.Given[s.Name] = g
+				}
+			}
+			var p *Plan
+			if p, err = r.Plan(ctx, req); err == nil {
+				p.Notes = slices.Concat(p.Notes, im.unmade(), emptyTables(p))
+				return p, req.Given, nil
+			}
+		}
 	}
-	return slices.Concat(p.Notes, im.unmade(), emptyTables(p)), nil
+	if errors.Is(err, errUnaffordable) {
+		err = fault.New(fault.Invalid, errors.New("the topology is too large to be planned on an imagined node: plan it on a real one, with --netns"))
+	}
+	return nil, nil, err
 }
 
 // unmade are notes on links that a step names and none makes.

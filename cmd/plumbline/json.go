@@ -36,9 +36,10 @@ type document struct {
 // plannedDocument is what plan prints.
 type plannedDocument struct {
 	document
-	Pending []ops.Pending     `json:"pending"`
-	Notes   []string          `json:"notes"`
-	Devices map[string]string `json:"devices"`
+	Imagined bool              `json:"imagined,omitempty"` // the node
+	Pending  []ops.Pending     `json:"pending"`
+	Notes    []string          `json:"notes"`
+	Devices  map[string]string `json:"devices"`
 	// Addresses are those that steps are given beside their configs.
 	Addresses map[string][]netip.Prefix `json:"addresses"`
 	// Export is what containers are told.

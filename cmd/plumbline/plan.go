@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -76,18 +77,72 @@ apply gave it. With --parameter, a step has what a claim may set in its config.
 interfaces send: those that cover the topology for a pod of --namespace with --labels.
 Without such a file nothing is marked or limited any more.`
 
+// inputs reads what the flags name.
+func (t *target) inputs(a *app) (asked map[string]string, given ops.Givens, from source, err error) {
+	if asked, err = node.ParseDevices(t.devices); err != nil {
+		return nil, nil, from, fmt.Errorf("--device: %w", err)
+	}
+	if given, err = node.ParseAddresses(t.addresses); err != nil {
+		return nil, nil, from, fmt.Errorf("--address: %w", err)
+	}
+	from, err = a.sources(t.files)
+	return asked, given, from, err
+}
+
+// imagined plans on a node that nobody has.
+func (t *target) imagined(ctx context.Context, a *app) (reconcile.Sandbox, *ops.Plan, error) {
+	sb := reconcile.Sandbox{ID: "imagined/pod"}
+	asked, given, from, err := t.inputs(a)
+	if err != nil {
+		return sb, nil, err
+	}
+	topo, _, err := a.decode(ctx, from.data, from.name, given)
+	if err == nil {
+		topo, _, err = a.parameterized(ctx, topo, t.parameters)
+	}
+	var rules ops.Enforced
+	if err == nil {
+		rules, err = t.rules(a, from)
+	}
+	if err == nil {
+		topo, err = t.ownNetwork(a, topo, given, false)
+	}
+	if err != nil {
+		return sb, nil, err
+	}
+	roots := map[string]bool{}
+	for _, s := range topo.Roots() {
+		roots[s.Name] = true
+	}
+	given, notes, err := from.examples(topo, given)
+	if err != nil {
+		return sb, nil, err
+	}
+	for step, device := range asked {
+		if !roots[step] {
+			return sb, nil, fmt.Errorf("--device: %q is not a root step of topology %q: see `plumbline graph`", step, topo.Name)
+		}
+		if !strings.Contains(device, ":") { // the name of an interface
+			device = "if:" + device
+		}
+		g := given[step]
+		g.Device = device
+		given[step] = g
+	}
+	plan, given, err := a.registry.PlanImagined(ctx, topo, given, rules)
+	if err != nil {
+		return sb, nil, fmt.Errorf("NetworkTopology %q: %w", topo.Name, err)
+	}
+	plan.Notes = append(plan.Notes, slices.Concat(t.notes, notes)...)
+	sb.Netns, sb.Topology, sb.Given = node.NetnsDir+"/pod", topo, given
+	sb.SetRules(rules)
+	return sb, plan, nil
+}
+
 // sandbox checks the flags and makes a sandbox of them. Nothing is written.
 func (t *target) sandbox(ctx context.Context, a *app, command string, writes bool) (*engine, reconcile.Sandbox, error) {
 	fail := func(err error) (*engine, reconcile.Sandbox, error) { return nil, reconcile.Sandbox{}, err }
-	asked, err := node.ParseDevices(t.devices)
-	if err != nil {
-		return fail(fmt.Errorf("--device: %w", err))
-	}
-	given, err := node.ParseAddresses(t.addresses)
-	if err != nil {
-		return fail(fmt.Errorf("--address: %w", err))
-	}
-	from, err := a.sources(t.files)
+	asked, given, from, err := t.inputs(a)
 	if err != nil {
 		return fail(err)
 	}
@@ -188,13 +243,41 @@ func keepAddresses(given ops.Givens, own *reconcile.Record, t *topology.Topology
 	return all, kept
 }
 
+// show prints a plan.
+func (t *target) show(a *app, sb reconcile.Sandbox, plan *ops.Plan, imagined bool) error {
+	exported, err := sb.Topology.Variables(a.registry, plan.Results)
+	if err != nil {
+		return fmt.Errorf("NetworkTopology %q: %w", sb.Topology.Name, err)
+	}
+	switch {
+	case t.format != formatText:
+		document := planDocument(sb, plan, exported)
+		document.Imagined = imagined
+		err = a.document(t.format, document)
+	default:
+		out := a.text()
+		if imagined {
+			out.line("On an imagined node: its devices, links and MTUs are invented. With --netns NAMESPACE the plan is for this host.")
+		}
+		out.plan(sb, plan, exported)
+	}
+	if err == nil && !plan.Empty() {
+		err = status(exitDiffers)
+	}
+	return err
+}
+
 func (a *app) plan() *cobra.Command {
 	var t target
 	var running bool
 	cmd := &cobra.Command{
-		Use:   "plan -f FILE {--netns NAMESPACE | --running}",
+		Use:   "plan -f FILE [--netns NAMESPACE | --running]",
 		Short: "Show what apply would change",
 		Long: `Shows what apply would change in a network namespace, and writes nothing.
+
+Without --netns it shows the plan for an empty namespace on an imagined node, which has
+a device for each root step, every link that a config names, and MTUs of 1500. The first
+line says so, and with -o json the field imagined. That needs neither root nor devices.
 ` + targetHelp + `
 
 A step with ipam of type pool is planned with the first address of its AddressPool,
@@ -212,7 +295,8 @@ which links are interrupted, and which sandboxes would keep their network becaus
 the edit takes a device they do not have.
 
 Exit status: 0 nothing would change; 2 something would; 1 an error.`,
-		Example: `  plumbline plan -f topology.yaml --netns blue
+		Example: `  plumbline plan -f topology.yaml
+  plumbline plan -f topology.yaml --netns blue
   plumbline plan -f topology.yaml --netns /proc/4711/ns/net --device vf0=0000:03:10.0
   plumbline plan -f topology.yaml -f addresspool.yaml --netns blue
   plumbline plan -f topology.yaml -f qos.yaml --netns blue --namespace ai --labels app=training
@@ -228,7 +312,11 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 			case running:
 				return a.planRunning(cmd.Context(), &t)
 			case t.netns == "":
-				return fmt.Errorf("--netns, or --running: is missing: see `%s --help`", cmd.CommandPath())
+				sb, plan, err := t.imagined(cmd.Context(), a)
+				if err != nil {
+					return err
+				}
+				return t.show(a, sb, plan, true)
 			}
 			e, sb, err := t.sandbox(cmd.Context(), a, "plan", false)
 			if err != nil {
@@ -240,19 +328,7 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 				return err
 			}
 			plan.Notes = append(plan.Notes, t.notes...)
-			exported, err := sb.Topology.Variables(a.registry, plan.Results)
-			if err != nil {
-				return fmt.Errorf("NetworkTopology %q: %w", sb.Topology.Name, err)
-			}
-			if t.format != formatText {
-				err = a.document(t.format, planDocument(sb, plan, exported))
-			} else {
-				a.text().plan(sb, plan, exported)
-			}
-			if err == nil && !plan.Empty() {
-				err = status(exitDiffers)
-			}
-			return err
+			return t.show(a, sb, plan, false)
 		},
 	}
 	t.flags(cmd)

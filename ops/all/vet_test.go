@@ -155,8 +155,8 @@ func planned(t *testing.T) map[string]string {
 	return out
 }
 
-// TestVetCases holds that every plan of every step type passes. (That what is
-// wrong on every node is refused, their goldens hold.)
+// TestVetCases holds that every plan of every step type passes, and that the topology can be planned without a node. (That
+// what is wrong on every node is refused, their goldens hold.)
 func TestVetCases(t *testing.T) {
 	reg, _ := vetted(t, "    - {name: a, type: dummy}")
 	for file := range planned(t) {
@@ -166,6 +166,9 @@ func TestVetCases(t *testing.T) {
 		}
 		if err := topology.Validate(t.Context(), c.Topology, ops.Giving(reg, c.Given)); err != nil {
 			t.Errorf("%s: %v", file, err)
+		}
+		if p, _, err := reg.PlanImagined(t.Context(), c.Topology, c.Given, ops.Enforced{}); err != nil || p == nil {
+			t.Errorf("%s, on an imagined node: %v", file, err)
 		}
 	}
 }
