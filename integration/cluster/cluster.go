@@ -91,7 +91,11 @@ func (c *Cluster) start(ctx context.Context) (err error) {
 	if c.places, err = findPlaces(); err != nil {
 		return err
 	}
-	if c.programs, err = kubernetesBuild.ensure(ctx, c.places, c.options.Log); err != nil {
+	version, err := chosen()
+	if err != nil {
+		return err
+	}
+	if c.programs, err = kubernetesBuild(version).ensure(ctx, c.places, c.options.Log); err != nil {
 		return err
 	}
 	if err = c.makeDir(ctx); err != nil {

@@ -44,8 +44,8 @@ func TestAPIServerOnly(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(version, "Server Version: "+cluster.Version) {
-		t.Errorf("want a server of version %s, have:\n%s", cluster.Version, version)
+	if !strings.Contains(version, "Server Version: "+cluster.Version()) {
+		t.Errorf("want a server of version %s, have:\n%s", cluster.Version(), version)
 	}
 }
 

@@ -219,7 +219,7 @@ func (b *agentBench) testReach(t *testing.T) {
 		b.shell(t, "ping -c 1 -W 5 "+early[i].String())
 	}
 	b.pings(t, "early", b.node.Address)
-	if said := kubectl(t, b.Cluster, "", "exec", "early", "--", "/pod", "version"); !strings.Contains(said, cluster.Version) {
+	if said := kubectl(t, b.Cluster, "", "exec", "early", "--", "/pod", "version"); !strings.Contains(said, cluster.Version()) {
 		t.Errorf("the service of the API server answers a pod %q", said)
 	}
 	if said := kubectl(t, b.Cluster, "", "get", "--raw", "/api/v1/namespaces/default/pods/other:8080/proxy/"); !strings.Contains(said, other[0].String()) {
@@ -305,7 +305,7 @@ func (b *agentBench) testServices(t *testing.T) {
 			}
 		})
 	}
-	if said := kubectl(t, b.Cluster, "", "exec", "early", "--", "/pod", "version"); !strings.Contains(said, cluster.Version) {
+	if said := kubectl(t, b.Cluster, "", "exec", "early", "--", "/pod", "version"); !strings.Contains(said, cluster.Version()) {
 		t.Errorf("the service of the API server answers a pod %q", said)
 	}
 }

@@ -131,7 +131,7 @@ func (c *Cluster) render(ctx context.Context, chart string, tests bool, values .
 	}
 	arguments := []string{
 		"template", "plumbline", chart,
-		"--namespace", ProductNamespace, "--kube-version", Version,
+		"--namespace", ProductNamespace, "--kube-version", Version(),
 	}
 	if !tests {
 		arguments = append(arguments, "--skip-tests")

@@ -1,21 +1,49 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
 
-// Version is the Kubernetes that clusters run: that of kubernetes/go.mod.
-const Version = "v1.37.2"
+// versions of Kubernetes that a cluster can run, each with its list of modules in the folder kubernetes.
+var versions = map[string]kubernetesVersion{
+	"1.35": {"v1.35.4", "v1.35.mod"},
+	"1.36": {"v1.36.3", "v1.36.mod"},
+	"1.37": {"v1.37.2", "go.mod"},
+}
+
+type kubernetesVersion struct{ version, modules string }
+
+// chosen is the version that the environment variable PLUMBLINE_KUBERNETES names, "1.35" or "1.36"; by default the
+// newest.
+var chosen = sync.OnceValues(func() (kubernetesVersion, error) {
+	name := cmp.Or(os.Getenv("PLUMBLINE_KUBERNETES"), "1.37")
+	v, ok := versions[name]
+	if !ok {
+		return v, fmt.Errorf("PLUMBLINE_KUBERNETES: no Kubernetes %q: want one of %q", name, slices.Sorted(maps.Keys(versions)))
+	}
+	return v, nil
+})
+
+// Version is the Kubernetes that clusters run, such as "v1.37.2".
+func Version() string {
+	v, _ := chosen() // a cluster that starts says what is wrong
+	return v.version
+}
 
 // noDWARF has the compiler leave out what debuggers want to know, a quarter of its
 // work. The Makefile says the same, or plumbline and Kubernetes would share nothing.
@@ -31,27 +59,31 @@ var generated = []string{
 // build is a folder of programs made from a module of this folder.
 type build struct {
 	module   string   // a folder beside this file
+	modules  string   // its list of modules, go.mod unless said
 	programs []string // what it makes
 	flags    []string
 	packages string
 	multi    bool // one file under several names
 }
 
-var (
-	kubernetesBuild = build{
+var containerdBuild = build{
+	module:   "containerd",
+	programs: []string{"containerd", "containerd-shim-runc-v2"},
+	flags:    []string{noDWARF, "-ldflags=-s -w", "-tags=no_btrfs,no_devmapper,no_zfs"},
+	packages: "tool",
+}
+
+// kubernetesBuild is that of a version of Kubernetes.
+func kubernetesBuild(v kubernetesVersion) build {
+	return build{
 		module:   "kubernetes",
+		modules:  v.modules,
 		programs: []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy"},
-		flags:    append([]string{noDWARF, "-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + Version}, generated...),
+		flags:    append([]string{"-modfile=" + v.modules, noDWARF, "-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + v.version}, generated...),
 		packages: ".",
 		multi:    true,
 	}
-	containerdBuild = build{
-		module:   "containerd",
-		programs: []string{"containerd", "containerd-shim-runc-v2"},
-		flags:    []string{noDWARF, "-ldflags=-s -w", "-tags=no_btrfs,no_devmapper,no_zfs"},
-		packages: "tool",
-	}
-)
+}
 
 // ensure builds what is not built yet and returns the folder of the programs,
 // which is named after all that decides their content. Who comes second waits.
@@ -126,13 +158,12 @@ func (b build) make(ctx context.Context, source, folder string) error {
 func (b build) fingerprint(source string) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintln(hash, runtime.Version(), runtime.GOARCH, b)
-	files, err := filepath.Glob(filepath.Join(source, "*"))
+	files, err := filepath.Glob(filepath.Join(source, "*.go"))
 	if err != nil {
 		return "", err
 	}
-	if len(files) == 0 {
-		return "", fmt.Errorf("no module in %q", source)
-	}
+	modules := cmp.Or(b.modules, "go.mod")
+	files = append(files, filepath.Join(source, modules), filepath.Join(source, strings.TrimSuffix(modules, ".mod")+".sum"))
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil {

@@ -3,7 +3,10 @@
 package controlplane_test
 
 import (
+	"encoding/json"
 	"fmt"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/topology/apiserver"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -19,8 +23,11 @@ import (
 // the features of DRA that can be off there. What needs one is withheld, with a reason that
 // names the feature, and nothing is written repeatedly; claims for functions work.
 func TestWithoutFeatures(t *testing.T) {
-	without := []string{"--emulated-version=1.36", "--feature-gates=DRAConsumableCapacity=false,DRAPartitionableDevices=false," +
+	without := []string{"--feature-gates=DRAConsumableCapacity=false,DRAPartitionableDevices=false," +
 		"DRADeviceTaints=false,DRADeviceBindingConditions=false,DRAExtendedResource=false"}
+	if strings.HasPrefix(cluster.Version(), "v1.37.") {
+		without = append(without, "--emulated-version=1.36")
+	}
 	b := startOf(t, cluster.Options{APIServer: without, ControllerManager: without, Scheduler: without})
 	b.run(t)
 	b.mustKubectl(t, b.webhooks, "apply", "-f", "-")
@@ -116,4 +123,36 @@ func (b *bench) indistinct(t *testing.T, _ *machine) {
 	b.templatesSay(t, "bonded", "Unsupported", "its distinctAttribute needs the feature DRAConsumableCapacity; without it, set spec.claimTemplate.bondPorts to Any")
 	b.mustKubectl(t, "", "patch", "nettopo", "bonded", "--type=merge", "-p", `{"spec":{"claimTemplate":{"bondPorts":"Any"}}}`)
 	b.templates(t, "ports of any function", "bonded", "default")
+}
+
+// TestServerLacks: plumbline version --cluster names what a real server of this version lacks by default, and no more.
+func TestServerLacks(t *testing.T) {
+	b := start(t)
+	said, err := exec.CommandContext(t.Context(), b.program, "version", "--cluster", "-o", "json", "--kubeconfig", b.Admin()).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var of struct {
+		Cluster, Note string
+		Features      []apiserver.Finding
+	}
+	if err := json.Unmarshal(said, &of); err != nil {
+		t.Fatal(err)
+	}
+	var off []string
+	for _, f := range of.Features {
+		if (f.State == apiserver.Off) != (f.Reason != "") {
+			t.Errorf("%s is %s: %q", f.Feature, f.State, f.Reason)
+		}
+		if f.State == apiserver.Off {
+			off = append(off, f.Feature)
+		}
+	}
+	want := map[string][]string{
+		"v1.35": {"DRAConsumableCapacity", "DRAPartitionableDevices", "DRADeviceTaints", "DRADeviceTaintRules", "DRAExtendedResource"},
+		"v1.36": {"DRADeviceTaintRules"},
+	}[cluster.Version()[:len("v1.35")]]
+	if !slices.Equal(off, want) || of.Cluster != cluster.Version() || of.Note != "" {
+		t.Errorf("%s lacks %q (%s), want %s and %q", of.Cluster, off, of.Note, cluster.Version(), want)
+	}
 }
