@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -114,7 +115,7 @@ func (p *podCommand) command(name, short, long string, show func(context.Context
 		Use: name + " POD", Short: short, Long: long,
 		Example: fmt.Sprintf("  kubectl plumbline %s web-0 -n shop\n  plumbline pod %s web-0 -n shop -o yaml", name, name),
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 || args[0] == "" {
+			if len(args) != 1 || podName(args[0]) == "" {
 				return fmt.Errorf("name one pod, as in web-0: see `%s --help`", cmd.CommandPath())
 			}
 			return nil
@@ -124,7 +125,10 @@ func (p *podCommand) command(name, short, long string, show func(context.Context
 			if err != nil {
 				return err
 			}
-			s, err := reader.Read(cmd.Context(), namespace, strings.TrimPrefix(args[0], "pod/"))
+			s, err := reader.Read(cmd.Context(), namespace, podName(args[0]))
+			if p.of.as != "" && apierrors.IsForbidden(err) { // which of both, the server says in its own words only
+				err = fmt.Errorf("--as: user %q lacks a right, or you lack that to act as this user: %w", p.of.as, err)
+			}
 			if err != nil {
 				return err
 			}
@@ -152,6 +156,9 @@ func (p *podCommand) command(name, short, long string, show func(context.Context
 	outputFlag(cmd, &p.format, formatText, formatJSON, formatYAML)
 	return cmd
 }
+
+// podName is the name of a pod, which may be given as kubectl get -o name prints it.
+func podName(argument string) string { return strings.TrimPrefix(argument, "pod/") }
 
 // reader returns what reads as the user of the kubeconfig, and the namespace.
 func (p *podCommand) reader() (*podstatus.Reader, string, error) {

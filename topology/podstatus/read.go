@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
@@ -51,8 +52,17 @@ func (r *Reader) Names(ctx context.Context, namespace string) ([]string, error) 
 // Read reads the status of a pod. An error says that the pod cannot be read, and what to do; what else cannot be is in
 // Status.Unread.
 func (r *Reader) Read(ctx context.Context, namespace, name string) (*Status, error) {
+	// Before the server is asked: a slash would be a part of the path.
+	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
+		return nil, fmt.Errorf("%q is not the name of a pod: name one as kubectl get pods does, as in web-0: %s", name, strings.Join(problems, "; "))
+	}
+	if problems := validation.IsDNS1123Label(namespace); len(problems) > 0 {
+		return nil, fmt.Errorf("%q is not the name of a namespace: %s", namespace, strings.Join(problems, "; "))
+	}
 	pod, err := r.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
+	case apierrors.IsUnauthorized(err):
+		return nil, fmt.Errorf("the API server does not know the user of the kubeconfig: log in again, or name another context: %w", err)
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("pod %q does not exist in namespace %q: name another namespace with -n, or see kubectl get pods -A", name, namespace)
 	case apierrors.IsForbidden(err):
@@ -176,7 +186,7 @@ func (r *Reader) topologyOf(ctx context.Context, s *Status, class string) string
 	case apierrors.IsNotFound(err):
 		s.unread("DeviceClass %q does not exist: correct the claim, or create the NetworkTopology whose class that is", class)
 	case apierrors.IsForbidden(err):
-		s.unread("DeviceClass %q: you may not read it, so its topology is not known: ask for get on deviceclasses of resource.k8s.io", class)
+		s.unread("DeviceClass %q: you may not read it, so its topology is not known: %s", class, askForView)
 	case err != nil:
 		s.unread("DeviceClass %q: %v", class, err)
 	default:
@@ -244,6 +254,9 @@ func conditions(of []metav1.Condition) (out []Condition) {
 	return out
 }
 
+// askForView is what to do for the right to read what belongs to no namespace.
+const askForView = "topologies and DeviceClasses belong to no namespace, so that a RoleBinding does not suffice: ask for a ClusterRoleBinding to the ClusterRole plumbline-view"
+
 // readTopology reads a topology as it is now.
 func (r *Reader) readTopology(ctx context.Context, s *Status, name string) Topology {
 	out := Topology{Name: name}
@@ -253,7 +266,7 @@ func (r *Reader) readTopology(ctx context.Context, s *Status, name string) Topol
 		out.Missing = true
 		return out
 	case apierrors.IsForbidden(err):
-		s.unread("NetworkTopology %q: you may not read it: ask for get on networktopologies of networking.dra.io, which the ClusterRole view contains if the chart has installed its roles", name)
+		s.unread("NetworkTopology %q: you may not read it: %s", name, askForView)
 		return out
 	case err != nil:
 		s.unread("NetworkTopology %q: %v", name, err)
