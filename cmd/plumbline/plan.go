@@ -114,7 +114,7 @@ func (t *target) imagined(ctx context.Context, a *app) (reconcile.Sandbox, *ops.
 	for _, s := range topo.Roots() {
 		roots[s.Name] = true
 	}
-	given, notes, err := from.examples(topo, given)
+	given, notes, err := from.examples(topo, given, true)
 	if err != nil {
 		return sb, nil, err
 	}
@@ -184,7 +184,7 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	}
 	if err == nil && !writes {
 		var notes []string
-		given, notes, err = from.examples(topo, given)
+		given, notes, err = from.examples(topo, given, false)
 		t.notes = append(t.notes, notes...)
 	}
 	if err == nil {

@@ -68,8 +68,9 @@ func (a *app) sources(files []string) (s source, err error) {
 
 // examples adds to what is given an address of each pool that a step wants one of, and
 // returns a note on each. Which address a pod gets is decided on its node: nothing else
-// knows what other pods have.
-func (s *source) examples(t *topology.Topology, given ops.Givens) (ops.Givens, []string, error) {
+// knows what other pods have. An imagined node has each pool, so that the planner invents the address of one that
+// no file has.
+func (s *source) examples(t *topology.Topology, given ops.Givens, imagined bool) (ops.Givens, []string, error) {
 	out := maps.Clone(given)
 	if out == nil {
 		out = ops.Givens{}
@@ -89,6 +90,9 @@ func (s *source) examples(t *topology.Topology, given ops.Givens) (ops.Givens, [
 		switch {
 		case layout != nil:
 		case pool == topology.LocalPool:
+			continue
+		case imagined:
+			notes = append(notes, fmt.Sprintf("step %q: its addresses are invented: for an example of AddressPool %q, name its file with another -f", step.Name, pool))
 			continue
 		default:
 			have := ""
