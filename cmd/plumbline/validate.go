@@ -305,7 +305,7 @@ func (v *validation) qos(data []byte, name string) error {
 			v.note("%s %q: %s", qosv1alpha1.Kind, p.Name(), w)
 		}
 		if p.Err == nil && !p.SelectsTopologies() {
-			v.note("%s %q: selects no NetworkTopology, so it does not cover topologies of claims: add networkSelectors with networkSelectionType %s. Leave it as it is for the primary network of pods, for networks of ovn-kubernetes, or for `plumbline ovn`", qosv1alpha1.Kind, p.Name(), qosv1alpha1.NetworkTopologies)
+			v.note("%s %q: selects no NetworkTopology, so it does not cover topologies of claims: add networkSelectors with networkSelectionType %s. Leave it as it is for the primary network of pods, or for networks of ovn-kubernetes", qosv1alpha1.Kind, p.Name(), qosv1alpha1.NetworkTopologies)
 		}
 		v.objects.QoS = append(v.objects.QoS, p)
 		errs = append(errs, p.Err)

@@ -20,7 +20,6 @@ import (
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/qos/ovn"
-	"github.com/plumbline/plumbline/qos/ovn/northbound"
 	"github.com/plumbline/plumbline/qos/tc"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
@@ -137,17 +136,17 @@ func packets(ctx context.Context, n int) (err error) {
 		return err
 	}
 	var sources []*source
-	want := &ovn.Desired{}
+	var rows []netstate.LogicalRule
 	for _, p := range paths {
 		for _, r := range ruleSets {
-			s, err := newSource(ctx, c, sink, path(p), r, len(sources), want)
+			s, err := newSource(ctx, c, sink, path(p), r, len(sources), &rows)
 			if err != nil {
 				return fmt.Errorf("%s, rules: %s: %w", p.name, r.name(), err)
 			}
 			sources = append(sources, s)
 		}
 	}
-	if err := write(ctx, c, want); err != nil {
+	if err := c.SetRules(ctx, logical, rows); err != nil {
 		return err
 	}
 	receiver, err := traffic.NewReceiver(sink.Netns)
@@ -227,7 +226,7 @@ func newSink(ctx context.Context, c *chassis.Chassis) (*traffic.Pod, error) {
 }
 
 // newSource makes a pod. Its filters are set, and its rows are added to those that are wanted.
-func newSource(ctx context.Context, c *chassis.Chassis, sink *traffic.Pod, p path, r rulesOf, number int, want *ovn.Desired) (*source, error) {
+func newSource(ctx context.Context, c *chassis.Chassis, sink *traffic.Pod, p path, r rulesOf, number int, rows *[]netstate.LogicalRule) (*source, error) {
 	s := &source{path: p, rulesOf: r}
 	name := fmt.Sprintf("pod%d", number)
 	rules, err := r.rules()
@@ -261,9 +260,11 @@ func newSource(ctx context.Context, c *chassis.Chassis, sink *traffic.Pod, p pat
 	if p.filtering {
 		err = filter(ctx, s.pod.Netns, rules)
 	} else {
-		var rows []ovn.QoS
-		rows, err = ovn.Rows("benchmark", ovn.Port{Switch: logical, Name: peer}, rules)
-		want.QoS = append(want.QoS, rows...)
+		var objects []netstate.LogicalRule
+		objects, err = ovn.Objects(rules, nil)
+		for _, o := range objects {
+			*rows = append(*rows, o.Of(netstate.LogicalPort{Name: peer}, ""))
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -305,18 +306,6 @@ func filter(ctx context.Context, path string, rules []qos.Rule) error {
 		}
 	}
 	return nil
-}
-
-func write(ctx context.Context, c *chassis.Chassis, want *ovn.Desired) error {
-	client, err := northbound.New(northbound.Options{Endpoints: []string{c.Endpoint()}, Owner: "benchmark", Timeout: time.Minute})
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	if _, err := client.Apply(ctx, want); err != nil {
-		return err
-	}
-	return c.Sync(ctx)
 }
 
 // check sends a packet, and requires that it arrives with the mark of the rules.

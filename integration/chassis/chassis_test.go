@@ -12,20 +12,19 @@ import (
 
 	"github.com/plumbline/plumbline/integration/chassis"
 	"github.com/plumbline/plumbline/integration/traffic"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/ovn"
-	"github.com/plumbline/plumbline/qos/ovn/northbound"
 )
 
 // The logical switch, and the port of the pod whose packets are marked.
-var port = ovn.Port{Switch: "sw0", Name: "ai_source"}
+var port = netstate.LogicalPort{Switch: new("sw0"), Name: "ai_source"}
 
 // bench is a pod that sends, source, and one that receives, server, on one logical switch.
 type bench struct {
 	*testing.T
 	chassis        *chassis.Chassis
-	port           ovn.Port // of the source
-	client         *northbound.Client
+	port           netstate.LogicalPort // of the source
 	source, server *traffic.Pod
 	sender         *traffic.Sender
 	receiver       *traffic.Receiver
@@ -53,7 +52,7 @@ func start(t *testing.T) *bench {
 func newBench(t *testing.T) *bench {
 	t.Helper()
 	b := start(t)
-	b.run("ovn-nbctl", "ls-add", port.Switch)
+	b.run("ovn-nbctl", "ls-add", *port.Switch)
 	b.source, b.server = b.pod("source", 2), b.pod("server", 77)
 	b.ok(b.source.SendTo(t.Context(), "eth0", b.server.MAC))
 	var err error
@@ -62,9 +61,6 @@ func newBench(t *testing.T) *bench {
 	b.receiver, err = traffic.NewReceiver(b.server.Netns)
 	b.ok(err)
 	t.Cleanup(func() { b.receiver.Close() })
-	b.client, err = northbound.New(northbound.Options{Endpoints: []string{b.chassis.Endpoint()}, Owner: "test", Timeout: time.Minute})
-	b.ok(err)
-	t.Cleanup(b.client.Close)
 	b.ok(b.chassis.Sync(t.Context()))
 	return b
 }
@@ -100,7 +96,7 @@ func (b *bench) pod(name string, host uint8) *traffic.Pod {
 			b.Error(err)
 		}
 	})
-	b.run("ovn-nbctl", "lsp-add", port.Switch, "ai_"+name, "--", "lsp-set-addresses", "ai_"+name, fmt.Sprintf("%s %s %s", p.MAC, p.IPv4, p.IPv6))
+	b.run("ovn-nbctl", "lsp-add", *port.Switch, "ai_"+name, "--", "lsp-set-addresses", "ai_"+name, fmt.Sprintf("%s %s %s", p.MAC, p.IPv4, p.IPv6))
 	b.ok(b.chassis.Plug(b.Context(), "ai_"+name, name))
 	return p
 }
@@ -134,9 +130,7 @@ func (b *bench) enforce(objects string) decide {
 	if len(rules) == 0 {
 		b.Fatal("no rule")
 	}
-	want, err := ovn.Compile("test", b.port, rules, c.Members)
-	b.ok(err)
-	b.apply(want)
+	b.apply(rules, c.Members)
 	return func(p qos.Packet) *qos.Rule {
 		i := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(p, c.Members) })
 		if i < 0 {
@@ -146,11 +140,15 @@ func (b *bench) enforce(objects string) decide {
 	}
 }
 
-func (b *bench) apply(want *ovn.Desired) {
+// apply writes rows for the rules of the source, without the engine, and waits until they decide.
+func (b *bench) apply(rules []qos.Rule, members func(qos.SetID) []netip.Addr) {
 	b.Helper()
-	_, err := b.client.Apply(b.Context(), want)
+	rows, err := ovn.Objects(rules, members)
 	b.ok(err)
-	b.ok(b.chassis.Sync(b.Context()))
+	for i := range rows {
+		rows[i] = rows[i].Of(b.port, "")
+	}
+	b.ok(b.chassis.SetRules(b.Context(), *b.port.Switch, rows))
 }
 
 // object writes a NetworkQoS with these rules.
@@ -258,7 +256,7 @@ func TestMarks(t *testing.T) {
 			}
 		})
 	}
-	b.apply(&ovn.Desired{})
+	b.apply(nil, nil)
 	b.marks(b.sender, b.receiver, packets(), nil)
 }
 
@@ -286,7 +284,7 @@ func TestLimits(t *testing.T) {
 				}
 			}
 			elapsed := time.Since(began)
-			b.apply(&ovn.Desired{}) // for the packet that says that no other one comes
+			b.apply(nil, nil) // for the packet that says that no other one comes
 			got := b.await(b.receiver, b.send(b.sender, traffic.Packet(tt.limited[0], qos.UDP, 9), 0, 64))
 			passed := 0
 			for n, is := range limited {
@@ -314,7 +312,7 @@ func TestLimits(t *testing.T) {
 			b.send(b.sender, p, 0, 8000)
 		}
 		elapsed := time.Since(began)
-		b.apply(&ovn.Desired{})
+		b.apply(nil, nil)
 		passed := len(b.await(b.receiver, b.send(b.sender, p, 0, 64))) - 1
 		t.Logf("%d of 60 packets passed in %s", passed, elapsed)
 		const length = 8000 + 20 + 14

@@ -11,9 +11,8 @@ import (
 	"github.com/plumbline/plumbline/integration/chassis"
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/integration/traffic"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
-	"github.com/plumbline/plumbline/qos/ovn"
-	"github.com/plumbline/plumbline/qos/ovn/northbound"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
@@ -49,9 +48,6 @@ func startCluster(t *testing.T, six bool) *cluster {
 		c.worker = append(c.worker, newWorkerOf(b, kernel.Options{Netns: node.Netns}, []string{nodes.Endpoint()}, node.Endpoint()))
 	}
 	c.bench = c.worker[0].bench
-	c.bench.client, err = northbound.New(northbound.Options{Endpoints: []string{nodes.Endpoint()}, Owner: "test", Timeout: time.Minute})
-	c.bench.ok(err)
-	t.Cleanup(c.bench.client.Close)
 	return c
 }
 
@@ -171,7 +167,7 @@ func (c *cluster) tunnels() {
 	c.meet(one, two)
 	c.Logf("two pods on two nodes: %s", time.Since(began))
 	b := c.bench
-	b.port = ovn.Port{Switch: "plumbline:layer2:default/tenant-blue", Name: c.logicalPort(one)}
+	b.port = netstate.LogicalPort{Switch: new("plumbline:layer2:default/tenant-blue"), Name: c.logicalPort(one)}
 	b.source, b.server = &traffic.Pod{Netns: one.Netns, IPv4: one.four, IPv6: one.six}, &traffic.Pod{Netns: two.Netns, IPv4: two.four, IPv6: two.six}
 	b.ok(b.source.SendTo(c.Context(), "net1", b.mac("two", "net1")))
 	b.sender = traffic.NewSender(one.Netns, b.sent)
@@ -232,7 +228,7 @@ func (c *cluster) tunnels() {
 			}
 		}
 		elapsed := time.Since(began)
-		b.apply(&ovn.Desired{})
+		b.apply(nil, nil)
 		got := b.await(b.receiver, b.send(b.sender, traffic.Packet("198.51.100.7", qos.UDP, 9), 0, 64))
 		passed := 0
 		for n, is := range limited {
@@ -258,7 +254,7 @@ func (c *cluster) tunnels() {
 		"the port of Open vSwitch is deleted": {two, func(c *cluster, p pod) { p.on.run("ovs-vsctl", "del-port", c.link(p)) }},
 	}
 	if effort.Long() {
-		deletions["the logical switch is deleted"] = deletion{two, func(c *cluster, _ pod) { c.run("ovn-nbctl", "ls-del", b.port.Switch) }}
+		deletions["the logical switch is deleted"] = deletion{two, func(c *cluster, _ pod) { c.run("ovn-nbctl", "ls-del", *b.port.Switch) }}
 		deletions["the integration bridge is deleted"] = deletion{one, func(_ *cluster, p pod) { p.on.run("ovs-vsctl", "del-br", "br-int") }}
 	}
 	for name, of := range deletions {

@@ -17,7 +17,6 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/ovn"
-	"github.com/plumbline/plumbline/qos/ovn/northbound"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/openvswitch"
@@ -97,17 +96,8 @@ func (r *raft) at(of ...int) (out []string) {
 	return out
 }
 
-// rules is the client that writes rules, at these servers or at all of them.
-func (r *raft) rules(timeout time.Duration, of ...int) *northbound.Client {
-	r.Helper()
-	c, err := northbound.New(northbound.Options{Endpoints: r.at(of...), Owner: "test", Timeout: timeout})
-	r.ok(err)
-	r.Cleanup(c.Close)
-	return c
-}
-
-// marking are rules of a port that exist in the database for it to have.
-func (r *raft) marking(dscp uint8) *ovn.Desired {
+// marking are the rules of a port on the switch "rules", as objects have them.
+func (r *raft) marking(dscp uint8) []netstate.LogicalRule {
 	r.Helper()
 	c := qos.NewCompiler()
 	c.SetNamespace("ai", nil)
@@ -119,9 +109,32 @@ func (r *raft) marking(dscp uint8) *ovn.Desired {
 	for _, o := range decoded {
 		c.SetPolicy(qos.New(o))
 	}
-	want, err := ovn.Compile("test", ovn.Port{Switch: "rules", Name: "p"}, c.Rules(p.Key)[0], c.Members)
+	rules, err := ovn.Objects(c.Rules(p.Key)[0], c.Members)
 	r.ok(err)
-	return want
+	for i := range rules {
+		rules[i] = rules[i].Of(netstate.LogicalPort{Name: "p", Switch: new("rules")}, "net1")
+	}
+	return rules
+}
+
+// mark writes rules.
+func (r *raft) mark(in reconcile.External, rules []netstate.LogicalRule) error {
+	for _, o := range rules {
+		if err := in.Apply(r.Context(), netstate.Change{After: o}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// marked reports whether rules are read as they are to be, and an error if they were not read.
+func (r *raft) marked(in reconcile.External, rules []netstate.LogicalRule) (bool, error) {
+	for _, o := range rules {
+		if ok, err := present(r.Context(), in, o); err != nil || !ok {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // nbctl reads the database at its leader.
@@ -169,14 +182,14 @@ func retried(ctx context.Context, what string, f func() error) (away time.Durati
 	return time.Since(began), err
 }
 
-// present reports whether a port is read as it is to be, and an error if it was not read.
-func present(ctx context.Context, in reconcile.External, port netstate.LogicalPort) (bool, error) {
+// present reports whether an object is read as it is to be, and an error if it was not read.
+func present(ctx context.Context, in reconcile.External, o netstate.Object) (bool, error) {
 	s := netstate.NewSnapshot()
-	if err := in.Extend(ctx, s, []netstate.Object{port}); err != nil {
+	if err := in.Extend(ctx, s, []netstate.Object{o}); err != nil {
 		return false, err
 	}
-	have, ok := s.Get(port.Key())
-	return ok && len(netstate.Diff(port, have)) == 0, nil
+	have, ok := s.Get(o.Key())
+	return ok && len(netstate.Diff(o, have)) == 0, nil
 }
 
 // TestRaft: a Northbound database of three servers, whose leader is lost in a series of changes. The next one
@@ -184,7 +197,7 @@ func present(ctx context.Context, in reconcile.External, port netstate.LogicalPo
 // taken for an empty database.
 func TestRaft(t *testing.T) {
 	r := startRaft(t)
-	r.nbctl("ls-add", "rules")
+	r.nbctl("ls-add", "rules", "--", "set", "Logical_Switch", "rules", "external_ids:dra.networking/owner=plumbline")
 	var names []string
 	r.part("the leader is killed while ports are added", func(r *raft) {
 		names = r.series(func(in reconcile.External, p netstate.LogicalPort) error {
@@ -310,15 +323,15 @@ func (r *raft) series(change func(reconcile.External, netstate.LogicalPort) erro
 			}
 		})
 	}
-	client := r.rules(5 * time.Second)
+	rules := r.view(5 * time.Second)
 	writers.Go(func() {
 		for round := 0; !over(round); round++ {
 			want := r.marking(uint8(round % 64))
-			if !work("rules", func() error { _, err := client.Apply(r.Context(), want); return err }) {
+			if !work("rules", func() error { return r.mark(rules, want) }) {
 				return
 			}
-			if left, err := client.Plan(r.Context(), want); err == nil && !left.Empty() {
-				r.Errorf("rules were written, and %q is left to do", left.Lines())
+			if ok, err := r.marked(rules, want); err == nil && !ok {
+				r.Error("rules were written, and are not read")
 			}
 		}
 	})
@@ -356,14 +369,16 @@ func (r *raft) isolated() {
 			r.Fatalf("read from the leader: %v %v", ok, err)
 		}
 	}
-	rules := r.rules(20 * time.Second)
-	_, err = retried(r.Context(), "rules", func() error { _, err := rules.Apply(r.Context(), &ovn.Desired{}); return err })
-	r.ok(err)
-	want, stale := r.marking(40), r.rules(time.Minute, old)
-	var left ovn.Changes
-	_, err = retried(r.Context(), "read from the leader", func() (err error) { left, err = stale.Plan(r.Context(), want); return err })
-	if err != nil || left.Empty() {
-		r.Fatalf("read from the leader: left to do %q, %v", left.Lines(), err)
+	rules := r.view(20 * time.Second)
+	want, stale := r.marking(40), r.view(time.Minute, old)
+	for _, o := range want {
+		_, err = retried(r.Context(), "rules", func() error { return rules.Apply(r.Context(), netstate.Change{Before: o}) })
+		r.ok(err)
+	}
+	var is bool
+	_, err = retried(r.Context(), "read from the leader", func() (err error) { is, err = r.marked(stale, want); return err })
+	if err != nil || is {
+		r.Fatalf("read from the leader: %v %v", is, err)
 	}
 	r.ok(r.Isolate(r.Context(), old, true))
 	// It does not know yet that it is isolated: these read what was there, and what they write waits.
@@ -374,7 +389,7 @@ func (r *raft) isolated() {
 		}
 	})
 	late.Go(func() {
-		if _, err := retried(r.Context(), "late rules", func() error { _, err := stale.Apply(r.Context(), want); return err }); err != nil {
+		if _, err := retried(r.Context(), "late rules", func() error { return r.mark(stale, want) }); err != nil {
 			r.Error(err)
 		}
 	})
@@ -395,7 +410,7 @@ func (r *raft) isolated() {
 	if ok, err := present(r.Context(), every, after); err != nil || !ok {
 		r.Errorf("read from the next leader: %v %v", ok, err)
 	}
-	_, failed = retried(r.Context(), "rules", func() error { _, err := rules.Apply(r.Context(), want); return err })
+	_, failed = retried(r.Context(), "rules", func() error { return r.mark(rules, want) })
 	err = errors.Join(err, failed)
 	switch ok, err := present(r.Context(), alone, before); {
 	case err != nil && fault.Of(err) != fault.NotReady:
@@ -418,8 +433,8 @@ func (r *raft) isolated() {
 	if got := strings.Fields(r.nbctl("--bare", "--columns=priority", "list", "QoS")); len(got) != 2 {
 		r.Errorf("rows of rules have priorities %q, want two", got)
 	}
-	if left, err := rules.Plan(r.Context(), want); err != nil || !left.Empty() {
-		r.Errorf("left to do: %q, %v", left.Lines(), err)
+	if ok, err := r.marked(rules, want); err != nil || !ok {
+		r.Errorf("rules are read: %v, %v", ok, err)
 	}
 	for _, p := range []netstate.LogicalPort{before, after} {
 		_, err := retried(r.Context(), "removed", func() error { return every.Apply(r.Context(), netstate.Change{Before: p}) })

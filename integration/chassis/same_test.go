@@ -13,7 +13,6 @@ import (
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/enforce"
-	"github.com/plumbline/plumbline/qos/ovn"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -117,12 +116,9 @@ func TestSameObject(t *testing.T) {
 	pod := enforce.Pod{Namespace: "ai", Labels: map[string]string{"app": "training"}}
 	object := [][]byte{[]byte(one)}
 
-	// As plumbline ovn apply does.
 	rules, members, notes, err := enforce.Rules(object, qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}, pod)
 	b.ok(err)
-	want, err := ovn.Compile("test", port, rules, members)
-	b.ok(err)
-	b.apply(want)
+	b.apply(rules, members)
 
 	// As plumbline apply does.
 	registry, err := all.Registry()

@@ -1,6 +1,5 @@
-// Package ovn compiles the rules of a logical switch port to rows of an OVN Northbound
-// database, as data, and says which changes lead from the rows that exist to these. It opens no
-// connection: see package northbound.
+// Package ovn compiles the rules of a logical switch port to rows of an OVN Northbound database, as objects that the
+// engine writes.
 //
 // Rows are of direction from-lport: those of to-lport are evaluated on the chassis of the
 // destination when the switch spans nodes (OVN layer2), which does not know the source. As in
@@ -8,7 +7,4 @@
 // pod: OVN has one meter for each row. The row of a rule without a limit has the largest one if
 // a rule that it precedes has a limit, as OVN before 24.09 looks for the mark and for the meter
 // of a packet one after the other.
-//
-// What is ours is known by external_ids: OwnerKey with the name of the owner, and IDKey.
-// Nothing else is read or written, except references to our rows in Logical_Switch.qos_rules.
 package ovn

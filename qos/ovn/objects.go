@@ -45,20 +45,12 @@ func Objects(rules []qos.Rule, members func(qos.SetID) []netip.Addr) ([]netstate
 		}
 		resolved[i] = r
 	}
-	rows, err := ofAnyPort("", resolved)
+	out, err := rows(resolved)
 	if err != nil {
 		return nil, err
 	}
-	if len(rows) > MaxObjects {
-		return nil, fmt.Errorf("%w: %d rules cover a port of OVN, and it may have %d: use fewer NetworkQoS objects", ErrTooMany, len(rows), MaxObjects)
-	}
-	out := make([]netstate.LogicalRule, len(rows))
-	for i := range rows {
-		q := &rows[i]
-		out[i] = netstate.LogicalRule{
-			Rule: q.Rule, Direction: new(Direction), Priority: new(uint16(q.Priority)), Match: &q.Match,
-			DSCP: &q.DSCP, Rate: &q.RateKbit, Burst: &q.BurstKbit,
-		}
+	if len(out) > MaxObjects {
+		return nil, fmt.Errorf("%w: %d rules cover a port of OVN, and it may have %d: use fewer NetworkQoS objects", ErrTooMany, len(out), MaxObjects)
 	}
 	return out, nil
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/ovn-kubernetes/libovsdb/ovsdb"
 
 	"github.com/plumbline/plumbline/ops/netstate"
-	"github.com/plumbline/plumbline/qos/ovn"
 	"github.com/plumbline/plumbline/qos/ovn/connection"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -28,8 +27,15 @@ type qosRow struct {
 
 const tableQoS = "QoS"
 
-// rulePortKey names the port of a row, by which the rows of a port are found.
-const rulePortKey = "dra.networking/port"
+// Keys of external_ids, beside ownerKey.
+const (
+	// idKey tells the rows of all ports apart.
+	idKey = "dra.networking/id"
+	// ruleKey names the object and the index of the rule, for those who read the database.
+	ruleKey = "dra.networking/rule"
+	// rulePortKey names the port of a row, by which the rows of a port are found.
+	rulePortKey = "dra.networking/port"
+)
 
 // logicalRow is a row of ours, with the switches that refer to it.
 type logicalRow struct {
@@ -132,10 +138,10 @@ func (n *Northbound) knownRows(ctx context.Context, port string, queried []netst
 			return nil, false, nil
 		}
 		keys := connection.Pairs(r.Rows[0]["external_ids"])
-		if connection.Text(keys[ovn.OwnerKey]) != owner || connection.Text(keys[rulePortKey]) != port {
+		if connection.Text(keys[ownerKey]) != owner || connection.Text(keys[rulePortKey]) != port {
 			return nil, false, nil
 		}
-		row := logicalRow{Row: r.Rows[0], uuid: connection.UUID(r.Rows[0]["_uuid"]), id: connection.Text(keys[ovn.IDKey]), switches: on}
+		row := logicalRow{Row: r.Rows[0], uuid: connection.UUID(r.Rows[0]["_uuid"]), id: connection.Text(keys[idKey]), switches: on}
 		out, found[row.id] = append(out, row), true
 	}
 	missing := slices.ContainsFunc(queried, func(o netstate.LogicalRule) bool { return !found[o.Key().ID] })
@@ -145,7 +151,7 @@ func (n *Northbound) knownRows(ctx context.Context, port string, queried []netst
 // rows reads the rows of ours that have a key with a value: those of a port, or one of them.
 func (n *Northbound) rows(ctx context.Context, key, value string) ([]logicalRow, error) {
 	results, err := n.db.Read(ctx, []ovsdb.Operation{selecting(tableQoS, []ovsdb.Condition{
-		ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes, connection.MapOf(map[string]string{ovn.OwnerKey: owner, key: value})),
+		ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes, connection.MapOf(map[string]string{ownerKey: owner, key: value})),
 	}, ruleColumns...)})
 	if err != nil || len(results[0].Rows) == 0 {
 		return nil, err
@@ -153,7 +159,7 @@ func (n *Northbound) rows(ctx context.Context, key, value string) ([]logicalRow,
 	var out []logicalRow
 	var queries []ovsdb.Operation
 	for _, row := range results[0].Rows {
-		r := logicalRow{Row: row, uuid: connection.UUID(row["_uuid"]), id: connection.Text(connection.Pairs(row["external_ids"])[ovn.IDKey])}
+		r := logicalRow{Row: row, uuid: connection.UUID(row["_uuid"]), id: connection.Text(connection.Pairs(row["external_ids"])[idKey])}
 		out = append(out, r)
 		queries = append(queries, selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("qos_rules", ovsdb.ConditionIncludes, connection.References(r.uuid))}, "_uuid", "name"))
 	}
@@ -191,7 +197,7 @@ func (n *Northbound) extendRules(ctx context.Context, snapshot *netstate.Snapsho
 		}
 	}
 	for id, found := range byID {
-		o := netstate.LogicalRule{Port: port, Rule: connection.Text(connection.Pairs(found[0].Row["external_ids"])[ovn.RuleKey])}
+		o := netstate.LogicalRule{Port: port, Rule: connection.Text(connection.Pairs(found[0].Row["external_ids"])[ruleKey])}
 		if o.Key().ID == id {
 			snapshot.Put(ruleOf(o, found))
 		}
@@ -227,7 +233,7 @@ func ruleOf(o netstate.LogicalRule, rows []logicalRow) netstate.LogicalRule {
 func (n *Northbound) applyRule(ctx context.Context, c netstate.Change) error {
 	o := c.Object().(netstate.LogicalRule)
 	defer n.forget(o.Port)
-	rows, err := n.rows(ctx, ovn.IDKey, o.Key().ID)
+	rows, err := n.rows(ctx, idKey, o.Key().ID)
 	if err != nil {
 		return err
 	}
@@ -263,7 +269,7 @@ func (n *Northbound) applyRule(ctx context.Context, c netstate.Change) error {
 	to := connection.UUID(results[0].Rows[0]["_uuid"])
 	all := removing(rows)
 	if len(rows) == 0 {
-		all = append(all, connection.Absent(tableQoS, map[string]string{ovn.OwnerKey: owner, ovn.IDKey: want.Key().ID}, "direction", ovn.Direction))
+		all = append(all, connection.Absent(tableQoS, map[string]string{ownerKey: owner, idKey: want.Key().ID}, "direction", netstate.FromPort))
 	}
 	all = append(all, unchanged(tableSwitch, to, "name", *want.Switch),
 		ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tableQoS, UUIDName: "rule", Row: ruleRow(want)},
@@ -283,7 +289,7 @@ func ruleRow(want netstate.LogicalRule) ovsdb.Row {
 	return ovsdb.Row{
 		"direction": *want.Direction, "priority": int(*want.Priority), "match": *want.Match,
 		"action": connection.MapOf(map[string]int{"dscp": int(*want.DSCP)}), "bandwidth": connection.MapOf(bandwidth),
-		"external_ids": connection.MapOf(map[string]string{ovn.OwnerKey: owner, ovn.IDKey: want.Key().ID, ovn.RuleKey: want.Rule, rulePortKey: want.Port}),
+		"external_ids": connection.MapOf(map[string]string{ownerKey: owner, idKey: want.Key().ID, ruleKey: want.Rule, rulePortKey: want.Port}),
 	}
 }
 

@@ -31,9 +31,9 @@ func TestLogicalRules(t *testing.T) {
 	applied(t, nb, netstate.Change{After: port})
 	s.Nbctl("ls-add", "foreign", "--", "qos-add", "foreign", "from-lport", "30000", `inport == "plumbline:node-1:pl1"`, "dscp=1",
 		"--", "qos-add", "sw", "from-lport", "29000", `inport == "plumbline:node-1:pl1"`, "dscp=2")
-	// As plumbline ovn apply, and ovn-kubernetes, write them.
+	// With another owner, and as ovn-kubernetes writes them.
 	s.Nbctl("--id=@r", "create", "QoS", "direction=from-lport", "priority=29000", `match="inport == \"plumbline:node-1:pl1\""`, "action:dscp=3",
-		"external_ids:dra.networking/owner=\"plumbline ovn: x\"", `external_ids:dra.networking/id="plumbline:node-1:pl1 ai/storage[0]"`, "--", "add", "Logical_Switch", "sw", "qos_rules", "@r",
+		"external_ids:dra.networking/owner=\"another\"", `external_ids:dra.networking/id="plumbline:node-1:pl1 ai/storage[0]"`, "--", "add", "Logical_Switch", "sw", "qos_rules", "@r",
 		"--", "--id=@k", "create", "QoS", "direction=to-lport", "priority=11000", "match=ip4", "action:dscp=4", "external_ids:k8s.ovn.org/owner-type=NetworkQoS", "--", "add", "Logical_Switch", "sw", "qos_rules", "@k")
 	foreign := func() string {
 		return s.Nbctl("--bare", "--columns=_uuid,priority,match,action,bandwidth,external_ids", "find", "QoS", "external_ids:dra.networking/owner!=plumbline") + s.Nbctl("qos-list", "foreign")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,5 +116,22 @@ func TestWaitingCaller(t *testing.T) {
 	cancel()
 	if err := <-first; !errors.Is(err, context.Canceled) {
 		t.Errorf("of the first: %v", err)
+	}
+}
+
+func TestEndpoints(t *testing.T) {
+	for _, c := range []struct{ endpoint, want string }{
+		{"unix:nb.sock", `endpoints[0]: "unix:nb.sock" is no absolute path`},
+		{"unix:", "is no absolute path"},
+		{"tcp:127.0.0.1", "is none of"},
+		{"tcp::6641", "is none of"},
+		{"", "is none of"},
+		{"ssl:127.0.0.1:6641", "needs a private key"},
+		{"tcp:[::1]:6641", ""},
+	} {
+		_, err := connection.New(connection.Options{Endpoints: []string{c.endpoint}})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%q: %v, want %s", c.endpoint, err, c.want)
+		}
 	}
 }

@@ -1,4 +1,4 @@
-package northbound_test
+package openvswitch_test
 
 import (
 	"crypto/ecdsa"
@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/integration/ovsdb"
-	"github.com/plumbline/plumbline/qos/ovn"
-	"github.com/plumbline/plumbline/qos/ovn/northbound"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/openvswitch"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -82,15 +82,12 @@ func (a *authority) pair(name string) (certificate, key string) {
 	return filepath.Join(a.dir, name+"-cert.pem"), filepath.Join(a.dir, name+"-key.pem")
 }
 
-// TestTLS holds that rows are written to a server of the right authority, by a client of the
+// TestTLS holds that ports are written to a server of the right authority, by a client of the
 // right authority, and that nothing is written otherwise.
 func TestTLS(t *testing.T) {
 	ours, other := newAuthority(t, "ours"), newAuthority(t, "other")
 	serverCertificate, serverKey := ours.pair("server")
-	s := newServer(t, ovsdb.Northbound, "--remote=pssl:6641:127.0.0.1", "--private-key="+serverKey, "--certificate="+serverCertificate, "--ca-cert="+filepath.Join(ours.dir, "ours-cert.pem"))
-	s.Nbctl("ls-add", "sw0")
-	want := example(t, "node-1", ovn.Port{Switch: "sw0", Name: "ns_web"}, 46)
-	before := s.rows()
+	s := &server{ovsdb.New(t, ovsdb.Northbound, "--remote=pssl:6641:127.0.0.1", "--private-key="+serverKey, "--certificate="+serverCertificate, "--ca-cert="+filepath.Join(ours.dir, "ours-cert.pem"))}
 	for _, c := range []struct {
 		name        string
 		own, server *authority
@@ -104,20 +101,20 @@ func TestTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		nb, err := northbound.New(northbound.Options{
-			Endpoints: []string{"ssl:127.0.0.1:6641"}, Owner: "node-1", Timeout: 20 * time.Second,
+		nb, err := openvswitch.NewNorthbound(openvswitch.Server{
+			Endpoints: []string{"ssl:127.0.0.1:6641"}, Timeout: 20 * time.Second,
 			TLS: &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: c.server.pool, MinVersion: tls.VersionTLS12},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		switch _, err = nb.Apply(t.Context(), want); {
+		switch err = s.opened(nb.Domain()).Apply(t.Context(), netstate.Change{After: logicalPort("ns_web", "sw0", "", 0)}); {
 		case c.written && err != nil:
 			t.Errorf("%s: %v", c.name, err)
 		case !c.written && fault.Of(err) != fault.NotReady:
 			t.Errorf("%s: said %v", c.name, err)
-		case (s.rows() != before) != c.written:
-			t.Errorf("%s: the rows are\n%s", c.name, s.rows())
+		case (s.Nbctl("--bare", "--columns=name", "list", "Logical_Switch_Port") == "ns_web") != c.written:
+			t.Errorf("%s: the ports are %s", c.name, s.Nbctl("list", "Logical_Switch_Port"))
 		}
 		nb.Close()
 	}
