@@ -34,18 +34,6 @@ func root(t *testing.T, name string) {
 	t.Cleanup(func() { filesystem.Fs = before })
 }
 
-func TestLookupIfName(t *testing.T) {
-	root(t, "mlx5")
-	for _, c := range []struct{ address, want, err string }{
-		{"0000:03:00.2", "enp3s0f0v0", ""},
-		{"0000:03:00.1", "", `device "0000:03:00.1": want one interface, have ["enp3s0f1" "enp3s0f1_0" "enp3s0f1_1" "enp3s0f1sf0rep"]`},
-		{"0000:03:00.3", "", `device "0000:03:00.3": interface: could not stat the directory /sys/bus/pci/devices/0000:03:00.3/net`},
-	} {
-		have, err := inventory.LookupIfName(c.address)
-		check(t, c.address, have, c.want, err, c.err)
-	}
-}
-
 func check(t *testing.T, what, have, want string, err error, wantErr string) {
 	t.Helper()
 	switch {

@@ -138,9 +138,6 @@ func (p *Planner) StepName() string { return p.current.step.Name }
 // Root reports whether the step is a root step.
 func (p *Planner) Root() bool { return p.current.step.Root() }
 
-// Inputs returns the merged results of the step's dependencies.
-func (p *Planner) Inputs() topology.Result { return p.current.inputs }
-
 // LastInput returns the last interface of the dependencies that is in the
 // sandbox, which is what "{{ step.interfaceName }}" means.
 func (p *Planner) LastInput() (string, error) {

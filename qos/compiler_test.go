@@ -467,9 +467,8 @@ func TestOnePodMore(t *testing.T) {
 	}
 }
 
-// TestTies: two objects whose rules of one precedence can match one packet both report it;
-// the first by name decides.
-func TestTies(t *testing.T) {
+// TestCovering: objects without networkSelectors cover the primary network of a pod alone.
+func TestCovering(t *testing.T) {
 	object := func(name string, priority int32, to ...string) *qos.Policy {
 		o := &v1alpha1.NetworkQoS{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name}, Spec: v1alpha1.Spec{Priority: priority}}
 		for _, cidr := range to {
@@ -485,17 +484,7 @@ func TestTies(t *testing.T) {
 	} {
 		c.SetPolicy(p)
 	}
-	a, b := types.NamespacedName{Namespace: "n", Name: "a"}, types.NamespacedName{Namespace: "n", Name: "b"}
-	if got := c.Ties(a); len(got) > 0 {
-		t.Errorf("ties without a pod: %v", got)
-	}
 	c.SetPod(&qos.Pod{Key: types.NamespacedName{Namespace: "n", Name: "p"}, Attachments: []qos.Attachment{{Network: qos.Network{Primary: true}}, {Network: qos.Network{}}}})
-	if got := c.Ties(a); !slices.Equal(got, []qos.Tie{{Rule: 0, Other: b, Wins: true}}) {
-		t.Errorf("ties of a: %+v", got)
-	}
-	if got := c.Ties(b); !slices.Equal(got, []qos.Tie{{Rule: 0, Other: a}}) {
-		t.Errorf("ties of b: %+v", got)
-	}
 	if covering := c.Covering(types.NamespacedName{Namespace: "n", Name: "p"}); len(covering) != 2 || len(covering[0]) != 3 || len(covering[1]) != 0 {
 		t.Errorf("the pod is covered by %v", covering)
 	}

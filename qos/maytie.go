@@ -11,6 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
+// Tie is a rule of another object that has the same precedence as a rule of this one, where
+// one packet can match both.
+type Tie struct {
+	Rule  int                  // index in spec.egress, the same in both
+	Other types.NamespacedName // the other object
+	// Wins says that this object decides.
+	Wins bool
+}
+
 // maxCompared bounds the comparisons of PossibleTies, each of two names, values, ports or ranges of addresses: some
 // tens of milliseconds. Users may create any number of objects, and one worker compares those of all namespaces.
 const maxCompared = 2_000_000
@@ -61,7 +70,8 @@ func (n *comparisons) ties(policies []*Policy) map[types.NamespacedName][]Tie {
 	return ties
 }
 
-// mayOverlap is overlaps in time that is linear in the number of prefixes.
+// mayOverlap reports whether one packet can match both rules, in time that is linear in the number of prefixes. Where pods are a
+// destination that is assumed: they may get any address.
 func (n *comparisons) mayOverlap(r, s *PolicyRule) bool {
 	*n += comparisons(1 + len(r.Ports)*len(s.Ports))
 	if ports := r.sharesPorts(s); !ports || len(r.To) == 0 || len(s.To) == 0 {
@@ -70,6 +80,13 @@ func (n *comparisons) mayOverlap(r, s *PolicyRule) bool {
 	*n += comparisons(len(r.To) + len(s.To) + r.ranges + s.ranges)
 	pods := func(d PolicyDestination) bool { return d.Addresses == nil }
 	return slices.ContainsFunc(r.To, pods) || slices.ContainsFunc(s.To, pods) || r.Addresses.Overlaps(s.Addresses)
+}
+
+// sharesPorts reports whether one protocol and port can match both rules.
+func (r *PolicyRule) sharesPorts(s *PolicyRule) bool {
+	return len(r.Ports) == 0 || len(s.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p Port) bool {
+		return slices.ContainsFunc(s.Ports, func(q Port) bool { return p.contains(q) || q.contains(p) })
+	})
 }
 
 // mayShareNetwork reports whether there may be a network that both policies cover.

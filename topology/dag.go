@@ -21,29 +21,6 @@ func Order(t *Topology) ([]*Step, error) {
 	return t.pick(g.order()), nil
 }
 
-// Dependencies returns the steps a step names in dependOn, in that order.
-// Names of no step are left out.
-func (t *Topology) Dependencies(name string) []*Step {
-	g := newGraph(t)
-	i, ok := g.index[name]
-	if !ok {
-		return nil
-	}
-	return t.pick(g.deps[i])
-}
-
-// Dependents returns the steps that name a step in dependOn, in order of
-// declaration.
-func (t *Topology) Dependents(name string) []*Step {
-	var out []*Step
-	for i := range t.Steps {
-		if slices.Contains(t.Steps[i].DependOn, name) {
-			out = append(out, &t.Steps[i])
-		}
-	}
-	return out
-}
-
 // Ancestors returns every step a step depends on, directly or not, in order of
 // declaration. A step in a cycle is its own ancestor.
 func (t *Topology) Ancestors(name string) []*Step {

@@ -597,9 +597,6 @@ var vfTraits = Traits{
 // Traits are those of the settings of virtual functions.
 func (VF) Traits() *Traits { return &vfTraits }
 
-// VFKey is the key of the PF-side settings of the VF with that PCI address.
-func VFKey(id string) Key { return Key{KindVF, id} }
-
 // Refused is the error of settings that a driver does not have or does not accept. Nothing of the
 // change was made.
 type Refused struct {

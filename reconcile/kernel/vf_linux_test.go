@@ -73,7 +73,7 @@ func (b *bench) at(ids ...string) *netstate.Snapshot {
 	out := netstate.NewSnapshot()
 	for _, id := range ids {
 		s := b.observe(netstate.Device{ID: id}, netstate.VF{ID: id})
-		for _, k := range []netstate.Key{netstate.DeviceKey(id), netstate.VFKey(id)} {
+		for _, k := range []netstate.Key{netstate.DeviceKey(id), netstate.VF{ID: id}.Key()} {
 			if o, ok := s.Get(k); ok {
 				out.Put(o)
 			}

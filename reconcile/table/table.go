@@ -64,13 +64,6 @@ func (c *Changes) Changed() {
 	}
 }
 
-// Reader is how a Value is read.
-type Reader[T any] interface {
-	Source
-	// Get returns the value; false while it is not known.
-	Get() (value T, known bool)
-}
-
 // Value is one value. The zero Value is not known yet.
 type Value[T any] struct {
 	Changes
@@ -79,7 +72,7 @@ type Value[T any] struct {
 	known bool
 }
 
-// Get implements Reader.
+// Get returns the value; false while it is not known.
 func (v *Value[T]) Get() (value T, known bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -87,17 +80,9 @@ func (v *Value[T]) Get() (value T, known bool) {
 }
 
 // Set sets the value.
-func (v *Value[T]) Set(value T) { v.set(value, true) }
-
-// Unset says that the value is not known any more.
-func (v *Value[T]) Unset() {
-	var zero T
-	v.set(zero, false)
-}
-
-func (v *Value[T]) set(value T, known bool) {
+func (v *Value[T]) Set(value T) {
 	v.mu.Lock()
-	v.value, v.known = value, known
+	v.value, v.known = value, true
 	v.mu.Unlock()
 	v.Changed()
 }

@@ -41,12 +41,6 @@ func TestWoken(t *testing.T) {
 	if pools.Delete("a"); !woken(w) || len(pools.All()) != 0 {
 		t.Error("a deleted row is there, or wakes nobody")
 	}
-	if node.Unset(); !woken(w) {
-		t.Error("a value that is not known any more wakes nobody")
-	}
-	if v, known := node.Get(); v != "" || known {
-		t.Errorf("node %q, %v", v, known)
-	}
 }
 
 func TestLeave(t *testing.T) {

@@ -1,7 +1,6 @@
 package contract
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -37,25 +36,6 @@ func (c Contract) Decode(config map[string]any, opt Options) (map[string]any, []
 		return nil, d.errs
 	}
 	return out, nil
-}
-
-// DecodeInto decodes a config without references into a struct whose JSON
-// tags are the contract's canonical keys. An error in the config is an Errors.
-func DecodeInto(c Contract, config map[string]any, into any) error {
-	out, errs := c.Decode(config, Options{})
-	if len(errs) > 0 {
-		return Errors(errs)
-	}
-	raw, err := json.Marshal(out)
-	if err != nil {
-		return fmt.Errorf("encode config: %w", err)
-	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(into); err != nil {
-		return fmt.Errorf("config and contract of type %q disagree: %w", c.Type, err)
-	}
-	return nil
 }
 
 // Errors are all errors in one config.

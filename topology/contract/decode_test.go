@@ -2,7 +2,6 @@ package contract_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -214,26 +213,6 @@ func TestDecodeUnresolved(t *testing.T) {
 				t.Errorf("got %v, want the references kept: %v", got, tt.config)
 			}
 		})
-	}
-}
-
-func TestDecodeInto(t *testing.T) {
-	var got struct {
-		ID    *int64 `json:"id"`
-		Trust string `json:"trust"`
-	}
-	if err := contract.DecodeInto(sample(), object{"vlanId": 7, "trust": true}, &got); err != nil {
-		t.Fatal(err)
-	}
-	if got.ID == nil || *got.ID != 7 || got.Trust != "on" {
-		t.Errorf("got %+v", got)
-	}
-	var errs contract.Errors
-	if err := contract.DecodeInto(sample(), object{"id": 0}, &got); !errors.As(err, &errs) || errs[0].Field != "id" {
-		t.Errorf("got %v, want Errors about id", err)
-	}
-	if err := contract.DecodeInto(sample(), object{"text": "x"}, &got); err == nil || !strings.Contains(err.Error(), "disagree") {
-		t.Errorf("got %v, want a disagreement", err)
 	}
 }
 
