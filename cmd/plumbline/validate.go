@@ -32,6 +32,7 @@ import (
 func (a *app) validate() *cobra.Command {
 	var files fileList
 	var addresses []string
+	var format string
 	v := &validation{app: a}
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE",
@@ -52,6 +53,8 @@ that is missing may exist in the cluster, so it is a note, too.
 A topology that refers to addresses which apply gives it, or names a gateway among
 them, is valid only with such addresses.
 
+With -o json or yaml the problems and notes are lists of the result, for scripts.
+
 Exit status: 0 everything is valid; 1 an error, or with --strict a note.`,
 		Example: `  plumbline validate -f topology.yaml
   plumbline validate --strict -f topology.yaml -f pools.yaml -f claim.yaml
@@ -65,9 +68,13 @@ Exit status: 0 everything is valid; 1 an error, or with --strict a note.`,
 			if len(v.given) > 0 && len(files) > 1 {
 				return errors.New("--address: names a step of one topology: leave out the other files")
 			}
+			if format != formatText {
+				return v.document(cmd.Context(), files, format)
+			}
 			return v.run(cmd.Context(), files)
 		},
 	}
+	outputFlag(cmd, &format, formatText, formatJSON, formatYAML)
 	fileFlag(cmd, &files)
 	_ = cmd.MarkFlagRequired("filename")
 	addressFlag(cmd, &addresses, "")
@@ -83,6 +90,44 @@ type validation struct {
 	notes   int
 	set     contract.Set // the built-in types, and those that schemas of the files describe
 	objects validity.Objects
+}
+
+// validDocument is what validate -o json prints: the lines of the text, apart.
+type validDocument struct {
+	Valid    bool     `json:"valid"`
+	Checked  []string `json:"checked"`
+	Notes    []string `json:"notes"`
+	Problems []string `json:"problems"`
+}
+
+// document prints the result of a run as data. Problems are no error of the command then, but its exit status is the same.
+func (v *validation) document(ctx context.Context, files []string, format string) error {
+	printer := v.app
+	own := *printer
+	var checked, notes strings.Builder
+	own.out, own.err = &checked, &notes
+	v.app = &own
+	err := v.run(ctx, files)
+	if ctx.Err() != nil {
+		return err
+	}
+	lines := func(text, prefix string) []string {
+		out := []string{}
+		for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
+			if line != "" {
+				out = append(out, strings.TrimPrefix(line, prefix))
+			}
+		}
+		return out
+	}
+	d := validDocument{Valid: err == nil, Checked: lines(checked.String(), ""), Notes: lines(notes.String(), "plumbline: note: "), Problems: []string{}}
+	if err != nil {
+		d.Problems = lines(err.Error(), "")
+	}
+	if failed := printer.document(format, d); failed != nil || err == nil {
+		return failed
+	}
+	return status(exitError)
 }
 
 // input is one file.
