@@ -58,6 +58,9 @@ func checkExport(inv *Invalid, e *v1alpha1.Export) bool {
 	if n := len(e.Env); n > maxExports {
 		inv.add("", "spec.export.env", "has %d variables, at most %d are accepted", n, maxExports)
 	}
+	if n := len(e.Files); n > maxFiles {
+		inv.add("", "spec.export.files", "has %d files, at most %d are accepted", n, maxFiles)
+	}
 	if n := len(e.Presets); n > maxPresets {
 		inv.add("", "spec.export.presets", "has %d entries, at most %d are accepted", n, maxPresets)
 	}
@@ -73,6 +76,11 @@ func checkExport(inv *Invalid, e *v1alpha1.Export) bool {
 			inv.add("", at, "has %d characters, at most %d are accepted", n, maxExportValue)
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(e.Files)) {
+		if n := len([]rune(e.Files[name])); n > maxFileText {
+			inv.add("", fileField(name), "has %d characters, at most %d are accepted", n, maxFileText)
+		}
+	}
 	return len(inv.Problems) == before
 }
 
@@ -85,8 +93,8 @@ func (v *validator) export() {
 		return
 	}
 	add := func(field, format string, args ...any) { v.inv.add("", field, format, args...) }
-	if len(e.Env) == 0 && len(e.Presets) == 0 {
-		add("spec.export", "exports nothing: write env or presets, or remove it")
+	if len(e.Env) == 0 && len(e.Files) == 0 && len(e.Presets) == 0 {
+		add("spec.export", "exports nothing: write env, files or presets, or remove it")
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Env)) {
 		at := exportField(name)
@@ -95,10 +103,16 @@ func (v *validator) export() {
 		} else if why := reservedExport(name); why != "" {
 			add(at, "%s cannot be exported: %s", name, why)
 		}
-		for _, problem := range v.exportProblems(string(e.Env[name])) {
+		text := string(e.Env[name])
+		if strings.ContainsFunc(text, unicode.IsControl) {
+			add(at, "has a control character, such as the end of a line: remove it, or write a file")
+			continue
+		}
+		for _, problem := range v.exportProblems(text) {
 			add(at, "%s", problem)
 		}
 	}
+	v.exportFiles(e.Files)
 	seen := map[v1alpha1.ExportPreset]bool{}
 	for i, name := range e.Presets {
 		at := fmt.Sprintf("spec.export.presets[%d]", i)
@@ -119,9 +133,6 @@ func (v *validator) export() {
 
 // exportProblems returns what is wrong with a value.
 func (v *validator) exportProblems(text string) (out []string) {
-	if strings.ContainsFunc(text, unicode.IsControl) {
-		return []string{"has a control character, such as the end of a line: remove it"}
-	}
 	t, err := ref.ParseLists(text)
 	if err != nil {
 		return []string{err.Error()}
@@ -196,11 +207,11 @@ func (t *Topology) Variables(set contract.Set, results []StepResult) ([]Variable
 	}
 	var errs []error
 	for name, text := range t.Export.Env {
-		v, err := t.variable(set, of, name, string(text))
+		value, needs, err := t.told(set, of, string(text))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", exportField(name), err))
 		}
-		values[name] = v
+		values[name] = Variable{name, value, needs}
 	}
 	total := 0
 	var out []Variable
@@ -256,14 +267,13 @@ func (all steps) of(step string) (Result, bool) {
 	return all[i].Result, true
 }
 
-// variable resolves the references in one value.
-func (t *Topology) variable(set contract.Set, of steps, name, text string) (Variable, error) {
-	v := Variable{Name: name}
+// told resolves the references in a text; needs says what it depends on that is not known yet.
+func (t *Topology) told(set contract.Set, of steps, text string) (value, needs string, err error) {
 	parsed, err := ref.ParseLists(text)
 	if err != nil {
-		return v, err
+		return "", "", err
 	}
-	value, err := parsed.Expand(func(r ref.Ref) (any, error) {
+	expanded, err := parsed.Expand(func(r ref.Ref) (any, error) {
 		known, err := r.Lookup()
 		if err != nil {
 			return nil, err
@@ -277,7 +287,7 @@ func (t *Topology) variable(set contract.Set, of steps, name, text string) (Vari
 			one.Step = t.Steps[i].Name
 			value, err := of.field(one)
 			if errors.Is(err, ErrUnknown) {
-				v.Needs = cmp.Or(v.Needs, one.Step+"."+one.Path())
+				needs = cmp.Or(needs, one.Step+"."+one.Path())
 				continue
 			}
 			if err != nil && r.Each() {
@@ -290,11 +300,10 @@ func (t *Topology) variable(set contract.Set, of steps, name, text string) (Vari
 		}
 		return strings.Join(list, ","), nil
 	})
-	if err != nil || v.Needs != "" {
-		return v, err
+	if err != nil || needs != "" {
+		return "", needs, err
 	}
-	v.Value = value.(string)
-	return v, nil
+	return expanded.(string), "", nil
 }
 
 // field returns a field of a step as text, a list with commas.

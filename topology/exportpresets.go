@@ -29,6 +29,7 @@ type preset struct {
 //     (https://docs.open-mpi.org/en/main/tuning-apps/networking/tcp.html).
 //   - dpdk: DPDK_PCI_ADDRESSES, a name of ours: EAL reads no variable, and takes each address after -a
 //     (https://doc.dpdk.org/guides/linux_gsg/linux_eal_parameters.html).
+//   - ncclTopology: NCCL_TOPO_FILE, with where the PCI devices of the claim are (package ncclfile).
 //   - devicePlugin: PCIDEVICE_ and an extended resource name, as the SR-IOV device plugin sets it
 //     (https://github.com/k8snetworkplumbingwg/sriov-network-device-plugin, pkg/resources/pool_stub.go, GetEnvs). Its names have
 //     letters, digits, "_", "." and one "/"; what else ours have becomes "_", too.
@@ -50,12 +51,7 @@ var presets = []preset{
 	}},
 	{v1alpha1.ExportDPDK, func(t *Topology, of steps) []Variable {
 		return listed(list("DPDK_PCI_ADDRESSES", of.pci(t.Roots())))
-	}, func(t *Topology, set contract.Set) string {
-		if slices.ContainsFunc(t.Roots(), func(s *Step) bool { c, _ := set.Contract(s.Type); return c.Input.Device }) {
-			return ""
-		}
-		return "no step takes a device"
-	}},
+	}, noDevice},
 	{v1alpha1.ExportDevicePlugin, func(t *Topology, of steps) (out []Variable) {
 		var done []string
 		for _, s := range t.Roots() {
@@ -74,7 +70,13 @@ var presets = []preset{
 		}
 		return "no step has an extendedResourceName, after which its variable is called: set one, or write a variable of that name in env"
 	}},
+	{v1alpha1.ExportNCCLTopology, func(t *Topology, _ steps) []Variable {
+		return []Variable{{Name: "NCCL_TOPO_FILE", Value: FilesDir + "/" + t.Name + "/" + topologyFile}}
+	}, noDevice},
 }
+
+// topologyFile is the file of the preset ncclTopology.
+const topologyFile = "nccl-topology.xml"
 
 func presetNamed(name v1alpha1.ExportPreset) (preset, bool) {
 	i := slices.IndexFunc(presets, func(p preset) bool { return p.name == name })
@@ -90,6 +92,14 @@ func presetNames() []string {
 		out[i] = string(presets[i].name)
 	}
 	return out
+}
+
+// noDevice says that no step takes a device.
+func noDevice(t *Topology, set contract.Set) string {
+	if slices.ContainsFunc(t.Roots(), func(s *Step) bool { c, _ := set.Contract(s.Type); return c.Input.Device }) {
+		return ""
+	}
+	return "no step takes a device"
 }
 
 // noNetwork says that no step can have an address or an RDMA device.

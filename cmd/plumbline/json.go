@@ -44,7 +44,16 @@ type plannedDocument struct {
 	Addresses map[string][]netip.Prefix `json:"addresses"`
 	// Export is what containers are told.
 	Export []variableDocument `json:"export,omitempty"`
-	given  ops.Givens
+	// Files are those that containers are given.
+	Files []fileDocument `json:"files,omitempty"`
+	given ops.Givens
+}
+
+// fileDocument is a file of spec.export, as variableDocument is a variable.
+type fileDocument struct {
+	Name    string `json:"name"`
+	Content string `json:"content,omitempty"`
+	Needs   string `json:"needs,omitempty"`
 }
 
 // variableDocument is a variable of spec.export. Needs names what its value depends on that is known after apply.
@@ -136,7 +145,7 @@ func applyDocument(rep reconcile.Report) document {
 	return document{rep.Sandbox, changeDocuments(rep.Changes), stepDocuments(rep.Results)}
 }
 
-func planDocument(sb reconcile.Sandbox, plan *ops.Plan, exported []topology.Variable) plannedDocument {
+func planDocument(sb reconcile.Sandbox, plan *ops.Plan, exported []topology.Variable, files []topology.File) plannedDocument {
 	d := plannedDocument{
 		document:  document{sb.ID, changeDocuments(toMake(plan)), stepDocuments(plan.Results)},
 		Pending:   append([]ops.Pending{}, plan.Pending...),
@@ -147,6 +156,9 @@ func planDocument(sb reconcile.Sandbox, plan *ops.Plan, exported []topology.Vari
 	}
 	for _, v := range exported {
 		d.Export = append(d.Export, variableDocument(v))
+	}
+	for _, f := range files {
+		d.Files = append(d.Files, fileDocument(f))
 	}
 	return d
 }

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/plumbline/plumbline/inventory/ncclfile"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/reconcile"
@@ -249,9 +251,17 @@ func (t *target) show(a *app, sb reconcile.Sandbox, plan *ops.Plan, imagined boo
 	if err != nil {
 		return fmt.Errorf("NetworkTopology %q: %w", sb.Topology.Name, err)
 	}
+	devices := ncclfile.Node{Sys: "/sys", CPUInfo: "/proc/cpuinfo", Arch: runtime.GOARCH}.Of
+	if imagined {
+		devices = nil
+	}
+	files, err := sb.Topology.Files(a.registry, plan.Results, devices)
+	if err != nil {
+		return fmt.Errorf("NetworkTopology %q: %w", sb.Topology.Name, err)
+	}
 	switch {
 	case t.format != formatText:
-		document := planDocument(sb, plan, exported)
+		document := planDocument(sb, plan, exported, files)
 		document.Imagined = imagined
 		err = a.document(t.format, document)
 	default:
@@ -259,7 +269,7 @@ func (t *target) show(a *app, sb reconcile.Sandbox, plan *ops.Plan, imagined boo
 		if imagined {
 			out.line("On an imagined node: its devices, links and MTUs are invented. With --netns NAMESPACE the plan is for this host.")
 		}
-		out.plan(sb, plan, exported)
+		out.plan(sb, plan, exported, files)
 	}
 	if err == nil && !plan.Empty() {
 		err = status(exitDiffers)

@@ -109,12 +109,12 @@ func (a *app) edit(ctx context.Context, e *engine, rec reconcile.Record, topo *t
 	if err != nil {
 		return runningDocument{}, nil, err
 	}
-	d := runningDocument{plannedDocument: planDocument(p.Sandbox, &ops.Plan{}, nil), Netns: p.Sandbox.Netns, Effects: p.Effects, Interrupted: p.Interrupted}
+	d := runningDocument{plannedDocument: planDocument(p.Sandbox, &ops.Plan{}, nil, nil), Netns: p.Sandbox.Netns, Effects: p.Effects, Interrupted: p.Interrupted}
 	if p.HeldBack != nil {
 		d.HeldBack = p.HeldBack.Error()
 		return d, nil, nil
 	}
-	d.plannedDocument = planDocument(p.Sandbox, p.Plan, nil)
+	d.plannedDocument = planDocument(p.Sandbox, p.Plan, nil, nil)
 	return d, p.Plan, nil
 }
 
@@ -153,7 +153,7 @@ func (t text) running(sb reconcile.Sandbox, topo *topology.Topology, d runningDo
 		return
 	}
 	sb.Topology, sb.Given = topo, d.given
-	t.plan(sb, p, nil)
+	t.plan(sb, p, nil, nil)
 	for _, effect := range []rollout.Effect{rollout.ChangedLive, rollout.Replaced, rollout.Added, rollout.Removed} {
 		var steps []string
 		for _, s := range slices.Sorted(maps.Keys(d.Effects)) {

@@ -105,7 +105,7 @@ func (t text) given(given ops.Givens) {
 }
 
 // plan writes what would change, and what containers would be told.
-func (t text) plan(sb reconcile.Sandbox, p *ops.Plan, exported []topology.Variable) {
+func (t text) plan(sb reconcile.Sandbox, p *ops.Plan, exported []topology.Variable, files []topology.File) {
 	t.header(sb)
 	changes := toMake(p)
 	t.changes(sb.Topology, changes)
@@ -119,7 +119,7 @@ func (t text) plan(sb reconcile.Sandbox, p *ops.Plan, exported []topology.Variab
 		}
 		t.line("%s", t.mark(fmt.Sprintf("? step %q needs %s (known after apply)", w.Step, w.Needs)))
 	}
-	if len(exported) > 0 {
+	if len(exported)+len(files) > 0 {
 		t.line("")
 		t.line("containers that use the claim are told")
 	}
@@ -129,6 +129,16 @@ func (t text) plan(sb reconcile.Sandbox, p *ops.Plan, exported []topology.Variab
 			continue
 		}
 		t.line("  %s=%s", v.Name, v.Value)
+	}
+	for _, f := range files {
+		if f.Needs != "" {
+			t.line("  file %s needs %s (known after apply)", f.Name, f.Needs)
+			continue
+		}
+		t.line("  file %s/%s/%s:", topology.FilesDir, sb.Topology.Name, f.Name)
+		for line := range strings.Lines(f.Content) {
+			t.line("    %s", strings.TrimSuffix(line, "\n"))
+		}
 	}
 	t.notes(p.Notes)
 	t.line("")

@@ -40,7 +40,8 @@ func TestReplacementIsOneLine(t *testing.T) {
 	}
 	sb := reconcile.Sandbox{ID: "blue/ai", Netns: "/run/netns/blue", Topology: topo, Given: ops.GivenDevices(map[string]string{"vf0": "0000:01:10.0"})}
 	var out bytes.Buffer
-	text{&out, false}.plan(sb, plan, []topology.Variable{{Name: "NCCL_IB_HCA", Value: "=mlx5_0"}, {Name: "OF_DATA", Needs: "data.mac"}})
+	text{&out, false}.plan(sb, plan, []topology.Variable{{Name: "NCCL_IB_HCA", Value: "=mlx5_0"}, {Name: "OF_DATA", Needs: "data.mac"}},
+		[]topology.File{{Name: "rails", Content: "net1\nnet2\n"}, {Name: "macs", Needs: "data.mac"}})
 	want := `topology "ai" in namespace "blue" (sandbox blue/ai)
   step "vf0" has device 0000:01:10.0
 
@@ -69,7 +70,7 @@ Plan: 1 to create, 1 to change, 1 to replace, 1 to delete. 1 step to be planned 
 	}
 
 	var coloured bytes.Buffer
-	text{&coloured, true}.plan(sb, plan, nil)
+	text{&coloured, true}.plan(sb, plan, nil, nil)
 	if got := coloured.String(); !strings.Contains(got, "\x1b[35m∓ link data0 vlan.id 100 → 200\x1b[0m\n") || !strings.Contains(got, "\x1b[31m- link old\x1b[0m\n") {
 		t.Errorf("no colours:\n%q", got)
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/lldp"
+	"github.com/plumbline/plumbline/inventory/ncclfile"
 	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/qos/filters"
 	"github.com/plumbline/plumbline/reconcile"
@@ -180,7 +182,7 @@ func newPorts(c Config, base *hostengine.Base, n *nodeClaims, failed writes[*fai
 }
 
 func openAddresses(c Config, client *addresses.Client, n *nodeClaims, e *reconcile.Reconciler, host *hostroutes.Addresses) (*addresses.Allocator, error) {
-	cluster := draplugin.NewCluster(c.Clients.Kube, c.Clients.Dynamic)
+	cluster := draplugin.NewCluster(c.Clients.Kube, c.Clients.Dynamic, c.NodeName)
 	return addresses.Open(addresses.Options{
 		Leases: client, NodeName: c.NodeName, File: filepath.Join(c.StateDir, "addresses"),
 		Recorded:      func() []addresspool.Grant { return append(podGrants(e), n.grants()...) },
@@ -249,7 +251,7 @@ func newKeeper(
 		Follow: func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
 			return rollout.Follow(ctx, t, o, c.Registry, ported)
 		},
-		Ready: routes.Await, Filters: rules.Of,
+		Ready: routes.Await, Filters: rules.Of, TopologyFile: ncclfile.Node{Sys: "/sys", CPUInfo: "/proc/cpuinfo", Arch: runtime.GOARCH}.Of,
 		SealedHandlers: c.SealedHandlers, AttachTimeout: c.AttachTimeout, Log: c.Log, Now: c.Now,
 		Alive: func(within time.Duration) { g.alive.Alive(partSandboxes, within) },
 		Ended: func(outcome fault.Kind, took time.Duration) { hooks.to.Hook("BehindGate", outcome, took) },
@@ -305,7 +307,7 @@ func newKubelet(
 ) *kubelet {
 	o := draplugin.Options{
 		Runtime: runtime.Connected(),
-		Store:   n.to.Store, Keeper: k, Cluster: draplugin.NewCluster(c.Clients.Kube, c.Clients.Dynamic), Contracts: c.Registry, Addresses: a,
+		Store:   n.to.Store, Keeper: k, Cluster: draplugin.NewCluster(c.Clients.Kube, c.Clients.Dynamic, c.NodeName), Contracts: c.Registry, Addresses: a,
 		Discover: func() ([]inventory.Device, error) { return discover(g.reads, c, base, policies, wires) },
 		Unfit: func(devices []inventory.Device) map[string]string {
 			return publish.Unfit(devices, unreleased(base, e, c.Now), policies.Others(devices))

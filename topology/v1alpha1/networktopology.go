@@ -138,10 +138,18 @@ type Export struct {
 	// +optional
 	Env map[string]ExportValue `json:"env,omitempty"`
 
+	// Files are files by name, which containers find, read-only, in the folder
+	// /var/run/dra.networking/files/TOPOLOGY. The content may refer to results as the values
+	// of env do. A file has 64 KiB at most, all of a claim 256 KiB. They follow an edit in place.
+	//
+	// +kubebuilder:validation:MaxProperties=16
+	// +optional
+	Files map[string]ExportContent `json:"files,omitempty"`
+
 	// Presets are sets of variables that programs read: nccl (NCCL_SOCKET_IFNAME,
 	// NCCL_IB_HCA), ucx (UCX_NET_DEVICES), mpi (OMPI_MCA_btl_tcp_if_include), dpdk
-	// (DPDK_PCI_ADDRESSES) and devicePlugin (PCIDEVICE_ with each extendedResourceName of the
-	// steps). What a pod does not have, such as an RDMA device, is left out.
+	// (DPDK_PCI_ADDRESSES), devicePlugin (PCIDEVICE_ with each extendedResourceName of the
+	// steps) and ncclTopology (NCCL_TOPO_FILE and the file nccl-topology.xml). What a pod does not have, such as an RDMA device, is left out.
 	//
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16
@@ -154,9 +162,14 @@ type Export struct {
 // +kubebuilder:validation:MaxLength=1024
 type ExportValue string
 
+// ExportContent is the content of a file, with references.
+//
+// +kubebuilder:validation:MaxLength=16384
+type ExportContent string
+
 // ExportPreset is the name of a set of variables.
 //
-// +kubebuilder:validation:Enum=nccl;ucx;mpi;dpdk;devicePlugin
+// +kubebuilder:validation:Enum=nccl;ucx;mpi;dpdk;devicePlugin;ncclTopology
 type ExportPreset string
 
 // The presets.
@@ -166,6 +179,7 @@ const (
 	ExportMPI          ExportPreset = "mpi"
 	ExportDPDK         ExportPreset = "dpdk"
 	ExportDevicePlugin ExportPreset = "devicePlugin"
+	ExportNCCLTopology ExportPreset = "ncclTopology"
 )
 
 // Role is what pods use a topology for without a claim.

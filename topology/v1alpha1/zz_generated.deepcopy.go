@@ -659,6 +659,13 @@ func (in *Export) DeepCopyInto(out *Export) {
 			(*out)[key] = val
 		}
 	}
+	if in.Files != nil {
+		in, out := &in.Files, &out.Files
+		*out = make(map[string]ExportContent, len(*in))
+		for key, val := range *in {
+			(*out)[key] = val
+		}
+	}
 	if in.Presets != nil {
 		in, out := &in.Presets, &out.Presets
 		*out = make([]ExportPreset, len(*in))

@@ -90,6 +90,7 @@ var fields = map[string]field{
 	"NetworkTopology.steps[].forEach[]": {`steps: [{name: a, type: sriov, forEach: ["0"]}]`, `steps: [{name: a, type: sriov, forEach: ["0", "1"]}]`},
 
 	"NetworkTopology.export.env[]":     {exporting(`env: {A: "{{ d.interfaceName }}"}`), exporting(`env: {A: "{{ d.mac }}"}`)},
+	"NetworkTopology.export.files[]":   {exporting(`files: {a: "{{ d.interfaceName }}\n"}`), exporting(`files: {../a: "{{ d.interfaceName }}\n"}`)},
 	"NetworkTopology.export.presets[]": {exporting(`presets: [mpi]`), exporting(`presets: [ucx]`)},
 
 	"NetworkTopology.driftPolicy":                     {dummy, dummy + `, driftPolicy: Observe`},

@@ -34,21 +34,27 @@ func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
 			}
 		}
 	}
-	variables, err := k.exported(e, sandbox)
+	told, err := k.exported(e, sandbox)
 	if err != nil {
 		return err
 	}
-	for _, v := range variables {
+	for _, v := range told.variables {
 		gives.Env = append(gives.Env, v.Name+"="+v.Value)
 	}
+	gives.Folders = told.folders
 	return k.Gate.Open(e.UID, sandbox, netns, gives)
 }
 
-// exported returns the variables that the topologies of a claim export in a sandbox.
-func (k *Keeper) exported(e *claims.Entry, sandbox string) ([]topology.Variable, error) {
-	var all []topology.Variable
+// exported is what the topologies of a claim tell containers.
+type exported struct {
+	variables []topology.Variable
+	folders   []gate.Folder
+}
+
+// exported returns what the topologies of a claim export in a sandbox.
+func (k *Keeper) exported(e *claims.Entry, sandbox string) (all exported, err error) {
 	by := map[string]string{} // topologies by variable
-	size := 0
+	size, files := 0, 0
 	for i := range e.Topologies {
 		t := &e.Topologies[i]
 		if !t.Exports() {
@@ -56,62 +62,107 @@ func (k *Keeper) exported(e *claims.Entry, sandbox string) ([]topology.Variable,
 		}
 		decoded, err := t.Decoded()
 		if err != nil {
-			return nil, fault.New(fault.Invalid, err)
+			return exported{}, fault.New(fault.Invalid, err)
 		}
 		rec, _, err := k.Engine.Record(e.SandboxID(sandbox, t))
 		if err != nil {
-			return nil, err
+			return exported{}, err
 		}
-		variables, err := k.variables(decoded, rec.Results)
+		one, err := k.exports(decoded, rec.Results, e.Beside)
 		if err != nil {
-			return nil, err
+			return exported{}, err
 		}
-		for _, v := range variables {
+		for _, v := range one.variables {
 			if other, twice := by[v.Name]; twice {
-				return nil, fault.New(fault.Conflict, fmt.Errorf("topologies %q and %q of the claim both export %s, and a container has one: remove it from spec.export of one, or request them with two claims for different containers", other, decoded.Name, v.Name))
+				return exported{}, fault.New(fault.Conflict, fmt.Errorf("topologies %q and %q of the claim both export %s, and a container has one: remove it from spec.export of one, or request them with two claims for different containers", other, decoded.Name, v.Name))
 			}
 			by[v.Name] = decoded.Name
 			size += len(v.Name) + len(v.Value) + len("=\x00")
 		}
-		all = append(all, variables...)
+		for _, f := range one.folders {
+			for _, file := range f.Files {
+				files += len(file.Content)
+			}
+		}
+		all.variables, all.folders = append(all.variables, one.variables...), append(all.folders, one.folders...)
 	}
 	if size > topology.MaxExportedSize {
-		return nil, fault.New(fault.Invalid, fmt.Errorf("the variables that the topologies of the claim export have %d bytes, at most %d are accepted", size, topology.MaxExportedSize))
+		return exported{}, fault.New(fault.Invalid, fmt.Errorf("the variables that the topologies of the claim export have %d bytes, at most %d are accepted", size, topology.MaxExportedSize))
+	}
+	if files > topology.MaxFilesSize {
+		return exported{}, fault.New(fault.Invalid, fmt.Errorf("the files that the topologies of the claim export have %d bytes, at most %d are accepted", files, topology.MaxFilesSize))
 	}
 	return all, nil
 }
 
-// variables returns what a topology exports, given the results of its steps, all of which are known.
-func (k *Keeper) variables(t *topology.Topology, results []topology.StepResult) ([]topology.Variable, error) {
-	all, err := t.Variables(k.Contracts, results)
-	if err != nil {
-		return nil, fault.New(fault.Unsupported, fmt.Errorf("topology %q: %w", t.Name, err))
+// exports returns what a topology exports, given the results of its steps, all of which are known, and the PCI addresses that other drivers have
+// given the claim.
+func (k *Keeper) exports(t *topology.Topology, results []topology.StepResult, beside []string) (all exported, err error) {
+	if all.variables, err = t.Variables(k.Contracts, results); err != nil {
+		return all, fault.New(fault.Unsupported, fmt.Errorf("topology %q: %w", t.Name, err))
 	}
-	for _, v := range all {
+	files, err := t.Files(k.Contracts, results, func(pci []string) (string, error) { return k.TopologyFile(slices.Concat(pci, beside)) })
+	if err != nil {
+		return all, fault.New(fault.Unsupported, fmt.Errorf("topology %q: %w", t.Name, err))
+	}
+	unknown := func(name, needs string) error {
+		return fault.New(fault.NotReady, fmt.Errorf("topology %q: spec.export: %s needs %s, which is not known", t.Name, name, needs))
+	}
+	for _, v := range all.variables {
 		if v.Needs != "" {
-			return nil, fault.New(fault.NotReady, fmt.Errorf("topology %q: spec.export: %s needs %s, which is not known", t.Name, v.Name, v.Needs))
+			return all, unknown(v.Name, v.Needs)
 		}
 	}
+	folder := gate.Folder{Name: t.Name, At: topology.FilesDir + "/" + t.Name}
+	for _, f := range files {
+		if f.Needs != "" {
+			return all, unknown("file "+f.Name, f.Needs)
+		}
+		folder.Files = append(folder.Files, gate.File{Name: f.Name, Content: f.Content})
+	}
+	if len(folder.Files) > 0 {
+		all.folders = []gate.Folder{folder}
+	}
 	return all, nil
 }
 
-// clash refuses a container with claims that export one variable: the runtime would take the value of either.
+// clash refuses a container with claims that export one variable, or files to one folder: the runtime would take either.
 func (k *Keeper) clash(of []claims.Entry, sandbox string) error {
 	if len(of) < 2 {
 		return nil
 	}
-	by := map[string]string{} // claims by variable
+	by := map[string]string{} // claims by what they export
 	for i := range of {
-		variables, err := k.exported(&of[i], sandbox)
+		told, err := k.exported(&of[i], sandbox)
 		if err != nil {
 			return fmt.Errorf("claim %q: %w", of[i].Name, err)
 		}
-		for _, v := range variables {
-			if other, twice := by[v.Name]; twice {
-				return fault.New(fault.Conflict, fmt.Errorf("claims %q and %q of the container both export %s, and a container has one: list one of them in resources.claims of the container, or remove the variable from spec.export of one topology", other, of[i].Name, v.Name))
+		var names []string
+		for _, v := range told.variables {
+			names = append(names, v.Name)
+		}
+		for _, f := range told.folders {
+			names = append(names, "files to "+f.At)
+		}
+		for _, name := range names {
+			if other, twice := by[name]; twice {
+				return fault.New(fault.Conflict, fmt.Errorf("claims %q and %q of the container both export %s, and a container has one: list one of them in resources.claims of the container, or remove it from spec.export of one topology", other, of[i].Name, name))
 			}
-			by[v.Name] = of[i].Name
+			by[name] = of[i].Name
 		}
 	}
 	return nil
+}
+
+// Admitted reports what a container that has been admitted had set itself and gets from its claims.
+func (k *Keeper) Admitted(pod Pod, container string, env []string) {
+	of := gate.Consumed(env)
+	for _, e := range k.ofPod(pod.UID) {
+		if _, consumes := of[e.UID]; !consumes {
+			continue
+		}
+		if variables := k.Gate.Replaced(e.UID, env); len(variables) > 0 {
+			k.Reporter.Replaced(e.Claim, container, variables)
+		}
+	}
 }

@@ -112,6 +112,101 @@ func TestExportTwice(t *testing.T) {
 		`claims "claim-a" and "claim-b" of the container both export FABRIC`)
 }
 
+// TestExportReplaces: what a container has set itself, and gets from its claim instead, is reported; what is new is not, nor what
+// another container's claim exports.
+func TestExportReplaces(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	w.exports("a", map[string]v1alpha1.ExportValue{"FABRIC": "x", "OTHER": "y"})
+	pod := w.sandbox("s1", 1)
+	w.ok(w.Attach(t.Context(), pod))
+	claim := env("a", "s1")[0]
+	for _, c := range []struct {
+		name string
+		env  []string // as runtimes make it: replaced where it was, else appended
+		want []string
+	}{
+		{"none", []string{"A=1", claim, "FABRIC=x", "OTHER=y"}, nil},
+		{"one", []string{"A=1", "OTHER=y", "B=2", claim, "FABRIC=x"}, []string{"replaced claim-a one [OTHER]"}},
+		{"both", []string{"FABRIC=x", "OTHER=y", claim}, []string{"replaced claim-a both [FABRIC OTHER]"}},
+		{"longer name", []string{"FABRICS=x", claim, "FABRIC=x", "OTHER=y"}, nil},
+		{"without the claim", []string{"FABRIC=z"}, nil},
+	} {
+		w.reported = nil
+		w.Admitted(pod, c.name, c.env)
+		if !slices.Equal(w.reported, c.want) {
+			t.Errorf("%s: reported %q, want %q", c.name, w.reported, c.want)
+		}
+	}
+}
+
+// TestExportFiles: files are written before the gate opens, follow an update in the folder that running containers have, and end with the claim; one
+// claim has at most 256 KiB, and a container files of one folder once.
+func TestExportFiles(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	export := func(uid types.UID, e v1alpha1.Export) {
+		c, _, err := w.store.Get(uid)
+		w.ok(err)
+		for i := range c.Topologies {
+			c.Topologies[i].Object.Spec.Export = &e
+		}
+		c.Beside = []string{"0000:0a:00.0"}
+		w.ok(w.store.Put(c.Claim))
+	}
+	file := func(uid, name string) string {
+		data, err := os.ReadFile(filepath.Join(string(w.gate), "dra.networking-files", uid, "t1", name))
+		if err != nil {
+			return "none"
+		}
+		return string(data)
+	}
+	export("a", v1alpha1.Export{Files: map[string]v1alpha1.ExportContent{"rails": "{{ d.interfaceName }}\n"}, Presets: []v1alpha1.ExportPreset{"ncclTopology"}})
+	w.results = interfaceOf("rail0", "")
+	w.results[0].Result.Interfaces[0].PCIID = "0000:03:00.2"
+	pod := w.sandbox("s1", 1)
+	w.ok(w.Attach(t.Context(), pod))
+	w.wantEnv("a", "NCCL_TOPO_FILE=/var/run/dra.networking/files/t1/nccl-topology.xml")
+	if rails, devices := file("a", "rails"), file("a", "nccl-topology.xml"); rails != "rail0\n" || devices != "[0000:03:00.2 0000:0a:00.0]" {
+		t.Errorf("files %q and %q", rails, devices)
+	}
+
+	next := edited("t1", 2)
+	next.Spec.Export = &v1alpha1.Export{Files: map[string]v1alpha1.ExportContent{"rails": "{{ d.interfaceName }}"}}
+	w.results = interfaceOf("rail1", "")
+	w.ok(w.Update(t.Context(), "a", next))
+	if rails, devices := file("a", "rails"), file("a", "nccl-topology.xml"); rails != "rail1" || devices != "none" {
+		t.Errorf("after an update: files %q and %q", rails, devices)
+	}
+	next = edited("t1", 3)
+	next.Spec.Export = &v1alpha1.Export{Files: map[string]v1alpha1.ExportContent{"rails": "{{ d.mac }}"}}
+	w.refused(w.Update(t.Context(), "a", next), fault.NotReady, "file rails needs d.mac, which is not known")
+	if rails := file("a", "rails"); rails != "rail1" {
+		t.Errorf("after an update that failed: %q", rails)
+	}
+
+	w.prepare("b", "t1")
+	export("b", v1alpha1.Export{Files: map[string]v1alpha1.ExportContent{"rails": "x"}})
+	w.ok(w.Attach(t.Context(), pod))
+	w.refused(w.Admit(t.Context(), pod, append(env("a", "s1"), env("b", "s1")...)), fault.Conflict,
+		`claims "claim-a" and "claim-b" of the container both export files to /var/run/dra.networking/files/t1`)
+
+	w.ok(w.Detach(t.Context(), pod))
+	w.ok(w.Withdraw(t.Context(), "a"))
+	if rails := file("a", "rails"); rails != "none" {
+		t.Errorf("after the claim: %q", rails)
+	}
+
+	w = newWorld(t)
+	w.prepare("c", "t1", "t2")
+	large := map[string]v1alpha1.ExportContent{}
+	for i := range 9 {
+		large[string(rune('a'+i))] = v1alpha1.ExportContent(strings.Repeat("x", 16000))
+	}
+	export("c", v1alpha1.Export{Files: large})
+	w.refused(w.Attach(t.Context(), w.sandbox("s1", 1)), fault.Invalid, "have 288000 bytes, at most 262144 are accepted")
+}
+
 // TestExportLarge: the topologies of a claim share the bound of its environment.
 func TestExportLarge(t *testing.T) {
 	w := newWorld(t)

@@ -50,6 +50,9 @@ type Reporter interface {
 	// Updated is called when a topology has a later generation than from in the pod.
 	Updated(c claims.Claim, topology string, from int64, report reconcile.Report)
 	Detached(c claims.Claim)
+	// Replaced is called with the variables of a container that have the values that the claim exports, and not those that its
+	// image or its spec has set.
+	Replaced(c claims.Claim, container string, variables []string)
 }
 
 // Pod is a runtime's sandbox of a pod.
@@ -87,7 +90,9 @@ type Options struct {
 	// GiveBack returns the addresses of a claim that has ended to their pools; it is no
 	// error if there are none. May be nil.
 	GiveBack func(uid types.UID) error
-	Log      *slog.Logger
+	// TopologyFile returns the topology file of NCCL for devices of the node, by PCI address.
+	TopologyFile func(pci []string) (string, error)
+	Log          *slog.Logger
 	// Identify identifies the namespace at a path; an error of kind Gone if there is
 	// none. Default: by device and inode.
 	Identify func(path string) (reconcile.NetnsID, error)
@@ -698,7 +703,7 @@ func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
 			}
 		}
 	}
-	if err := k.Gate.Close(uid); err != nil {
+	if err := k.Gate.Remove(uid); err != nil {
 		return err
 	}
 	// The sandboxes of another boot, or of a record that was damaged.

@@ -103,6 +103,7 @@ func (w *world) restart(dir, bootID string) {
 	}
 	w.gate = gate.Dir(filepath.Join(dir, "cdi"))
 	w.Keeper = attachment.New(attachment.Options{
+		TopologyFile: func(pci []string) (string, error) { return fmt.Sprint(pci), nil },
 		Store: w.store, Engine: w, Gate: w.gate, Contracts: registry, Reporter: w, Identify: w.identify, Now: time.Now,
 		GiveBack: func(uid types.UID) error { return w.writes("give back " + string(uid)) },
 		Refine:   func(context.Context, *claims.Claim, [][]topology.StepResult) error { return nil },
@@ -223,6 +224,13 @@ func (w *world) Detached(c claims.Claim) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reported = append(w.reported, "detached "+c.Name)
+}
+
+// Replaced implements attachment.Reporter.
+func (w *world) Replaced(c claims.Claim, container string, variables []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.reported = append(w.reported, fmt.Sprintf("replaced %s %s %v", c.Name, container, variables))
 }
 
 // prepare records a claim with these topologies for pod "p".

@@ -37,7 +37,7 @@ func (k *Keeper) Synchronize(pods []Pod) error {
 	errs = append(errs, err)
 	for _, uid := range open {
 		if _, now, err := k.Store.Get(uid); !known[uid] && !now && frame.AsOtherVersion(err) == nil {
-			errs = append(errs, k.Gate.Close(uid))
+			errs = append(errs, k.Gate.Remove(uid))
 		}
 	}
 	return errors.Join(errs...)

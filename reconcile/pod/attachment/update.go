@@ -187,7 +187,7 @@ func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topolog
 	begun := k.Now()
 	rep, err := k.ensureGeneration(ctx, e, t, next, s)
 	if err == nil && s != nil {
-		err = k.exportable(next, &rep)
+		err = k.exportable(next, &rep, e.Beside)
 	}
 	if err != nil {
 		if back := k.restore(ctx, e, t, s); back != nil {
@@ -227,12 +227,12 @@ func (k *Keeper) openAgain(e *claims.Entry, s *claims.Sandbox) error {
 }
 
 // exportable returns an error unless what a generation exports is true of its results.
-func (k *Keeper) exportable(o *v1alpha1.NetworkTopology, rep *reconcile.Report) error {
+func (k *Keeper) exportable(o *v1alpha1.NetworkTopology, rep *reconcile.Report, beside []string) error {
 	t, err := topology.FromObject(o)
 	if err != nil {
 		return fault.New(fault.Invalid, err)
 	}
-	_, err = k.variables(t, rep.Results)
+	_, err = k.exports(t, rep.Results, beside)
 	return err
 }
 

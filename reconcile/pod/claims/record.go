@@ -30,6 +30,9 @@ type Claim struct {
 	Pod        Pod        `json:"pod"`
 	Topologies []Topology `json:"topologies"`
 	Prepared   time.Time  `json:"prepared"`
+	// Beside are the PCI addresses of devices that other drivers have given the claim, as they publish them. They are known if a topology
+	// exports the topology file of NCCL.
+	Beside []string `json:"beside,omitempty"`
 }
 
 // Pod names a pod in the claim's namespace.

@@ -56,6 +56,11 @@ func (r Claims) Failed(_ attachment.Pod, c claims.Claim, err error) {
 // Detached implements attachment.Reporter.
 func (r Claims) Detached(c claims.Claim) { r.To.Detached(SubjectOf(&c)) }
 
+// Replaced implements attachment.Reporter.
+func (r Claims) Replaced(c claims.Claim, container string, variables []string) {
+	r.To.Replaced(SubjectOf(&c), container, variables)
+}
+
 // Updated implements attachment.Reporter.
 func (r Claims) Updated(c claims.Claim, topologyName string, from int64, rep reconcile.Report) {
 	if t := c.Topology(topologyName); t != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -237,6 +238,12 @@ func (r *Reporter) UpdateDelayed(s Subject, topologyName string, from, to int64,
 func (r *Reporter) HeldBack(s Subject, topologyName string, from, to int64, why error) {
 	r.Runs(s, topologyName, from, &claim.Update{Generation: to, State: claim.UpdateHeldBack, Message: why.Error()})
 	r.events.warning(s, "NetworkHeldBack", fmt.Sprintf("topology %q: the pod keeps generation %d, as generation %d needs a new pod: %s", topologyName, from, to, why))
+}
+
+// Replaced reports that variables of a container have the values that a claim exports instead of its own.
+func (r *Reporter) Replaced(s Subject, container string, variables []string) {
+	r.events.warning(s, "NetworkVariablesReplaced", fmt.Sprintf("container %q has set %s itself, and gets the values that the topology of claim %q exports instead: "+
+		"remove them from the container, or from spec.export of the topology", container, strings.Join(variables, ", "), s.Claim.Name))
 }
 
 // Filtered reports that what a running pod sends is marked and limited as its NetworkQoS

@@ -114,6 +114,13 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	} else if c.Topologies, err = d.resolve(ctx, claim.SourceOf("ResourceClaim", d.rc), d.assigned); err != nil {
 		return nil, err
 	}
+	if slices.ContainsFunc(c.Topologies, func(t claims.Topology) bool {
+		return t.Exports() && slices.Contains(t.Object.Spec.Export.Presets, v1alpha1.ExportNCCLTopology)
+	}) {
+		if c.Beside, err = d.Cluster.Beside(ctx, d.rc); err != nil {
+			return nil, err
+		}
+	}
 	if d.Known != nil {
 		// Here one may wait for the API server; when the pod is attached it is too late.
 		if err := d.Known(c.Namespace, c.Pod); err != nil {

@@ -95,6 +95,11 @@ func (g *given) Claim(_ context.Context, _, name string) (*resourceapi.ResourceC
 	return g.claims[name], nil
 }
 
+// Beside implements draplugin.Cluster.
+func (g *given) Beside(context.Context, *resourceapi.ResourceClaim) ([]string, error) {
+	return []string{"0000:0a:00.0"}, nil
+}
+
 // Prepare implements draplugin.Keeper.
 func (g *given) Prepare(_ context.Context, c *claims.Claim) error {
 	for _, t := range c.Topologies {

@@ -149,7 +149,7 @@ func unserved(t *testing.T, dir string, most time.Duration) *kubelet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k.Cluster = draplugin.NewCluster(kube, dyn)
+	k.Cluster = draplugin.NewCluster(kube, dyn, "n1")
 	k.serving = draplugin.Serving{Kube: kube, NodeName: "n", PluginDir: dir, RegistrarDir: dir, CDIDir: dir, Instance: "u"}
 	k.ready = make(chan struct{})
 	return k

@@ -55,6 +55,8 @@ func (d Dir) path(uid types.UID) (string, error) {
 type Gives struct {
 	Nodes []string // paths of device nodes
 	Env   []string // variables as NAME=VALUE; a runtime replaces those of the same name that a container has
+	// Folders have the files that containers find below At.
+	Folders []Folder
 }
 
 // Open lets containers of a sandbox be created that consume the claim. netns is the path of
@@ -65,8 +67,11 @@ func (d Dir) Open(uid types.UID, sandbox, netns string, gives Gives) error {
 	if err != nil {
 		return fmt.Errorf("open gate: %w", err)
 	}
-	data, err := json.Marshal(spec(uid, sandbox, netns, gives))
+	data, err := json.Marshal(d.spec(uid, sandbox, netns, gives))
 	data = append(data, '\n')
+	if err == nil {
+		err = d.writeFolders(uid, gives.Folders) // first: who comes through the gate finds them
+	}
 	if have, read := os.ReadFile(path); err == nil && (read != nil || !bytes.Equal(have, data)) {
 		err = write(path, data)
 	}
@@ -84,7 +89,7 @@ func (d Dir) Hold(uid types.UID) error {
 	path, err := d.path(uid)
 	var data []byte
 	if err == nil {
-		data, err = json.Marshal(spec(uid, "", unusablePath, Gives{}))
+		data, err = json.Marshal(d.spec(uid, "", unusablePath, Gives{}))
 	}
 	if err == nil {
 		err = write(path, append(data, '\n'))
@@ -99,22 +104,32 @@ func (d Dir) Hold(uid types.UID) error {
 // runtime that fails to mount it shows it to the user.
 const unusablePath = "/dev/null/the network of the pod is not attached yet"
 
-func spec(uid types.UID, sandbox, netns string, gives Gives) cdi.Spec {
+func (d Dir) spec(uid types.UID, sandbox, netns string, gives Gives) cdi.Spec {
+	claims := variable(uid) + "=" + string(uid) + "/" + sandbox
+	env := []string{claims}
+	if len(gives.Env) > 0 {
+		env = slices.Concat(env, gives.Env, env) // first for Replaced, and last, as the last of a name counts
+	}
 	var devices []*cdi.DeviceNode
 	for _, n := range gives.Nodes {
 		devices = append(devices, &cdi.DeviceNode{Path: n, Permissions: "rw"}) // not m: containers must not create nodes
+	}
+	mounts := []*cdi.Mount{readOnly(netns, mountDir+string(uid))}
+	for _, f := range gives.Folders {
+		mounts = append(mounts, readOnly(d.folder(uid, f.Name), f.At))
 	}
 	return cdi.Spec{Version: cdiVersion, Kind: kind, Devices: []cdi.Device{{
 		Name: string(uid),
 		ContainerEdits: cdi.ContainerEdits{
 			DeviceNodes: devices,
-			Env:         append(slices.Clone(gives.Env), variable(uid)+"="+string(uid)+"/"+sandbox), // the last of a name counts
-			Mounts: []*cdi.Mount{{
-				HostPath: netns, ContainerPath: mountDir + string(uid),
-				Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"},
-			}},
+			Env:         env,
+			Mounts:      mounts,
 		},
 	}}}
+}
+
+func readOnly(host, container string) *cdi.Mount {
+	return &cdi.Mount{HostPath: host, ContainerPath: container, Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}}
 }
 
 func variable(uid types.UID) string {
@@ -131,7 +146,8 @@ func write(path string, data []byte) error {
 	return err
 }
 
-// Close closes the claim's gate; one that is closed is no error.
+// Close closes the claim's gate; one that is closed is no error. The files that containers were given stay until Remove: those
+// that run still read them.
 func (d Dir) Close(uid types.UID) error {
 	path, err := d.path(uid)
 	if err == nil {
@@ -150,18 +166,48 @@ func (d Dir) OpenFor(uid types.UID) string {
 	if err != nil {
 		return ""
 	}
+	return Consumed(environment(path))[uid]
+}
+
+// environment returns what a gate adds to the environment of a container; nothing if it is closed.
+func environment(path string) []string {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return ""
+		return nil
 	}
 	var s cdi.Spec
 	if json.Unmarshal(data, &s) != nil || len(s.Devices) != 1 || s.Kind != kind {
-		return ""
+		return nil
 	}
-	return Consumed(s.Devices[0].ContainerEdits.Env)[uid]
+	return s.Devices[0].ContainerEdits.Env
 }
 
-// List returns the claims whose gates have a file.
+// Replaced returns the variables that a container has of the claim's open gate instead of values of its own, which its image or its spec
+// has set. Runtimes replace a variable where it is, and append what is new in the order of the gate (AddMultipleProcessEnv of
+// runtime-tools, which package cdi calls); so a variable of the gate that is before the one with the claim was there before.
+func (d Dir) Replaced(uid types.UID, env []string) (out []string) {
+	path, err := d.path(uid)
+	if err != nil {
+		return nil
+	}
+	has := func(name string) func(string) bool {
+		return func(e string) bool { return strings.HasPrefix(e, name+"=") }
+	}
+	own := slices.IndexFunc(env, has(variable(uid)))
+	gives := environment(path)
+	if own < 0 || len(gives) == 0 || !has(variable(uid))(gives[0]) { // not first in a file of an earlier version
+		return nil
+	}
+	for _, e := range gives[1:] {
+		name, _, _ := strings.Cut(e, "=")
+		if slices.ContainsFunc(env[:own], has(name)) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// List returns the claims whose gates have a file, and those of which there are files that containers were given.
 func (d Dir) List() ([]types.UID, error) {
 	files, err := os.ReadDir(string(d))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -176,6 +222,15 @@ func (d Dir) List() ([]types.UID, error) {
 			if uid, ok := strings.CutSuffix(name, fileSuffix); ok && uidForm.MatchString(uid) {
 				out = append(out, types.UID(uid))
 			}
+		}
+	}
+	left, err := os.ReadDir(filepath.Join(string(d), foldersDir))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("gates: %w", err)
+	}
+	for _, f := range left {
+		if uid := types.UID(f.Name()); uidForm.MatchString(f.Name()) && !slices.Contains(out, uid) {
+			out = append(out, uid)
 		}
 	}
 	return out, nil

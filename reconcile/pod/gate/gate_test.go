@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -72,12 +73,88 @@ func TestEnvironment(t *testing.T) {
 			t.Fatal(err)
 		}
 		data, err := os.ReadFile(filepath.Join(dir, gate.FilePrefix+string(uid)+".json"))
-		if err != nil || !strings.Contains(string(data), `"env":["NCCL_IB_HCA=`+hca+`",`) {
+		if err != nil || !strings.Contains(string(data), `,"NCCL_IB_HCA=`+hca+`",`) {
 			t.Errorf("%v: %s", err, data)
 		}
 		if open := g.OpenFor(uid); open != "aa" {
 			t.Errorf("open for %q", open)
 		}
+	}
+}
+
+// TestFolders holds that a container has the folders of its claim mounted read-only, that files of an open gate are replaced, added and removed in
+// the folder that is mounted, that they stay while the gate is closed, and that none lies elsewhere, whatever its name.
+func TestFolders(t *testing.T) {
+	dir := t.TempDir()
+	g := gate.Dir(dir)
+	open := func(folders ...gate.Folder) error {
+		return g.Open(uid, "aa", "/var/run/netns/cni-1", gate.Gives{Folders: folders})
+	}
+	const at = "/var/run/dra.networking/files/t"
+	folder := filepath.Join(dir, "dra.networking-files", string(uid), "t")
+	files := func() (out []string) {
+		found, _ := os.ReadDir(folder)
+		for _, f := range found {
+			data, _ := os.ReadFile(filepath.Join(folder, f.Name()))
+			out = append(out, f.Name()+"="+string(data))
+		}
+		return out
+	}
+	inode := func() uint64 {
+		info, err := os.Stat(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Sys().(*syscall.Stat_t).Ino
+	}
+	if err := open(gate.Folder{Name: "t", At: at, Files: []gate.File{{Name: "a", Content: "1"}, {Name: "b", Content: "2"}}}); err != nil {
+		t.Fatal(err)
+	}
+	first := inode()
+	data, err := os.ReadFile(filepath.Join(dir, gate.FilePrefix+string(uid)+".json"))
+	if want := `{"hostPath":"` + folder + `","containerPath":"` + at + `","options":["bind","ro","nosuid","nodev","noexec"]}`; err != nil || !strings.Contains(string(data), want) {
+		t.Errorf("%v: %s\nwant %s", err, data, want)
+	}
+	if have := files(); !slices.Equal(have, []string{"a=1", "b=2"}) {
+		t.Errorf("files %q", have)
+	}
+	if err := g.Close(uid); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, ".c.123"), []byte("of a crash"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(gate.Folder{Name: "t", At: at, Files: []gate.File{{Name: "b", Content: "3"}, {Name: "c", Content: "4"}}}); err != nil {
+		t.Fatal(err)
+	}
+	if have := files(); !slices.Equal(have, []string{"b=3", "c=4"}) || inode() != first {
+		t.Errorf("files %q, in another folder: %v", have, inode() != first)
+	}
+	for _, name := range []string{"../x", "a/b", "..", ".", ""} {
+		if err := open(gate.Folder{Name: "t", At: at, Files: []gate.File{{Name: name}}}); err == nil {
+			t.Errorf("file %q was written", name)
+		}
+		if err := open(gate.Folder{Name: name, At: at, Files: []gate.File{{Name: "a"}}}); err == nil {
+			t.Errorf("folder %q was written", name)
+		}
+	}
+	for range 2 {
+		if err := g.Remove(uid); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "*", "*")); len(left) > 0 || g.OpenFor(uid) != "" {
+		t.Errorf("left: %q", left)
+	}
+	// A file that cannot be written keeps the gate closed.
+	if err := os.MkdirAll(filepath.Join(folder, "a", "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := open(gate.Folder{Name: "t", At: at, Files: []gate.File{{Name: "a"}}}); err == nil || g.OpenFor(uid) != "" {
+		t.Errorf("opened for %q: %v", g.OpenFor(uid), err)
+	}
+	if listed, err := g.List(); err != nil || !slices.Equal(listed, []types.UID{uid}) {
+		t.Errorf("files without a gate are listed as %v, %v", listed, err)
 	}
 }
 

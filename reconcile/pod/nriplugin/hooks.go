@@ -44,7 +44,11 @@ func (s *session) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error 
 // CreateContainer implements stub.CreateContainerInterface.
 func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	return nil, nil, s.hook(ctx, "CreateContainer", pod, func(ctx context.Context, pod attachment.Pod) error {
-		return s.plugin.Keeper.Admit(ctx, pod, c.GetEnv())
+		if err := s.plugin.Keeper.Admit(ctx, pod, c.GetEnv()); err != nil {
+			return err
+		}
+		s.plugin.Keeper.Admitted(pod, c.GetName(), c.GetEnv())
+		return nil
 	})
 }
 

@@ -20,6 +20,8 @@ import (
 type Keeper interface {
 	Attach(ctx context.Context, pod attachment.Pod) error
 	Admit(ctx context.Context, pod attachment.Pod, env []string) error
+	// Admitted is called with the name and the environment of a container that Admit has accepted.
+	Admitted(pod attachment.Pod, container string, env []string)
 	Detach(ctx context.Context, pod attachment.Pod) error
 	Forget(ctx context.Context, pod attachment.Pod) error
 	Synchronize(pods []attachment.Pod) error

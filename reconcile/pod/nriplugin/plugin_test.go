@@ -67,6 +67,10 @@ func (k *keeper) Admit(_ context.Context, pod attachment.Pod, env []string) erro
 	return nil
 }
 
+func (k *keeper) Admitted(pod attachment.Pod, container string, env []string) {
+	k.note("admitted " + pod.Sandbox + " " + container + " " + strings.Join(env, ","))
+}
+
 func (k *keeper) Detach(_ context.Context, pod attachment.Pod) error {
 	k.note("detach " + pod.Sandbox)
 	return nil
@@ -178,7 +182,7 @@ func TestHooks(t *testing.T) {
 		t.Error(err)
 	}
 	for env, refused := range map[string]bool{"ok=1": false, "bad=1": true} {
-		_, err := r.CreateContainer(ctx, &api.CreateContainerRequest{Pod: pod, Container: &api.Container{Id: "c", Env: []string{env}}})
+		_, err := r.CreateContainer(ctx, &api.CreateContainerRequest{Pod: pod, Container: &api.Container{Id: "c", Name: "main", Env: []string{env}}})
 		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "not for this pod") {
 			t.Errorf("container with %s: %v", env, err)
 		}
@@ -190,8 +194,8 @@ func TestHooks(t *testing.T) {
 		t.Error(err)
 	}
 	have := k.notes()
-	slices.Sort(have[2:4])
-	want := []string{"attach ns/p s1 uid-s1 /netns/s1", "attach ns/p s2 uid-s2 ", "admit s1 bad=1", "admit s1 ok=1", "detach s1", "forget s1"}
+	slices.Sort(have[2:5])
+	want := []string{"attach ns/p s1 uid-s1 /netns/s1", "attach ns/p s2 uid-s2 ", "admit s1 bad=1", "admit s1 ok=1", "admitted s1 main ok=1", "detach s1", "forget s1"}
 	if !slices.Equal(have, want) {
 		t.Errorf("asked %q\nwant %q", have, want)
 	}
