@@ -19,7 +19,7 @@ const (
 )
 
 func (a *app) claim() *cobra.Command {
-	var file, format, namespace string
+	var file, format, namespace, pair string
 	var parameters []string
 	cmd := &cobra.Command{
 		Use:   "claim -f FILE [-o template|claim|limits]",
@@ -32,9 +32,13 @@ The ports of a bond are constrained to virtual functions of different physical
 functions, unless spec.claimTemplate.bondPorts of the topology says Any; limits cannot
 express that. With --parameter the claim sets keys of steps' configs, which spec.claimParameters
 of the topology permits; standard error lists these. spec.claimTemplate adds other constraints, and has the controller of a cluster keep
-the ResourceClaimTemplate.`,
+the ResourceClaimTemplate.
+
+With --pair each device comes with one of another DeviceClass, such as a GPU, below the
+same PCIe root: its driver has to publish resource.kubernetes.io/pcieRoot.`,
 		Example: `  plumbline claim -f topology.yaml | kubectl apply -f -
   plumbline claim -f topology.yaml --parameter net1.addresses=192.0.2.70
+  plumbline claim -f topology.yaml --pair gpu.example.com
   plumbline claim -f topology.yaml -o limits`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,20 +50,23 @@ the ResourceClaimTemplate.`,
 			if err != nil {
 				return err
 			}
-			return a.printClaim(t, set, format, namespace)
+			return a.printClaim(t, set, format, namespace, pair)
 		},
 	}
 	topologyFlag(cmd, &file)
 	parameterFlag(cmd, &parameters)
 	outputFlag(cmd, &format, formatTemplate, formatClaim, formatLimits)
+	cmd.Flags().StringVar(&pair, "pair", "", "`DeviceClass` of a device that comes with each, below the same PCIe root")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the object; default: none, so that kubectl decides")
 	return cmd
 }
 
-func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, format, namespace string) error {
+func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, format, namespace, pair string) error {
 	switch {
 	case len(set) > 0 && format == formatLimits:
 		return fmt.Errorf("--parameter: %s set nothing: leave out -o %s", formatLimits, formatLimits)
+	case pair != "" && format == formatLimits:
+		return fmt.Errorf("--pair: %s constrain nothing: leave out -o %s", formatLimits, formatLimits)
 	case t.Role != "":
 		return fmt.Errorf("NetworkTopology %q: it has the role %q: pods have it without a claim", t.Name, t.Role)
 	case len(claim.Roots(t, a.registry)) == 0:
@@ -83,10 +90,16 @@ func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, format
 	case formatClaim:
 		of := claim.ResourceClaim(t, a.registry, namespace)
 		claim.SetParameters(&of.Spec, set)
+		if pair != "" {
+			claim.Pair(&of.Spec, pair)
+		}
 		out = of
 	default:
 		of := claim.Template(t, a.registry, namespace)
 		claim.SetParameters(&of.Spec.Spec, set)
+		if pair != "" {
+			claim.Pair(&of.Spec.Spec, pair)
+		}
 		out = of
 	}
 	text, err := yaml.Marshal(out)

@@ -59,6 +59,23 @@ func Spec(t *topology.Topology, set contract.Set) resourceapi.ResourceClaimSpec 
 	return out
 }
 
+// PCIeRoot is the attribute that is equal for devices below one PCIe root, of whatever driver.
+const PCIeRoot resourceapi.FullyQualifiedName = "resource.kubernetes.io/pcieRoot"
+
+// Pair adds to each request of a claim one for a device of another class, such as a GPU, that is below the same PCIe root. It is
+// called as the request, with "-pair" at the end.
+func Pair(spec *resourceapi.ResourceClaimSpec, class string) {
+	for _, r := range slices.Clone(spec.Devices.Requests) {
+		pair := r.Name + "-pair"
+		spec.Devices.Requests = append(spec.Devices.Requests, resourceapi.DeviceRequest{
+			Name: pair, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class},
+		})
+		spec.Devices.Constraints = append(spec.Devices.Constraints, resourceapi.DeviceConstraint{
+			Requests: []string{r.Name, pair}, MatchAttribute: new(PCIeRoot),
+		})
+	}
+}
+
 // Template returns the ResourceClaimTemplate of a topology.
 func Template(t *topology.Topology, set contract.Set, namespace string) *resourceapi.ResourceClaimTemplate {
 	return &resourceapi.ResourceClaimTemplate{
