@@ -189,6 +189,7 @@ func kinds(separator string) string {
 var boundOf = map[string]string{
 	"action":     "`create`, `update`, `replace`, `delete`",
 	"backend":    "`tc`, `PF`, `OVN`",
+	"device":     "the RDMA devices that steps have given to pods",
 	"family":     "`ipv4`, `ipv6`",
 	"field":      "the fields plumbline manages, and `missing`, `unwanted`, `pending`",
 	"goversion":  "one per process",

@@ -97,6 +97,9 @@ func declared() []declaration {
 		{"counters of interfaces", func(c Config, m *ports.Monitor) *ports.Metrics {
 			return ports.NewMetrics(ports.MetricsOptions{Monitor: m, Interfaces: c.InterfaceMetrics})
 		}},
+		{"counters of RDMA devices", func(c Config, m *ports.Monitor) *ports.RDMAMetrics {
+			return ports.NewRDMAMetrics(ports.RDMAMetricsOptions{Monitor: m, Devices: c.InterfaceMetrics, Sys: os.DirFS("/sys")})
+		}},
 		{"counters of rules", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RuleMetrics {
 			return ports.NewRuleMetrics(ports.RuleMetricsOptions{Monitor: m, Rules: c.RuleMetrics, Read: base.Host.RuleReadings, ReadLogical: c.OVN.Readings})
 		}},

@@ -153,10 +153,11 @@ func TestExposition(t *testing.T) {
 		if r := n.report(t); r.Outcome.Topology != ports.Degraded {
 			t.Errorf("%+v", r)
 		}
+		n.gives(t, id, map[string]string{"left": "mlx5_3"})
 		n.rule(id, "ai/storage[1]", 20000)
 		n.count("ns1", "ai/storage[1]", 3, of{keys{Pref: 20000, Handle: 1}: count{Packets: 10, Bytes: 1000}})
 		time.Sleep(time.Minute)
-		metricstest.Golden(t, *update, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}), n.ruleMetrics(100))
+		metricstest.Golden(t, *update, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}), n.ruleMetrics(100), n.rdmaMetrics(100, rdmaFiles))
 	})
 }
 

@@ -113,6 +113,7 @@ type box struct {
 	ports          []Port
 	rules          []Rule
 	logical        []LogicalRule
+	rdma           []rdmaDevice
 	states         []State
 	debouncers     map[Port]*debouncer
 	report         Report
@@ -276,6 +277,7 @@ func (m *Monitor) visit(ctx context.Context, b *box) {
 	b.read = now
 	if err == nil {
 		b.namespace, b.pod, b.path, b.netns, b.ports, b.rules, b.logical, b.states = namespace, pod, rec.Sandbox.Netns, rec.NetnsID, ports, rules, logical, states
+		b.rdma = rdmaOf(&rec)
 	}
 	m.mu.Unlock()
 	if err != nil {

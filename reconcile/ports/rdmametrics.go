@@ -1,0 +1,209 @@
+package ports
+
+import (
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/plumbline/plumbline/reconcile"
+)
+
+// RDMAMetricsOptions are the settings of RDMAMetrics.
+type RDMAMetricsOptions struct {
+	Monitor *Monitor
+	// Devices is the maximum number of RDMA devices with counters, the oldest pods first; 0 is none.
+	Devices int
+	// Sys is sysfs.
+	Sys fs.FS
+}
+
+// RDMAMetrics are the counters of the RDMA devices that steps have given to pods.
+type RDMAMetrics struct {
+	RDMAMetricsOptions
+
+	mu      sync.Mutex
+	read    time.Time
+	reading chan struct{}       // closed when the reading in progress is over; nil: none
+	values  map[string][]uint64 // by device, in the order of rdmaCounters; unknown without an entry
+}
+
+// NewRDMAMetrics returns the counters of RDMA devices of a Monitor.
+func NewRDMAMetrics(o RDMAMetricsOptions) *RDMAMetrics { return &RDMAMetrics{RDMAMetricsOptions: o} }
+
+// rdmaDevice is an RDMA device that a step has given to a pod.
+type rdmaDevice struct{ step, name string }
+
+// rdmaOf returns the RDMA devices of a sandbox, by step; of two steps with one device the first has it.
+func rdmaOf(rec *reconcile.Record) (out []rdmaDevice) {
+	for _, r := range rec.Results {
+		d := r.Result.Devices
+		if d == nil || d.RDMADevice == "" || slices.ContainsFunc(out, func(o rdmaDevice) bool { return o.name == d.RDMADevice }) {
+			continue
+		}
+		out = append(out, rdmaDevice{r.Name, d.RDMADevice})
+	}
+	return out
+}
+
+// rdmaCounter is a metric that is the sum of those of its files that a driver has, below ports/N of an RDMA device.
+type rdmaCounter struct {
+	desc  *prometheus.Desc
+	files []string
+	words bool // the files count words of four bytes (Documentation/ABI/stable/sysfs-class-infiniband)
+}
+
+func rdmaCounterOf(name, help string, files ...string) rdmaCounter {
+	return rdmaCounter{desc: prometheus.NewDesc("plumbline_rdma_"+name+"_total", help+" an RDMA device of a pod.",
+		[]string{"namespace", "pod", "topology", "step", "device"}, nil), files: files}
+}
+
+// rdmaCounters: the files of counters are those of the port in the kernel's RDMA core, those of hw_counters the driver's:
+// drivers/infiniband/hw/mlx5/counters.c, hw/bnxt_re/hw_counters.c, hw/efa/efa_verbs.c and sw/rxe/rxe_hw_counters.c.
+var rdmaCounters = []rdmaCounter{
+	{rdmaCounterOf("receive_bytes", "Bytes received by").desc, []string{"counters/port_rcv_data"}, true},
+	{rdmaCounterOf("transmit_bytes", "Bytes sent by").desc, []string{"counters/port_xmit_data"}, true},
+	rdmaCounterOf("retransmits", "Timeouts, and packets that receivers have missed, after which packets are sent again by",
+		"hw_counters/local_ack_timeout_err", "hw_counters/packet_seq_err", "hw_counters/implied_nak_seq_err", // mlx5
+		"hw_counters/to_retransmits", "hw_counters/seq_err_naks_rcvd", // bnxt_re
+		"hw_counters/retrans_pkts",                                     // efa
+		"hw_counters/completer_retry_err", "hw_counters/rcvd_seq_err"), // rxe
+	rdmaCounterOf("out_of_sequence_packets", "Packets that came out of their order to",
+		"hw_counters/out_of_sequence", "hw_counters/oos_drop_count", "hw_counters/out_of_seq_request"),
+	rdmaCounterOf("ecn_marked_packets", "Packets that a switch has marked (ECN), received by", "hw_counters/np_ecn_marked_roce_packets"),
+	rdmaCounterOf("congestion_notifications", "Congestion notifications (CNP) after which less is sent by", "hw_counters/rp_cnp_handled"),
+}
+
+// maxRDMAPorts bounds the ports of a device, maxCounter what is read of a file.
+const (
+	maxRDMAPorts = 8
+	maxCounter   = 32
+)
+
+var rdmaOmittedDesc = prometheus.NewDesc("plumbline_rdma_devices_omitted",
+	"RDMA devices of pods without counters here, as there are more than --interface-metrics.", nil, nil)
+
+// Describe implements prometheus.Collector.
+func (m *RDMAMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range rdmaCounters {
+		ch <- c.desc
+	}
+	ch <- rdmaOmittedDesc
+}
+
+// Collect implements prometheus.Collector.
+func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
+	if m.Devices <= 0 {
+		return
+	}
+	boxes := slices.DeleteFunc(m.Monitor.list(), func(b box) bool { return b.gone || b.pod == "" })
+	slices.SortFunc(boxes, func(a, b box) int { return int(b.seq) - int(a.seq) })
+	all := 0
+	for _, b := range boxes {
+		all += len(b.rdma)
+	}
+	skip := max(0, all-m.Devices)
+	ch <- prometheus.MustNewConstMetric(rdmaOmittedDesc, prometheus.GaugeValue, float64(skip))
+	type series struct {
+		of     box
+		device rdmaDevice
+	}
+	var sent []series
+	var names []string
+	for _, b := range boxes {
+		for _, d := range b.rdma {
+			if skip > 0 { // the newest
+				skip--
+				continue
+			}
+			if !slices.Contains(names, d.name) { // of two sandboxes, the newer one has it
+				names, sent = append(names, d.name), append(sent, series{b, d})
+			}
+		}
+	}
+	values := m.current(names)
+	for _, s := range sent {
+		of, known := values[s.device.name]
+		if !known {
+			continue
+		}
+		for i, c := range rdmaCounters {
+			ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(of[i]), s.of.namespace, s.of.pod, s.of.id.Origin().Topology, s.device.step, s.device.name)
+		}
+	}
+}
+
+// current reads the counters, but waits for that no longer than scrapeTimeout: a driver may ask its firmware, which nothing interrupts. Only one
+// reading is in progress; until it is over the values are the last ones.
+func (m *RDMAMetrics) current(names []string) map[string][]uint64 {
+	m.mu.Lock()
+	if m.reading == nil && (m.read.IsZero() || m.Monitor.Now().Sub(m.read) >= fresh) && len(names) > 0 {
+		done := make(chan struct{})
+		m.reading = done
+		go func() {
+			values := map[string][]uint64{}
+			for _, name := range names {
+				if of := m.device(name); of != nil {
+					values[name] = of
+				}
+			}
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.values, m.read, m.reading = values, m.Monitor.Now(), nil
+			close(done)
+		}()
+	}
+	reading := m.reading
+	m.mu.Unlock()
+	if reading != nil {
+		timer := time.NewTimer(scrapeTimeout)
+		defer timer.Stop()
+		select {
+		case <-reading:
+		case <-timer.C:
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.values
+}
+
+// device reads the counters of a device; nil if there is none.
+func (m *RDMAMetrics) device(name string) []uint64 {
+	dir := path.Join("class/infiniband", name, "ports")
+	if path.Base(name) != name || !fs.ValidPath(dir) {
+		return nil
+	}
+	ports, err := fs.ReadDir(m.Sys, dir)
+	if err != nil {
+		return nil
+	}
+	out := make([]uint64, len(rdmaCounters))
+	for _, p := range ports[:min(len(ports), maxRDMAPorts)] {
+		for i, c := range rdmaCounters {
+			for _, file := range c.files {
+				n := m.number(path.Join(dir, p.Name(), file))
+				if c.words {
+					n *= 4
+				}
+				out[i] += n
+			}
+		}
+	}
+	return out
+}
+
+// number is the content of a file, 0 if the driver has none.
+func (m *RDMAMetrics) number(file string) uint64 {
+	data, err := fs.ReadFile(m.Sys, file)
+	if err != nil || len(data) > maxCounter {
+		return 0
+	}
+	n, _ := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+	return n
+}

@@ -1,0 +1,155 @@
+package ports_test
+
+import (
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/metrics/metricstest"
+	"github.com/plumbline/plumbline/reconcile/ports"
+	"github.com/plumbline/plumbline/topology"
+)
+
+func (n *node) rdmaMetrics(most int, sys fs.FS) *ports.RDMAMetrics {
+	return ports.NewRDMAMetrics(ports.RDMAMetricsOptions{Monitor: n.Monitor, Devices: most, Sys: sys})
+}
+
+func counted(device string, files map[string]string) fstest.MapFS {
+	out := fstest.MapFS{}
+	for name, value := range files {
+		out["class/infiniband/"+device+"/ports/"+name] = &fstest.MapFile{Data: []byte(value + "\n")}
+	}
+	return out
+}
+
+// rdmaFiles are counters as a driver of mlx5 writes them.
+var rdmaFiles = counted("mlx5_3", map[string]string{
+	"1/counters/port_rcv_data": "250", "1/counters/port_xmit_data": "500",
+	"1/hw_counters/local_ack_timeout_err": "1", "1/hw_counters/packet_seq_err": "2", "1/hw_counters/implied_nak_seq_err": "4", "1/hw_counters/rnr_nak_retry_err": "99",
+	"1/hw_counters/out_of_sequence": "8", "1/hw_counters/np_ecn_marked_roce_packets": "16", "1/hw_counters/rp_cnp_handled": "32", "1/hw_counters/np_cnp_sent": "99",
+})
+
+// gives gives steps of a pod RDMA devices.
+func (n *node) gives(t *testing.T, id reconcile.SandboxID, devices map[string]string) {
+	t.Helper()
+	n.mu.Lock()
+	rec := n.records[id]
+	for _, step := range []string{"left", "right"} {
+		if devices[step] != "" {
+			rec.Results = append(rec.Results, topology.StepResult{Name: step, Result: topology.Result{Devices: &topology.Devices{RDMADevice: devices[step]}}})
+		}
+	}
+	n.records[id] = rec
+	n.mu.Unlock()
+	n.Pass(reconcile.Pass{Sandbox: id, Trigger: reconcile.TriggerCheck})
+	time.Sleep(time.Minute) // of the bubble: the Monitor has read it
+}
+
+// TestRDMACounters: the counters of each driver are those of one metric, with the pod, and nothing is said of a device that is not there or whose
+// name leads elsewhere.
+func TestRDMACounters(t *testing.T) {
+	for name, c := range map[string]struct {
+		files fs.FS
+		want  string // receive and transmit bytes, retransmits, out of sequence, marked, notified
+	}{
+		"mlx5_3": {rdmaFiles, "1000 2000 7 8 16 32"},
+		"bnxt_re0": {counted("bnxt_re0", map[string]string{
+			"1/hw_counters/to_retransmits": "3", "1/hw_counters/seq_err_naks_rcvd": "4", "1/hw_counters/oos_drop_count": "5",
+		}), "0 0 7 5 0 0"},
+		"rxe0": {counted("rxe0", map[string]string{
+			"1/hw_counters/completer_retry_err": "3", "1/hw_counters/rcvd_seq_err": "1", "1/hw_counters/out_of_seq_request": "6", "1/hw_counters/sent_pkts": "77",
+		}), "0 0 4 6 0 0"},
+		"two": {counted("two", map[string]string{
+			"1/counters/port_rcv_data": "1", "2/counters/port_rcv_data": "2", "2/counters/port_xmit_data": "many",
+		}), "12 0 0 0 0 0"},
+		"gone":          {rdmaFiles, ""},
+		"../infiniband": {rdmaFiles, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *node) {
+				id := n.pod("ns1", "one")
+				n.report(t)
+				n.gives(t, id, map[string]string{"right": name})
+				got := metricstest.Exposition(t, n.rdmaMetrics(10, c.files))
+				var have []string
+				for _, metric := range []string{"receive_bytes", "transmit_bytes", "retransmits", "out_of_sequence_packets", "ecn_marked_packets", "congestion_notifications"} {
+					_, after, found := strings.Cut(got, "\nplumbline_rdma_"+metric+`_total{device="`+name+`",namespace="default",pod="pod-one",step="right",topology="ai"} `)
+					if value, _, ok := strings.Cut(after, "\n"); found && ok {
+						have = append(have, value)
+					}
+				}
+				if strings.Join(have, " ") != c.want {
+					t.Errorf("have %q, want %q:\n%s", have, c.want, got)
+				}
+			})
+		})
+	}
+}
+
+// TestRDMACountersBounded: the number of series is bounded, and a driver that does not answer delays a scrape and does not stop it.
+func TestRDMACountersBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		all := fstest.MapFS{}
+		for i := range 5 {
+			id := n.pod(fmt.Sprint("ns", i), fmt.Sprint("claim", i))
+			n.report(t)
+			n.gives(t, id, map[string]string{"left": fmt.Sprint("a", i), "right": fmt.Sprint("b", i)})
+			for _, d := range []string{"a", "b"} {
+				for name, file := range counted(fmt.Sprint(d, i), map[string]string{"1/counters/port_rcv_data": "1"}) {
+					all[name] = file
+				}
+			}
+		}
+		for _, tt := range []struct{ most, want, omitted int }{{0, 0, 0}, {1, 1, 9}, {7, 7, 3}, {100, 10, 0}} {
+			got := metricstest.Exposition(t, n.rdmaMetrics(tt.most, all))
+			if have := strings.Count(got, "\nplumbline_rdma_receive_bytes_total{"); have != tt.want {
+				t.Errorf("at most %d: %d series, want %d", tt.most, have, tt.want)
+			}
+			if tt.most > 0 && !strings.Contains(got, fmt.Sprintf("plumbline_rdma_devices_omitted %d\n", tt.omitted)) {
+				t.Errorf("at most %d: want %d omitted", tt.most, tt.omitted)
+			}
+			if tt.most == 0 && strings.Contains(got, "default") {
+				t.Error("switched off, and a namespace is named")
+			}
+		}
+
+		slow := &silent{FS: all, release: make(chan struct{})}
+		m := n.rdmaMetrics(100, slow)
+		begun := time.Now()
+		for range 3 {
+			if got := metricstest.Exposition(t, m); strings.Contains(got, "plumbline_rdma_receive_bytes_total{") {
+				t.Error("values, although the driver is silent")
+			}
+		}
+		if took := time.Since(begun); took > 10*time.Second || slow.opened.Load() != 1 {
+			t.Errorf("three scrapes took %s, and asked the driver %d times", took, slow.opened.Load())
+		}
+		close(slow.release)
+		time.Sleep(time.Second)
+		if got := metricstest.Exposition(t, m); strings.Count(got, "\nplumbline_rdma_receive_bytes_total{") != 10 {
+			t.Errorf("after the driver has answered:\n%s", got)
+		}
+	})
+}
+
+// silent is sysfs of a driver that answers late.
+type silent struct {
+	fs.FS
+	opened  atomic.Int32
+	release chan struct{}
+}
+
+func (s *silent) Open(name string) (fs.File, error) {
+	select {
+	case <-s.release:
+	default:
+		s.opened.Add(1)
+		<-s.release
+	}
+	return s.FS.Open(name)
+}
