@@ -108,9 +108,9 @@ type Follower struct {
 	// Learned changes when what Known depends on may have changed.
 	Learned table.Changes
 	wake    table.Wake
-	states  atomic.Pointer[map[string]int] // of the objects in the last report
-	queue   workqueue.TypedRateLimitingInterface[types.UID]
-	reading sync.Mutex // held while objects are listed
+	states  atomic.Pointer[map[string]int]                             // of the objects in the last report
+	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName] // of keyOf, in which namespaces take turns
+	reading sync.Mutex                                                 // held while objects are listed
 
 	mu         sync.Mutex
 	compiler   *qos.Compiler
@@ -156,7 +156,7 @@ func New(o Options) *Follower {
 	}
 	f := &Follower{
 		Options: o, wake: table.Woken(by...),
-		queue:    workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.UID](retryFirst, retryMost)),
+		queue:    newQueue(),
 		compiler: qos.NewCompiler(), namespaces: map[string]*namespace{}, pods: map[types.NamespacedName]podLabels{},
 		topologies: map[string]*network{}, claims: map[types.UID]*claims.Claim{}, updated: map[types.UID]time.Time{}, failures: map[types.UID]failure{},
 		behind: map[types.UID]bool{}, updating: map[types.UID]bool{},
@@ -182,8 +182,8 @@ func (f *Follower) readNode() {
 	}
 	f.node = said
 	f.Learned.Changed()
-	for uid := range f.claims {
-		f.add(uid, 0)
+	for _, c := range f.claims {
+		f.add(keyOf(c), 0)
 	}
 }
 
@@ -218,7 +218,7 @@ func (f *Follower) readTopology(name string) {
 		if c.Topology(name) != nil {
 			f.place(c)
 			if first {
-				f.add(c.UID, 0)
+				f.add(keyOf(c), 0)
 			}
 		}
 	}
@@ -457,15 +457,14 @@ func (f *Follower) attachments(c *claims.Claim) []attached {
 // enqueue queues the claims that a change matters to. The caller holds mu.
 func (f *Follower) enqueue(changed qos.Changed) {
 	for key := range changed.Pods {
-		uid := types.UID(key.Name)
-		f.add(uid, f.updated[uid].Add(f.Pause).Sub(f.Now()))
+		f.add(key, f.updated[types.UID(key.Name)].Add(f.Pause).Sub(f.Now()))
 	}
 }
 
 // add queues a claim. The caller holds mu.
-func (f *Follower) add(uid types.UID, after time.Duration) {
-	f.behind[uid] = true
-	f.queue.AddAfter(uid, after)
+func (f *Follower) add(claim types.NamespacedName, after time.Duration) {
+	f.behind[types.UID(claim.Name)] = true
+	f.queue.AddAfter(claim, after)
 	f.reports.Changed()
 }
 
@@ -473,7 +472,7 @@ func (f *Follower) add(uid types.UID, after time.Duration) {
 func (f *Follower) enqueueNamespace(name string) {
 	for _, c := range f.claims {
 		if c.Namespace == name {
-			f.add(c.UID, 0)
+			f.add(keyOf(c), 0)
 		}
 	}
 }
@@ -541,7 +540,7 @@ func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) {
 			f.place(c)
 		}
 		if old == nil {
-			f.add(c.UID, 0)
+			f.add(keyOf(c), 0)
 		}
 	}
 	for uid, c := range f.claims {
@@ -551,7 +550,7 @@ func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) {
 			delete(f.updated, uid)
 			delete(f.failures, uid)
 			delete(f.behind, uid)
-			f.queue.Forget(uid)
+			f.queue.Forget(keyOf(c))
 		}
 	}
 	f.reports.Changed()
@@ -589,11 +588,12 @@ func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) {
 // next updates one claim; false when Run is to end.
 func (u *Updates) next(ctx context.Context) bool {
 	f := u.of
-	uid, stopped := f.queue.Get()
+	key, stopped := f.queue.Get()
 	if stopped {
 		return false
 	}
-	defer f.queue.Done(uid)
+	defer f.queue.Done(key)
+	uid := types.UID(key.Name)
 	f.mu.Lock()
 	c, ready := f.claims[uid], true
 	if off, _ := f.off(); c != nil && f.Client != nil && !off {
@@ -610,7 +610,7 @@ func (u *Updates) next(ctx context.Context) bool {
 	}
 	f.mu.Unlock()
 	if c == nil || !ready || ctx.Err() != nil {
-		f.queue.Forget(uid)
+		f.queue.Forget(key)
 		return ctx.Err() == nil
 	}
 	within, cancel := context.WithTimeout(ctx, f.Timeout)
@@ -619,9 +619,9 @@ func (u *Updates) next(ctx context.Context) bool {
 	f.finish(c, changed, err)
 	switch {
 	case err == nil || fault.Of(err) == fault.Invalid || fault.Of(err) == fault.Unsupported:
-		f.queue.Forget(uid) // until something changes
+		f.queue.Forget(key) // until something changes
 	default:
-		f.queue.AddRateLimited(uid)
+		f.queue.AddRateLimited(key)
 	}
 	return true
 }

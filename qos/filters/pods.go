@@ -98,7 +98,7 @@ func (f *Follower) putPod(key types.NamespacedName, p podLabels) {
 		if c.Namespace == key.Namespace && c.Pod.Name == key.Name {
 			f.place(c)
 			if !known || old.uid != p.uid {
-				f.add(c.UID, 0)
+				f.add(keyOf(c), 0)
 			}
 		}
 	}
