@@ -25,10 +25,10 @@ type Request struct {
 	Given Givens
 	// Rules are those of the pod's NetworkQoS: filters without links, and rows for ports of OVN without ports, see wantRules.
 	Rules Enforced
-	// RatesRefused are the virtual functions whose physical function refuses the rate of a rule, with
-	// the reason.
-	RatesRefused map[string]string
-	Have         *netstate.Snapshot
+	// Refused are the objects of which a field was refused, by their IDs, with the reason: what is Avoidable is planned in
+	// another way.
+	Refused map[string]string
+	Have    *netstate.Snapshot
 	// Owned is the history of our changes to this sandbox (netstate.Coalesce): only
 	// objects that we made may be replaced or removed.
 	Owned []netstate.Change

@@ -73,7 +73,7 @@ func (p *Planner) ruleForVF(id string, config *uint32) (*PFRule, error) {
 	if p.current.userspace {
 		instead = "limits nothing that a process sends with the device"
 	}
-	switch why, refused := p.req.RatesRefused[id]; {
+	switch why, refused := p.req.Refused[id]; {
 	case refused:
 		p.Note("the rate of rule %s %s, since the physical function refuses it: %s", rule.Rule, instead, why)
 		return nil, nil
@@ -104,10 +104,11 @@ func (r *PFRule) onPF(f netstate.Filter) netstate.Filter {
 	return f
 }
 
-// PlansRate reports whether a change sets the rate of a rule for a virtual function.
-func (p *Plan) PlansRate(c netstate.Change) bool {
+// Avoidable reports whether there is another plan for a change of which fields were refused: tc enforces the rate of a rule that a
+// physical function refuses for a virtual one.
+func (p *Plan) Avoidable(c netstate.Change, fields []string) bool {
 	vf, ok := c.After.(netstate.VF)
-	if !ok || vf.MaxTxRateMbps == nil || p.by == nil {
+	if !ok || vf.MaxTxRateMbps == nil || p.by == nil || !slices.Contains(fields, "maxTxRate") {
 		return false
 	}
 	st := p.by.steps[c.Step]

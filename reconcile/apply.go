@@ -61,7 +61,7 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 		switch err = p.apply(ctx, plan); {
 		case err == nil:
 			plan, err = p.verify(ctx, plan)
-		case p.refusesRate(plan, err):
+		case p.refused(plan, err):
 			plan, err = p.plan(ctx)
 		default:
 			return Report{}, p.fail(ctx, err)
@@ -159,8 +159,11 @@ func (p *pass) apply(ctx context.Context, plan *ops.Plan) error {
 	if err := p.intend(slices.Concat(plan.Shared, netstate.Lasting(plan.Changes), plan.Held), plan.Chosen); err != nil {
 		return err
 	}
-	if err := p.releaseHostPorts(ctx, plan); err != nil {
-		return err
+	for _, before := range p.r.opts.Before {
+		notes, err := before(ctx, Writing{Reconciler: p.r, Domain: p.domain, Plan: plan, History: p.record.History})
+		if p.notes = append(p.notes, notes...); err != nil {
+			return err
+		}
 	}
 	report, before := ReportProgress(ctx), len(p.executed)
 	for i := 0; i < len(plan.Changes); {

@@ -23,6 +23,8 @@ type Options struct {
 	Open func(netns string) (Domain, error)
 	// External are the domains other than the kernel.
 	External []ExternalDomain
+	// Before are called, in this order, before the changes of a plan are made.
+	Before []Before
 	// BootID identifies this boot; a record's history belongs to a boot.
 	BootID string
 	// Patience bounds the wait for what is not ready yet, such as a VF whose driver has no
@@ -33,6 +35,17 @@ type Options struct {
 	Recorder Recorder
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+}
+
+// Before is what a feature has to do before the changes of a plan are made, when they are recorded. It returns notes for the report.
+type Before func(context.Context, Writing) (notes []string, err error)
+
+// Writing is a pass that is about to make changes.
+type Writing struct {
+	*Reconciler
+	Domain  Domain // of the sandbox
+	Plan    *ops.Plan
+	History []netstate.Change
 }
 
 // Reconciler applies, checks, repairs and releases sandboxes. It is safe for concurrent
@@ -168,6 +181,9 @@ func (r *Reconciler) run(ctx context.Context, sb Sandbox, trigger Trigger) (rep 
 	}
 	return rep, err
 }
+
+// HostDomain opens what is in no sandbox.
+func (r *Reconciler) HostDomain() (Domain, error) { return r.opts.Open("") }
 
 // List returns all records. Reading them takes a while where there are hundreds.
 func (r *Reconciler) List() ([]Record, []error) { return r.opts.Store.List() }

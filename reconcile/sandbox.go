@@ -74,9 +74,9 @@ type Record struct {
 	Failure string                `json:"failure,omitempty"` // the last pass's error
 	// Failures is Failure by step.
 	Failures []StepFailure `json:"failures,omitempty"`
-	// RatesRefused are the virtual functions whose physical function has refused the rate of a rule,
-	// with the reason. It is tried again with other rules, and in another sandbox.
-	RatesRefused map[string]string `json:"ratesRefused,omitempty"`
+	// Refused is what devices have refused and the planner has in another way since, see ops.Request. It is tried again with
+	// other rules, and in another sandbox.
+	Refused map[string]string `json:"refused,omitempty"`
 	// Chosen are the values that the planner has chosen for this sandbox, for as long as it is in
 	// this namespace.
 	Chosen ops.Choices `json:"chosen,omitempty"`

@@ -20,6 +20,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/binding"
+	"github.com/plumbline/plumbline/reconcile/hostports"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/pod/cnisocket"
@@ -118,6 +119,7 @@ func engine(host *kernel.Host, dir string, wrap func(reconcile.Domain) reconcile
 		return nil, err
 	}
 	return reconcile.New(reconcile.Options{
+		Before:   []reconcile.Before{hostports.Before},
 		Registry: reg, Store: store, BootID: host.BootID(),
 		Open: func(path string) (reconcile.Domain, error) {
 			d, err := open(host, path)

@@ -20,6 +20,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/hostports"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -441,7 +442,7 @@ func (l *lane) killableEngine(life *process, changed func(), writing func(write 
 		l.t.Fatal(err)
 	}
 	return reconcile.New(reconcile.Options{
-		Registry: reg, Store: killableStore{store, life, writing}, BootID: l.host.BootID(),
+		Registry: reg, Store: killableStore{store, life, writing}, BootID: l.host.BootID(), Before: []reconcile.Before{hostports.Before},
 		Open: func(path string) (reconcile.Domain, error) {
 			if life.dead {
 				return nil, errDead

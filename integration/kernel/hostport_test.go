@@ -21,6 +21,7 @@ import (
 	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/hostports"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
@@ -472,7 +473,7 @@ func testLostPorts(t *testing.T, step, command string) {
 	networks := []netip.Prefix{netip.MustParsePrefix("10.98.7.0/24"), netip.MustParsePrefix("fd00:98:7::/64")}
 	search := func(unused func(netip.Addr) bool) (deleted []string) {
 		t.Helper()
-		ports, err := n.engine(nil).ReleaseHostPorts(ctxFor(t), unused)
+		ports, err := hostports.Release(ctxFor(t), n.engine(nil), unused)
 		for _, m := range ports {
 			deleted = append(deleted, m.Host)
 		}

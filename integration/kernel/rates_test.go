@@ -96,7 +96,7 @@ func TestRateOnPF(t *testing.T) {
 		}
 		is(s.name, s.mbps, s.police)
 		rec, _, err := r.Record(sb.ID)
-		if why := rec.RatesRefused[device["vf0"]]; err != nil || (why != "") != s.refused || s.refused && !strings.Contains(why, "as for a rate above the link's speed") {
+		if why := rec.Refused[device["vf0"]]; err != nil || (why != "") != s.refused || s.refused && !strings.Contains(why, "as for a rate above the link's speed") {
 			t.Errorf("%s: refused: %q, %v", s.name, why, err)
 		}
 	}

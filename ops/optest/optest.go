@@ -8,7 +8,7 @@
 //	               features; optional
 //	given.yaml     what is given to steps, such as a root step's device; optional
 //	filters.yaml, logicalrules.yaml, refused.yaml
-//	               the fields Filters, LogicalRules and RatesRefused of the request; optional
+//	               the fields Filters, LogicalRules and Refused of the request; optional
 //	plan.txt       the plan wanted, one change a line (go test -update rewrites it)
 //	error.txt      the error wanted, instead of plan.txt
 //
@@ -49,11 +49,11 @@ type Case struct {
 	Given    ops.Givens
 	Filters  []netstate.Filter
 	Rules    []netstate.LogicalRule
-	// RatesRefused is that of a request.
-	RatesRefused map[string]string
-	Have         []netstate.Object
-	Appears      []netstate.Object
-	archive      *txtar.Archive
+	// Refused is that of a request.
+	Refused map[string]string
+	Have    []netstate.Object
+	Appears []netstate.Object
+	archive *txtar.Archive
 }
 
 // Run checks every case in a folder with the given step types. One of them at
@@ -172,7 +172,7 @@ func Read(file string) (*Case, error) {
 				return nil, fmt.Errorf("%s: filters.yaml: %w", file, err)
 			}
 		case "refused.yaml":
-			if err := yaml.UnmarshalStrict(f.Data, &c.RatesRefused); err != nil {
+			if err := yaml.UnmarshalStrict(f.Data, &c.Refused); err != nil {
 				return nil, fmt.Errorf("%s: refused.yaml: %w", file, err)
 			}
 		case "logicalrules.yaml":
@@ -259,7 +259,7 @@ func (w *World) linkThere(o netstate.Object) bool {
 // plan plans until nothing is missing.
 func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []netstate.Change) (*ops.Plan, error) {
 	for range 32 {
-		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Given: c.Given, Rules: ops.Enforced{Filters: c.Filters, LogicalRules: c.Rules}, RatesRefused: c.RatesRefused, Have: w.Snapshot, Owned: owned, Chosen: w.chosen, Others: w.others, Interrupted: w.interrupted})
+		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Given: c.Given, Rules: ops.Enforced{Filters: c.Filters, LogicalRules: c.Rules}, Refused: c.Refused, Have: w.Snapshot, Owned: owned, Chosen: w.chosen, Others: w.others, Interrupted: w.interrupted})
 		if err != nil || len(p.Missing) == 0 {
 			if err == nil {
 				w.chosen = p.Chosen

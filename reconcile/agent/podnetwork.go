@@ -13,6 +13,7 @@ import (
 	"github.com/plumbline/plumbline/qos/filters"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/hostengine"
+	"github.com/plumbline/plumbline/reconcile/hostports"
 	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
@@ -150,7 +151,7 @@ func (s *hostPorts) release(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	deleted, err := s.engine.ReleaseHostPorts(ctx, unused)
+	deleted, err := hostports.Release(ctx, s.engine, unused)
 	for _, m := range deleted {
 		s.log.Warn("deleted a host port of a pod without a record", "port", m.Host, "to", *m.To)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/binding"
 	"github.com/plumbline/plumbline/reconcile/dhcp"
+	"github.com/plumbline/plumbline/reconcile/hostports"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/metrics"
@@ -68,6 +69,7 @@ func Open(o Options) (*Base, error) {
 func (b *Base) Engine(registry *ops.Registry, recorder reconcile.Recorder) *reconcile.Reconciler {
 	return reconcile.New(reconcile.Options{
 		Registry: registry, Store: b.Store, Open: b.Domain, BootID: b.Host.BootID(), Recorder: recorder,
+		Before:   []reconcile.Before{hostports.Before},
 		External: append(b.OVN.domains(), representor.Open("/sys", kernel.SwitchMode).Domain(), binding.Open(b.pci).Domain(), b.Leases.Domain()),
 	})
 }

@@ -1,4 +1,4 @@
-package reconcile
+package hostports
 
 import (
 	"net/netip"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 )
 
@@ -13,13 +14,13 @@ import (
 // by a record of another version, and that lead to an address which a sandbox has without them, or none.
 func TestLostPorts(t *testing.T) {
 	port := func(host, to string) netstate.PortMapping { return netstate.PortMapping{Host: host, To: &to} }
-	created := func(objects ...netstate.Object) (r Record) {
+	created := func(objects ...netstate.Object) (r reconcile.Record) {
 		for _, o := range objects {
 			r.History = append(r.History, netstate.Change{After: o})
 		}
 		return r
 	}
-	records := []Record{
+	records := []reconcile.Record{
 		created(netstate.Addr{Link: "eth0", Address: "192.0.2.5/24"}, port("0.0.0.0:80/tcp", "192.0.2.5:80")),
 		created(netstate.Addr{Link: "eth0", Address: "192.0.2.6/24"}, netstate.Addr{Link: netstate.HostName("br0"), Address: "192.0.2.1/24"}),
 		created(netstate.Addr{Link: "eth0", Address: "2001:db8::6/64"}),

@@ -109,7 +109,7 @@ func TestRateRefused(t *testing.T) {
 			t.Errorf("step %d: the function has %d Mbit/s, filters %v; %d attempts; changes %v", i, c.rate(), policed, c.attempts, rep.Changes)
 		}
 		rec, _, err := r.Record(sb.ID)
-		if why := rec.RatesRefused[function]; err != nil || (why != "") != (s.policed > 0) {
+		if why := rec.Refused[function]; err != nil || (why != "") != (s.policed > 0) {
 			t.Errorf("step %d: recorded %q, %v", i, why, err)
 		}
 		if st, err := r.Check(t.Context(), sb.ID); err != nil || st.State != reconcile.InSync {
@@ -144,8 +144,8 @@ func TestRateRefusedLater(t *testing.T) {
 	for i := range 2 {
 		rep, err := r.Repair(t.Context(), sb.ID)
 		rec, _, known := r.Record(sb.ID)
-		if err != nil || known != nil || len(rep.Changes) > 0 || c.attempts != 1 || rec.Phase != reconcile.Applied || rec.RatesRefused[function] == "" {
-			t.Errorf("repair %d: %v, %v, %d attempts, record %s %q", i, err, rep.Changes, c.attempts, rec.Phase, rec.RatesRefused)
+		if err != nil || known != nil || len(rep.Changes) > 0 || c.attempts != 1 || rec.Phase != reconcile.Applied || rec.Refused[function] == "" {
+			t.Errorf("repair %d: %v, %v, %d attempts, record %s %q", i, err, rep.Changes, c.attempts, rec.Phase, rec.Refused)
 		}
 	}
 	if st, err := r.Check(t.Context(), sb.ID); err != nil || st.State != reconcile.InSync {
