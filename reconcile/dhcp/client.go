@@ -37,9 +37,9 @@ const (
 	// declinePause is the least pause after an address was declined (RFC 2131 section 3.1.5): the server may give one that is
 	// in use again.
 	declinePause = 10 * time.Second
-	// calm is how long a lease has to last until the pauses begin with the first one again: a
+	// resetAfterSeconds is how long a lease has to last until the pauses begin with the first one again: a
 	// server that gives and refuses in turn is not asked more often for it.
-	calm = 60
+	resetAfterSeconds = 60
 )
 
 func (c *client) fail(what string) {
@@ -89,7 +89,7 @@ func (c *client) run(ctx context.Context) {
 			}
 		case r.Lease != nil && now < r.Lease.Renew:
 			t = nil
-			if now-since > calm {
+			if now-since > resetAfterSeconds {
 				pause = firstPause
 			}
 			loop.Wait(ctx, min(time.Duration(r.Lease.Renew-now)*time.Second, unset), nil)

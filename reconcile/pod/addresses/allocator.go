@@ -339,9 +339,9 @@ func (a *Allocator) quarantine(name string) int64 {
 	return addresspool.Quarantine(&v1alpha1.AddressPool{})
 }
 
-// longest is for how many seconds an address of a pool rests at most, or is kept. That of a pool which is not known, as
-// it was deleted, rests for no longer than any pool says.
-func (a *Allocator) longest(name string, kept bool) int64 {
+// maxQuarantine returns for how many seconds an address of a pool rests at most, or is kept for a name. A pool that is not known
+// was deleted: the longest time that any pool may have.
+func (a *Allocator) maxQuarantine(name string, kept bool) int64 {
 	a.mu.Lock()
 	p := a.pools[name]
 	a.mu.Unlock()

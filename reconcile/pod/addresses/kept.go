@@ -90,7 +90,7 @@ func inUseOn(pool, node string) error {
 func (a *Allocator) searches() []seek {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.seeks, func(_ string, s *seek) bool { return a.Now().Sub(s.since) > impatient })
+	maps.DeleteFunc(a.seeks, func(_ string, s *seek) bool { return a.Now().Sub(s.since) > waitingTime })
 	var out []seek
 	for _, id := range slices.Sorted(maps.Keys(a.seeks)) {
 		out = append(out, *a.seeks[id])
@@ -116,7 +116,7 @@ func (a *Allocator) keep(ctx context.Context, node string) error {
 				changed = h.KeepNothing(name, a.Now().Unix()+p.quarantine)
 			} else {
 				now := a.Now().Unix()
-				changed = h.Abandon(name, now, now+p.reclaim, int64(impatient/time.Second), wanted)
+				changed = h.Abandon(name, now, now+p.reclaim, int64(waitingTime/time.Second), wanted)
 			}
 			blocks = h.ToKeep(name)
 			return changed, nil

@@ -45,15 +45,15 @@ type Leases interface {
 }
 
 const (
-	drops     = 64      // leases of a pool that are deleted in one pass
-	tries     = 16      // blocks that are tried before the leases of a pool are listed
-	walk      = 1 << 16 // blocks that are searched for a free one
-	pace      = 30 * time.Second
-	perNode   = 50 * time.Millisecond // of a pool; then its nodes write 20 leases a second
-	respite   = 5 * time.Second
-	impatient = time.Minute      // for how long a claim that was refused counts as waiting
-	deaf      = 10 * time.Second // for how long the watch may not tell of a lease that was read or written
-	patient   = 8 * time.Second  // between passes that fail, at most; then half as long again
+	drops       = 64                    // leases of a pool that are deleted in one pass
+	tries       = 16                    // blocks that are tried before the leases of a pool are listed
+	walk        = 1 << 16               // blocks that are searched for a free one
+	pace        = 30 * time.Second      // between passes that nothing triggers
+	perNode     = 50 * time.Millisecond // of a pool; then its nodes write 20 leases a second
+	minPause    = 5 * time.Second       // between writes of what is free, and before a pool that was full is asked again
+	waitingTime = time.Minute           // how long a claim that was refused counts as waiting
+	watchLag    = 10 * time.Second      // how long the watch may lag behind our own reads and writes
+	maxPause    = 8 * time.Second       // between passes that fail; then half as long again
 )
 
 // Run keeps the leases of the node until ctx ends.
@@ -80,7 +80,7 @@ func (a *Allocator) Run(ctx context.Context) {
 		if err == nil || errors.Is(err, errUnheard) || errors.Is(err, errFull) {
 			pause = 0
 		} else { // so that an API server that cannot serve all nodes is asked less often, and not by all at once
-			pause = min(max(2*pause, time.Second), patient)
+			pause = min(max(2*pause, time.Second), maxPause)
 			next = pause/2 + rand.N(pause)
 		}
 		timer.Reset(next)
@@ -116,7 +116,7 @@ func (a *Allocator) Pass(ctx context.Context) error {
 	if err := a.readPools(); err != nil {
 		return err
 	}
-	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) { return h.Expire(a.Now().Unix(), a.longest), nil }); err != nil {
+	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) { return h.Expire(a.Now().Unix(), a.maxQuarantine), nil }); err != nil {
 		return err
 	}
 	if idle, err := a.idle(); err != nil || idle {
@@ -227,7 +227,7 @@ func (a *Allocator) adopt(ctx context.Context, node string) error {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if a.sure(name, held[name], uids[name], told[name]) {
+		if a.upToDate(name, held[name], uids[name], told[name]) {
 			continue
 		}
 		l, err := a.Leases.Get(ctx, name)
@@ -249,13 +249,13 @@ func (a *Allocator) adopt(ctx context.Context, node string) error {
 	return nil
 }
 
-// sure reports whether a lease need not be read: it was, and the watch tells the same of it,
-// or cannot have told anything yet.
-func (a *Allocator) sure(name, held, heard string, told bool) bool {
+// upToDate reports whether a lease need not be read: the watch tells of it what was read last,
+// or cannot have told anything since.
+func (a *Allocator) upToDate(name, held, heard string, told bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := a.checked[name]
-	return l.is(held) && (held == heard || !told && !l.heard && a.Now().Sub(l.at) < deaf)
+	return l.is(held) && (held == heard || !told && !l.heard && a.Now().Sub(l.at) < watchLag)
 }
 
 // own returns a lease if it is one that this node can give from, else nil. One of an
@@ -375,7 +375,7 @@ func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layo
 		return usable && !taken[addresspool.LeaseName(l.Name, block)]
 	}
 	conflicts := 0
-	for index := range apart(start, n, uint64(len(taken)), free, rand.N[uint64]) {
+	for index := range freeBlocks(start, n, uint64(len(taken)), free, rand.N[uint64]) {
 		if done, err := a.try(ctx, node, l, g, index); done || err != nil {
 			return err
 		}
@@ -392,10 +392,10 @@ func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layo
 // errContended is that blocks which were free have been leased by other nodes meanwhile.
 var errContended = errors.New("other nodes are leasing blocks of this pool right now: retrying in a few seconds")
 
-// apart returns numbers below n that are free, the first from start on, then others. Whoever takes another one has lost
-// the one before to another node. So that the nodes which have lost it together do not lose the next one together, too,
-// each leaves out some: a random number below 1, 2, 4 and so on. What it leaves out it comes to again behind the last one.
-func apart(start, n, taken uint64, free func(uint64) bool, random func(uint64) uint64) iter.Seq[uint64] {
+// freeBlocks yields the free numbers below n, from start on. Each that the caller asks for after the first means that another
+// node has taken the one before. So that nodes which collided once do not collide again, each then skips a random number of
+// free ones (below 1, 2, 4 and so on); what was skipped is yielded last.
+func freeBlocks(start, n, taken uint64, free func(uint64) bool, random func(uint64) uint64) iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
 		skip, below := uint64(0), uint64(1)
 		tried := map[uint64]bool{}
@@ -617,7 +617,7 @@ func (a *Allocator) report(ctx context.Context) error {
 	a.mu.Unlock()
 	due := a.due() // pods that start together are one write
 	// Other nodes wait for the addresses of the host, but an interface may come and go.
-	moved := a.Now().Sub(a.published) >= respite
+	moved := a.Now().Sub(a.published) >= minPause
 	a.behind = false
 	own, err := a.Leases.Own()
 	if err != nil {

@@ -114,7 +114,7 @@ func (c *Claim) inUse(l Literal, by holder) error {
 func (a *Allocator) asked() []asking {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.asking, func(_ types.UID, w asking) bool { return a.Now().Sub(w.since) > impatient })
+	maps.DeleteFunc(a.asking, func(_ types.UID, w asking) bool { return a.Now().Sub(w.since) > waitingTime })
 	return slices.SortedFunc(maps.Values(a.asking), func(x, y asking) int { return x.since.Compare(y.since) })
 }
 

@@ -72,7 +72,7 @@ func (o *ownLeases) run(ctx context.Context) {
 
 // list begins to follow the leases that there are, and returns what says that they are known.
 func (o *ownLeases) list(ctx context.Context) []cache.InformerSynced {
-	for pause := time.Second; ; pause = min(2*pause, patient) {
+	for pause := time.Second; ; pause = min(2*pause, maxPause) {
 		within, cancel := context.WithTimeout(ctx, 3*timeout)
 		// Those of a moment ago will do: they are watched from now on.
 		list, err := o.dynamic.Resource(v1alpha1.AddressLeaseResource()).List(within, metav1.ListOptions{FieldSelector: o.selector().String(), ResourceVersion: "0"})

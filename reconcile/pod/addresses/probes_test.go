@@ -81,7 +81,7 @@ func TestApart(t *testing.T) {
 		}
 		list := func() (next func() (uint64, bool), stop func()) {
 			taken := maps.Clone(leases)
-			return iter.Pull(apart(0, uint64(c.blocks), uint64(len(taken)), func(i uint64) bool { return !taken[i] }, rng.Uint64N))
+			return iter.Pull(freeBlocks(0, uint64(c.blocks), uint64(len(taken)), func(i uint64) bool { return !taken[i] }, rng.Uint64N))
 		}
 		waiting := make([]claimant, c.nodes)
 		for i := range waiting {
@@ -117,13 +117,13 @@ func TestApart(t *testing.T) {
 	}
 
 	var first []uint64
-	for i := range apart(0, 6, 2, func(i uint64) bool { return i != 0 && i != 3 }, func(below uint64) uint64 { return below - 1 }) {
+	for i := range freeBlocks(0, 6, 2, func(i uint64) bool { return i != 0 && i != 3 }, func(below uint64) uint64 { return below - 1 }) {
 		first = append(first, i)
 	}
 	if got := fmt.Sprint(first); !strings.HasPrefix(got, "[1 2 ") {
 		t.Errorf("of 1, 2, 4 and 5 are tried %s", got)
 	}
-	for range apart(0, 4, 4, func(uint64) bool { return false }, rand.N[uint64]) {
+	for range freeBlocks(0, 4, 4, func(uint64) bool { return false }, rand.N[uint64]) {
 		t.Error("of none, one is tried")
 	}
 }

@@ -156,7 +156,7 @@ func (a *Allocator) wait(c Claim, wants []Want, o offer, now time.Time) {
 
 // waiters returns the claims that wait, those that have waited longest first. The caller holds a.mu.
 func (a *Allocator) waiters(now time.Time) []*waiting {
-	maps.DeleteFunc(a.waits, func(_ string, w *waiting) bool { return now.Sub(w.last) > impatient })
+	maps.DeleteFunc(a.waits, func(_ string, w *waiting) bool { return now.Sub(w.last) > waitingTime })
 	return slices.SortedFunc(maps.Values(a.waits), func(x, y *waiting) int {
 		return cmp.Or(x.since.Compare(y.since), cmp.Compare(x.claim.key(), y.claim.key()))
 	})
@@ -219,9 +219,9 @@ func (a *Allocator) filled(l lack, full bool) {
 	case !full:
 		delete(a.full, l)
 	case f == nil:
-		a.full[l] = &fullness{a.Now().Add(respite + rand.N(respite/2)), 1}
+		a.full[l] = &fullness{a.Now().Add(minPause + rand.N(minPause/2)), 1}
 	default:
-		f.until, f.times = a.Now().Add(respite+rand.N(respite/2)), f.times+1
+		f.until, f.times = a.Now().Add(minPause+rand.N(minPause/2)), f.times+1
 	}
 }
 
