@@ -105,7 +105,7 @@ test: ## unit and test-kernel, side by side
 .PHONY: test-all
 # The nodes of test-cluster are virtual machines too, so that lane runs after test-kernel.
 test-all: ## every test in its long form, lint, verify and fuzz: hours (LANES='unit lint')
-	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- test-cluster 'unit lint verify test-reports test-examples test-imports test-arm64 test-ovn fuzz')
+	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- 'test-cluster test-versions' 'unit lint verify test-reports test-examples test-imports test-arm64 test-ovn fuzz')
 
 .PHONY: compile
 # Two lanes that start together would both compile their common packages. Nothing is
@@ -238,6 +238,19 @@ test-cluster: ## tests on a real Kubernetes, its nodes virtual machines (CLUSTER
 	begin 'tests on a cluster'
 	env -u PLUMBLINE_LANE $(GO) test -tags 'cluster $(if $(LONG),soak)' -count=1 -p 1 -timeout 240m -run '$(RUN)' $(or $(CLUSTER_PKG),$$(packages_with '^//go:build cluster')) </dev/null
 	end
+
+.PHONY: test-versions
+# What a server lacks is off, with a reason. A version is built from its own list of modules.
+test-versions: ## the node's story and what an older API server lacks, on earlier versions of Kubernetes (KUBERNETES=1.36)
+	@for version in $(or $(KUBERNETES),1.35 1.36); do
+		export PLUMBLINE_KUBERNETES=$$version
+		$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^Test(Chart|APIServerOnly)$$'
+		# The controller's tests share devices, which 1.35 cannot by default.
+		controller='|ControlPlane|Scheduled'
+		[[ $$version != 1.35 ]] || controller=
+		$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/controlplane RUN="^Test(ServerLacks|WithoutFeatures$$controller)\$$"
+		$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/story
+	done
 
 .PHONY: test-upgrade
 test-upgrade: ## an upgrade from an earlier commit and a rollback, below running pods; needs the history

@@ -131,7 +131,8 @@ func (c *Cluster) render(ctx context.Context, chart string, tests bool, values .
 	}
 	arguments := []string{
 		"template", "plumbline", chart,
-		"--namespace", ProductNamespace, "--kube-version", Version(),
+		// An older server is tried before the chart accepts it.
+		"--namespace", ProductNamespace, "--kube-version", versions[newest].version,
 	}
 	if !tests {
 		arguments = append(arguments, "--skip-tests")

@@ -26,12 +26,15 @@ var versions = map[string]kubernetesVersion{
 	"1.37": {"v1.37.2", "go.mod"},
 }
 
+// newest is the version that clusters run unless another is chosen.
+const newest = "1.37"
+
 type kubernetesVersion struct{ version, modules string }
 
 // chosen is the version that the environment variable PLUMBLINE_KUBERNETES names, "1.35" or "1.36"; by default the
 // newest.
 var chosen = sync.OnceValues(func() (kubernetesVersion, error) {
-	name := cmp.Or(os.Getenv("PLUMBLINE_KUBERNETES"), "1.37")
+	name := cmp.Or(os.Getenv("PLUMBLINE_KUBERNETES"), newest)
 	v, ok := versions[name]
 	if !ok {
 		return v, fmt.Errorf("PLUMBLINE_KUBERNETES: no Kubernetes %q: want one of %q", name, slices.Sorted(maps.Keys(versions)))
