@@ -6,9 +6,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/plumbline/plumbline/integration/source"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -133,21 +134,12 @@ func TestFlagship(t *testing.T) {
 // TestStatus holds that what the status page and the comparison name as a test is one.
 func TestStatus(t *testing.T) {
 	tests := map[string]bool{}
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && strings.HasPrefix(d.Name(), ".") && d.Name() != "..":
-			return filepath.SkipDir
-		case strings.HasSuffix(path, "_test.go"):
-			for _, m := range testFunction.FindAllStringSubmatch(read(t, path), -1) {
+	for path, content := range source.Files(t, "..") {
+		if source.IsTest(path) {
+			for _, m := range testFunction.FindAllStringSubmatch(content, -1) {
 				tests[m[1]] = true
 			}
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	for page, least := range map[string]int{"status.md": 30, "comparison.md": 20, "import.md": 0, "start.md": 1} {
 		named := testName.FindAllStringSubmatch(read(t, page), -1)
@@ -483,26 +475,12 @@ var (
 	codeWord   = regexp.MustCompile("`(\\w+)`")
 )
 
-// packages returns the folders of the module that hold Go files. Like go list
-// ./... it leaves out testdata and what begins with a dot; unlike it, it includes
-// modules of their own and files with build tags.
+// packages returns the folders of the module that hold Go files, see source.Files.
 func packages(t *testing.T) []string {
 	t.Helper()
 	found := map[string]bool{}
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		name := d.Name()
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && path != ".." && (name[0] == '.' || name[0] == '_' || name == "testdata"):
-			return filepath.SkipDir
-		case filepath.Ext(name) == ".go":
-			found[strings.TrimPrefix(filepath.Dir(path), "../")] = true
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+	for file := range source.Files(t, "..") {
+		found[path.Dir(file)] = true
 	}
 	return slices.Sorted(maps.Keys(found))
 }

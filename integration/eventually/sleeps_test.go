@@ -4,39 +4,24 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/plumbline/plumbline/integration/source"
 )
 
 // TestSleeps holds that no test sleeps in order to wait: it is slow where the machine is fast, and fails where it is slow. In
 // a bubble of testing/synctest a sleep takes no time and ends when all other goroutines wait, so files that have such tests
 // may. Any other sleep says in a comment of its line why it does not wait for something.
 func TestSleeps(t *testing.T) {
-	root := os.DirFS("../..")
-	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && path != "." && strings.HasPrefix(d.Name(), "."):
-			return fs.SkipDir
-		case !strings.HasSuffix(path, "_test.go"):
-			return nil
+	for path, content := range source.Files(t, "../..") {
+		if !source.IsTest(path) {
+			continue
 		}
-		source, err := fs.ReadFile(root, path)
-		if err != nil {
-			return err
+		for _, line := range sleeps(t, path, []byte(content)) {
+			t.Errorf("%s:%d sleeps: wait with integration/eventually, a channel or in a bubble of testing/synctest, or write why not behind it", path, line)
 		}
-		for _, line := range sleeps(t, path, source) {
-			t.Errorf("%s:%d sleeps: wait with integration/eventually, a channel or in a bubble of testing/synctest, or write why not behind it", filepath.Clean(path), line)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

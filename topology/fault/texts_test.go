@@ -4,39 +4,24 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/plumbline/plumbline/integration/source"
 )
 
 // TestTexts holds that no product code decides by the text of an error: a text changes when a message is worded better, and
 // the compiler does not tell. A line that has to, since a library gives no type, says why in a comment "as text: ".
 func TestTexts(t *testing.T) {
-	root := os.DirFS("../..")
-	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && path != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
-			return fs.SkipDir
-		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
-			return nil
+	for path, content := range source.Files(t, "../..") {
+		if source.IsTest(path) {
+			continue
 		}
-		source, err := fs.ReadFile(root, path)
-		if err != nil {
-			return err
-		}
-		for _, at := range textsIn(t, path, source) {
+		for _, at := range textsIn(t, path, []byte(content)) {
 			t.Errorf("%s: an error is compared by its text: give it a type or a kind; if a library has none, write why behind \"// as text: \"", at)
 		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
