@@ -65,7 +65,7 @@ func checkForEach(s *v1alpha1.Step, wrong func(field, format string, args ...any
 		}
 	}
 	if s.ExtendedResourceName != "" {
-		bad("extendedResourceName", "is of one device, and forEach makes several steps: write a step for each, or remove it")
+		bad("extendedResourceName", "names the devices of one selector, and forEach makes a step for each value: write these steps out, each with a name of its own, or remove it")
 	}
 	return ok
 }

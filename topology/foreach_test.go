@@ -60,7 +60,7 @@ func TestForEachRefused(t *testing.T) {
 		`"forEach":["A"]`:                                          `forEach[0]: "A" is not the end of a step's name`,
 		`"forEach":["a\" || true"]`:                                `forEach[0]: "a\" || true" is not the end of a step's name`,
 		`"forEach":["` + strings.Repeat("a", 33) + `"]`:            "forEach[0]: has 33 bytes, at most 32 are accepted",
-		`"forEach":["a"],"extendedResourceName":"x.y/z"`:           "extendedResourceName: is of one device, and forEach makes several steps",
+		`"forEach":["a"],"extendedResourceName":"x.y/z"`:           "extendedResourceName: names the devices of one selector, and forEach makes a step for each value",
 		`"forEach":["a"],"config":{"masterNets":["10.0.0.0/8"]}`:   "config.masterNets: makes several steps, as forEach does",
 		`"forEach":["a"],"config":{"x":[{"y":"{{ each.name }}"}]}`: "config.x[0].y: {{ each.name }}: each has value and index",
 		`"forEach":["a"],"selector":{"cel":"{{ each.name }}"}`:     "selector.cel: {{ each.name }}: each has value and index",
