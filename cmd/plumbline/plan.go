@@ -251,9 +251,11 @@ func (t *target) show(a *app, sb reconcile.Sandbox, plan *ops.Plan, imagined boo
 	if err != nil {
 		return fmt.Errorf("NetworkTopology %q: %w", sb.Topology.Name, err)
 	}
-	devices := ncclfile.Node{Sys: "/sys", CPUInfo: "/proc/cpuinfo", Arch: runtime.GOARCH}.Of
-	if imagined {
-		devices = nil
+	var devices func([]string) (string, error)
+	if !imagined {
+		devices = func(own []string) (string, error) {
+			return ncclfile.Node{Sys: "/sys", CPUInfo: "/proc/cpuinfo", Arch: runtime.GOARCH}.Of(own, nil)
+		}
 	}
 	files, err := sb.Topology.Files(a.registry, plan.Results, devices)
 	if err != nil {

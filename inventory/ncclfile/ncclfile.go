@@ -64,8 +64,17 @@ type Node struct {
 	Arch    string // as GOARCH
 }
 
-// Of returns the file for devices of the node, by PCI address. One that the node does not have is an error.
-func (n Node) Of(addresses []string) (string, error) {
+// Of returns the file for devices of the node, by PCI address. One that the node does not have is an error; beside are devices of other
+// drivers, which are left out then.
+func (n Node) Of(own, beside []string) (string, error) {
+	addresses := slices.Clone(own)
+	for _, a := range beside {
+		if a = strings.ToLower(a); address.MatchString(a) {
+			if _, err := os.Stat(n.link(a)); err == nil {
+				addresses = append(addresses, a)
+			}
+		}
+	}
 	if len(addresses) > maxDevices {
 		return "", fmt.Errorf("NCCL topology: %d devices, at most %d are accepted", len(addresses), maxDevices)
 	}
@@ -82,12 +91,14 @@ func (n Node) Of(addresses []string) (string, error) {
 	return string(out) + "\n", err
 }
 
+func (n Node) link(device string) string { return filepath.Join(n.Sys, "bus/pci/devices", device) }
+
 // add adds a device, with the switches above it.
 func (n Node) add(top *system, device string) error {
 	if !address.MatchString(device) {
 		return fmt.Errorf("%q is no PCI address", device)
 	}
-	dir, err := filepath.EvalSymlinks(filepath.Join(n.Sys, "bus/pci/devices", device))
+	dir, err := filepath.EvalSymlinks(n.link(device))
 	if err != nil {
 		return err
 	}

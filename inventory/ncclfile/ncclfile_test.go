@@ -25,7 +25,7 @@ func TestFile(t *testing.T) {
 	}
 	_, sys := sysfstest.Unpack(t, archive)
 	node := ncclfile.Node{Sys: sys, CPUInfo: filepath.Join(sys, "cpuinfo"), Arch: "amd64"}
-	got, err := node.Of([]string{"0000:83:00.2", "0000:04:00.0", "0000:03:00.0", "0000:04:00.0", "0000:c1:00.0"})
+	got, err := node.Of([]string{"0000:83:00.2", "0000:04:00.0", "0000:04:00.0"}, []string{"0000:03:00.0", "0000:C1:00.0", "0000:05:00.0", "../../x", ""})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,11 +57,11 @@ func TestFile(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"0000:05:00.0", "../../../etc", "0000:03:00.8", ""} {
-		if got, err := node.Of([]string{bad}); err == nil {
+		if got, err := node.Of([]string{bad}, nil); err == nil {
 			t.Errorf("%q: %s", bad, got)
 		}
 	}
-	if _, err := node.Of(make([]string, 129)); err == nil || !strings.Contains(err.Error(), "129 devices, at most 128") {
+	if _, err := node.Of(make([]string, 129), nil); err == nil || !strings.Contains(err.Error(), "129 devices, at most 128") {
 		t.Errorf("too many: %v", err)
 	}
 }

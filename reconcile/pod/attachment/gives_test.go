@@ -167,7 +167,7 @@ func TestExportFiles(t *testing.T) {
 	pod := w.sandbox("s1", 1)
 	w.ok(w.Attach(t.Context(), pod))
 	w.wantEnv("a", "NCCL_TOPO_FILE=/var/run/dra.networking/files/t1/nccl-topology.xml")
-	if rails, devices := file("a", "rails"), file("a", "nccl-topology.xml"); rails != "rail0\n" || devices != "[0000:03:00.2 0000:0a:00.0]" {
+	if rails, devices := file("a", "rails"), file("a", "nccl-topology.xml"); rails != "rail0\n" || devices != "[0000:03:00.2] [0000:0a:00.0]" {
 		t.Errorf("files %q and %q", rails, devices)
 	}
 

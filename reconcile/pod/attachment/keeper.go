@@ -90,8 +90,8 @@ type Options struct {
 	// GiveBack returns the addresses of a claim that has ended to their pools; it is no
 	// error if there are none. May be nil.
 	GiveBack func(uid types.UID) error
-	// TopologyFile returns the topology file of NCCL for devices of the node, by PCI address.
-	TopologyFile func(pci []string) (string, error)
+	// TopologyFile returns the topology file of NCCL for devices of the node, and for those beside that it has, by PCI address.
+	TopologyFile func(own, beside []string) (string, error)
 	Log          *slog.Logger
 	// Identify identifies the namespace at a path; an error of kind Gone if there is
 	// none. Default: by device and inode.
