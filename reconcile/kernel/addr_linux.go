@@ -152,7 +152,11 @@ func (s *Sandbox) applyAddr(ctx context.Context, c netstate.Change) error {
 		if after.Expires != 0 && after.Expires <= SinceBoot() {
 			return because(fault.NotReady, errExpired, "the lease of %s", after.Address)
 		}
-		return s.explainAddr(ctx, after, s.setAddr(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, after))
+		err := s.setAddr(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, after)
+		if c.Foreign && errors.Is(err, unix.EEXIST) {
+			return nil // the link has kept it (keep_addr_on_down), which a plan does not know of links that are not ours
+		}
+		return s.explainAddr(ctx, after, err)
 	case netstate.Delete:
 		return unlessGone(s.setAddr(ctx, unix.RTM_DELADDR, 0, before), unix.EADDRNOTAVAIL, unix.ENODEV)
 	default:
