@@ -193,10 +193,11 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
-// TestKnownByCarrier holds that nothing on a link that has just appeared has to be
-// observed, and everything on demand on another.
+// TestKnownByCarrier holds that nothing on a link that has just appeared, or that the sandbox does not
+// have, has to be observed, and everything on demand on another. What another domain has can be there
+// without the link.
 func TestKnownByCarrier(t *testing.T) {
-	s := netstate.NewSnapshot()
+	s := netstate.NewSnapshot(netstate.Link{Name: "old0", LinkKind: "dummy"})
 	s.Apply(netstate.Change{After: netstate.Link{Name: "new0", LinkKind: "dummy"}})
 	for _, o := range examples {
 		if o.LivesOn() == (netstate.Key{}) || o.Key().Kind == netstate.KindLink {
@@ -205,8 +206,11 @@ func TestKnownByCarrier(t *testing.T) {
 		if !s.Known(o.On(netstate.LinkKey("new0"))) {
 			t.Errorf("%s on a new link is not known", o.Key().Kind)
 		}
-		if got, want := s.Known(o), o.Traits().Whole; got != want {
+		if got, want := s.Known(o.On(netstate.LinkKey("old0"))), o.Traits().Whole; got != want {
 			t.Errorf("%s on a link of the sandbox: known %v, want %v", o.Key().Kind, got, want)
+		}
+		if got, want := s.Known(o.On(netstate.LinkKey("none0"))), !o.Traits().Elsewhere; got != want {
+			t.Errorf("%s on a link that the sandbox does not have: known %v, want %v", o.Key().Kind, got, want)
 		}
 		if s.Known(o.On(netstate.LinkKey("host:eth0"))) {
 			t.Errorf("%s on a link of the host is known", o.Key().Kind)

@@ -62,7 +62,17 @@ func (s *Snapshot) Get(k Key) (Object, bool) {
 
 // Known reports whether the snapshot can say if the object exists.
 func (s *Snapshot) Known(o Object) bool {
-	return s.known[o.Key()] || o.Traits().Whole && !OfHost(o) || s.fresh[LinkOf(o)]
+	t := o.Traits()
+	if s.known[o.Key()] || t.Whole && !OfHost(o) {
+		return true
+	}
+	link := LinkOf(o)
+	if link == "" {
+		return false
+	}
+	// All links of the sandbox are in the snapshot, and there is nothing on one that is not.
+	_, there := s.objects[LinkKey(link)]
+	return s.fresh[link] || !there && !OnHost(link) && !t.Elsewhere
 }
 
 // Lookup returns the object with o's key, typed.

@@ -195,6 +195,9 @@ func (o *observer) use(ctx context.Context, p place) (string, error) {
 	if uppers := o.host.sysfs.uppers(netstate.BaseName(p.name())); len(uppers) > 0 {
 		return "carries " + strings.Join(uppers, ", "), nil
 	}
+	if up := p.w.link.Up; up != nil && !*up {
+		return "", nil // no route: the kernel drops them with the link (fib_sync_down_dev, rt6_disable_ip)
+	}
 	for _, dst := range probes {
 		way, err := p.c.defaultOver(ctx, dst, p.w.link.Index)
 		if err != nil {
@@ -546,15 +549,11 @@ func (t *deviceMove) clean(ctx context.Context, up *bool) error {
 		return nil
 	}
 	index := t.from.w.link.Index
-	restored, err := t.to.restoreSettings(ctx, index, t.want.Settings)
+	w, restored, err := t.to.restoreSettings(ctx, index, t.want.Settings)
 	if err != nil {
 		return err
 	}
-	w, err := t.to.linkByIndex(ctx, index)
-	if err == nil {
-		err = errors.Join(t.detectDuplicates(ctx, w), t.refuseUppers(ctx, w))
-	}
-	if err != nil {
+	if err := errors.Join(t.detectDuplicates(ctx, w), t.refuseUppers(ctx, w)); err != nil {
 		return err
 	}
 	if !differs(up, w.link.Up) {

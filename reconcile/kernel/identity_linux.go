@@ -139,10 +139,19 @@ func (s *Sandbox) locate(ctx context.Context, d netstate.Device) (*place, error)
 	return s.locateOutside(ctx, d)
 }
 
-// search checks every link of a namespace.
+// search finds a device in a namespace, by its index there or among all links.
 func (s *Sandbox) search(ctx context.Context, c *conn, d netstate.Device) (*place, error) {
 	if c == nil {
 		return nil, nil
+	}
+	if d.Index != 0 { // the one that among would choose
+		w, err := c.linkByIndex(ctx, d.Index)
+		if err == nil && s.isDevice(c, w, d) && (d.PermMAC == "" || w.permMAC == d.PermMAC) {
+			return &place{c, w}, nil
+		}
+		if err != nil && !errors.Is(err, unix.ENODEV) {
+			return nil, err
+		}
 	}
 	links, err := c.links(ctx)
 	if errors.Is(err, reconcile.ErrPartial) {

@@ -173,26 +173,24 @@ func (c *conn) settingsBeyondLink(ctx context.Context, w ifLink) (map[string]str
 const settingRounds = 3
 
 // restoreSettings sets the settings of a link of the host, and returns which it could
-// not restore, else what it has read in the end beyond the link message. The link
+// not restore, else the link and what is beyond its message, as read in the end. The link
 // should be down: a program of the pod must not see a packet of the host.
-func (c *conn) restoreSettings(ctx context.Context, index int, want netstate.Settings) (map[string]string, error) {
+func (c *conn) restoreSettings(ctx context.Context, index int, want netstate.Settings) (w ifLink, beyond map[string]string, err error) {
 	var failed map[string]error
 	for round := 0; ; round++ {
-		w, err := c.linkByIndex(ctx, index)
-		if err != nil {
-			return nil, err
+		if w, err = c.linkByIndex(ctx, index); err != nil {
+			return w, nil, err
 		}
-		beyond, err := c.settingsBeyondLink(ctx, w)
-		if err != nil {
-			return nil, err
+		if beyond, err = c.settingsBeyondLink(ctx, w); err != nil {
+			return w, nil, err
 		}
 		have := settingsList(linkSettings(w.raw), beyond)
 		differing := want.Differing(have)
 		if len(differing) == 0 {
-			return beyond, nil
+			return w, beyond, nil
 		}
 		if round == settingRounds {
-			return nil, notRestored(differing, failed)
+			return w, nil, notRestored(differing, failed)
 		}
 		failed = c.setSettings(ctx, w, differing, want.All(), have.All())
 	}

@@ -63,13 +63,19 @@ func (f sysfs) target(dir, link string) string {
 // uppers lists the links on a link, such as its VLANs: those in the namespace sysfs was mounted
 // in, with which they would be deleted or cut off.
 func (f sysfs) uppers(name string) []string {
-	entries, _ := os.ReadDir(filepath.Join(f.root, "class/net", name))
+	dir, err := os.Open(filepath.Join(f.root, "class/net", name))
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	files, _ := dir.Readdirnames(-1)
 	var out []string
-	for _, e := range entries {
-		if upper, ok := strings.CutPrefix(e.Name(), "upper_"); ok {
+	for _, file := range files {
+		if upper, ok := strings.CutPrefix(file, "upper_"); ok {
 			out = append(out, upper)
 		}
 	}
+	slices.Sort(out)
 	return out
 }
 

@@ -222,6 +222,7 @@ func (t *deviceMove) refuseReceiver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	t.remember(t.to.name(t.base), w.link.Index)
 	var found string
 	t.to.count.gets.Add(1)
 	err = t.to.count.send(false, func() (err error) {

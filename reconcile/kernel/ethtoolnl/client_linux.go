@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/netlink"
@@ -15,6 +16,11 @@ import (
 type Client struct {
 	conn   *genetlink.Conn
 	family uint16
+
+	mu sync.Mutex
+	// features are the names of features by bit, once they were needed. With them, an answer has a few bytes instead of four
+	// lists of names.
+	features []string
 }
 
 // Dial opens a client in the network namespace with that file descriptor, or in
@@ -32,7 +38,7 @@ func Dial(netns int) (*Client, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("ethtool: %w", err), conn.Close())
 	}
-	return &Client{conn, f.ID}, nil
+	return &Client{conn: conn, family: f.ID}, nil
 }
 
 // connect makes a socket accept messages from the kernel only (af_netlink.c,
@@ -60,6 +66,12 @@ func (c *Client) Get(ctx context.Context, class Class, index int) ([]Setting, er
 	if err != nil {
 		return nil, err
 	}
+	var names []string
+	if class == Feature {
+		if names, err = c.featureNames(ctx); err != nil {
+			return nil, err
+		}
+	}
 	replies, err := c.execute(ctx, m, netlink.Request)
 	if err != nil {
 		return nil, err
@@ -67,7 +79,29 @@ func (c *Client) Get(ctx context.Context, class Class, index int) ([]Setting, er
 	if len(replies) != 1 {
 		return nil, fmt.Errorf("ethtool: %d replies instead of one", len(replies))
 	}
-	return decode(class, replies[0].Data)
+	return decode(class, replies[0].Data, names)
+}
+
+// featureNames returns the names of features by bit.
+func (c *Client) featureNames(ctx context.Context) ([]string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.features != nil {
+		return c.features, nil
+	}
+	m, err := encodeFeatureNames()
+	if err != nil {
+		return nil, err
+	}
+	replies, err := c.execute(ctx, m, netlink.Request)
+	if err != nil {
+		return nil, err
+	}
+	if len(replies) != 1 {
+		return nil, fmt.Errorf("ethtool: %d replies instead of one", len(replies))
+	}
+	c.features, err = decodeFeatureNames(replies[0].Data)
+	return c.features, err
 }
 
 // Set changes one setting. The kernel accepts a feature that the driver then does not

@@ -1,6 +1,7 @@
 package ethtoolnl
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/mdlayher/genetlink"
@@ -15,6 +16,7 @@ const (
 	attrHeader     = 1
 	headerDevIndex = 1
 	headerFlags    = 3
+	flagCompact    = 1 << 0 // bit sets without names
 	flagOmitReply  = 1 << 1 // of a write: the ack is enough
 	featuresHW     = 2
 	featuresWanted = 3
@@ -23,9 +25,22 @@ const (
 	privateFlags   = 2
 	bitsetNoMask   = 1
 	bitsetBits     = 3
+	bitsetValue    = 4
+	bitsetMask     = 5
 	bitsetBitsBit  = 1
 	bitsetBitName  = 2
 	bitsetBitIsSet = 3 // ETHTOOL_A_BITSET_BIT_VALUE
+
+	getStrings    = 1 // ETHTOOL_MSG_STRSET_GET
+	stringSets    = 2
+	oneStringSet  = 1
+	stringSetID   = 1
+	setStrings    = 3
+	oneString     = 1
+	stringIndex   = 1
+	stringValue   = 2
+	namesFeatures = 4 // ETH_SS_FEATURES
+	maxFeatures   = 1 << 10
 )
 
 func header(ae *netlink.AttributeEncoder, index int, flags uint32) {
@@ -45,8 +60,66 @@ func encodeGet(c Class, index int) (genetlink.Message, error) {
 		return genetlink.Message{}, fmt.Errorf("no class %q of ethtool settings", c)
 	}
 	ae := netlink.NewAttributeEncoder()
-	header(ae, index, 0)
+	flags := uint32(0)
+	if c == Feature {
+		flags = flagCompact
+	}
+	header(ae, index, flags)
 	return message(k.get, ae)
+}
+
+// encodeFeatureNames requests the names of features by bit, which are the same for all devices.
+func encodeFeatureNames() (genetlink.Message, error) {
+	ae := netlink.NewAttributeEncoder()
+	ae.Nested(attrHeader, func(*netlink.AttributeEncoder) error { return nil }) // the kernel wants one, though it names no device
+	ae.Nested(stringSets, func(sets *netlink.AttributeEncoder) error {
+		sets.Nested(oneStringSet, func(set *netlink.AttributeEncoder) error {
+			set.Uint32(stringSetID, namesFeatures)
+			return nil
+		})
+		return nil
+	})
+	return message(getStrings, ae)
+}
+
+// decodeFeatureNames reads the reply to encodeFeatureNames.
+func decodeFeatureNames(data []byte) ([]string, error) {
+	ad, err := netlink.NewAttributeDecoder(data)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	within(ad, stringSets, func(sets *netlink.AttributeDecoder) {
+		within(sets, oneStringSet, func(set *netlink.AttributeDecoder) {
+			within(set, setStrings, func(list *netlink.AttributeDecoder) {
+				within(list, oneString, func(one *netlink.AttributeDecoder) {
+					index, name := uint32(maxFeatures), ""
+					for one.Next() {
+						switch one.Type() {
+						case stringIndex:
+							index = one.Uint32()
+						case stringValue:
+							name = one.String()
+						}
+					}
+					if index < maxFeatures {
+						names = append(names, make([]string, max(0, int(index)+1-len(names)))...)
+						names[index] = name
+					}
+				})
+			})
+		})
+	})
+	return names, ad.Err()
+}
+
+// within calls f for each attribute of a type, which contains others.
+func within(ad *netlink.AttributeDecoder, typ uint16, f func(*netlink.AttributeDecoder)) {
+	for ad.Next() {
+		if ad.Type() == typ {
+			ad.Nested(func(nested *netlink.AttributeDecoder) error { f(nested); return nested.Err() })
+		}
+	}
 }
 
 // encodeSet changes one setting and leaves the others of its class as they are.
@@ -96,10 +169,10 @@ func message(command uint8, ae *netlink.AttributeEncoder) (genetlink.Message, er
 	return genetlink.Message{Header: genetlink.Header{Command: command, Version: version}, Data: data}, err
 }
 
-// decode reads a reply.
-func decode(c Class, data []byte) ([]Setting, error) {
+// decode reads a reply. Features are named by names, see decodeFeatureNames.
+func decode(c Class, data []byte, names []string) ([]Setting, error) {
 	if c == Feature {
-		return decodeFeatures(data)
+		return decodeFeatures(data, names)
 	}
 	if c == PrivateFlag {
 		return decodeFlags(data)
@@ -126,49 +199,55 @@ func decode(c Class, data []byte) ([]Setting, error) {
 	return out, ad.Err()
 }
 
-// decodeFeatures reads the four bit sets of features. That of the hardware comes
-// with a mask and so lists every feature there is; of the others only the bits
-// that are set are listed. A feature is fixed when the hardware cannot switch it
-// or the driver never does, as ethtool(8) has it.
-func decodeFeatures(data []byte) ([]Setting, error) {
+// decodeFeatures reads the four bit sets of features. That of the hardware comes with a mask of the features there are. A
+// feature is fixed when the hardware cannot switch it or the driver never does, as ethtool(8) has it.
+func decodeFeatures(data []byte, names []string) ([]Setting, error) {
 	ad, err := netlink.NewAttributeDecoder(data)
 	if err != nil {
 		return nil, err
 	}
-	var all []bit
-	sets := map[uint16]map[string]bool{}
+	var all bitmap
+	sets := map[uint16]bitmap{}
 	for ad.Next() {
 		typ := ad.Type()
 		if typ < featuresHW || typ > featuresFixed {
 			continue
 		}
-		sets[typ] = map[string]bool{}
 		ad.Nested(func(set *netlink.AttributeDecoder) error {
-			bits, err := decodeBits(set)
-			for _, b := range bits {
-				sets[typ][b.name] = b.on
+			for set.Next() {
+				switch {
+				case set.Type() == bitsetValue:
+					sets[typ] = bitmap(set.Bytes())
+				case set.Type() == bitsetMask && typ == featuresHW:
+					all = set.Bytes()
+				}
 			}
-			if typ == featuresHW {
-				all = bits
-			}
-			return err
+			return set.Err()
 		})
 	}
 	if err := ad.Err(); err != nil {
 		return nil, err
 	}
-	var out []Setting
-	for _, b := range all {
-		if b.name == "" {
+	out := make([]Setting, 0, len(names))
+	for i, name := range names {
+		if name == "" || !all.has(i) {
 			continue // a bit without a name is internal to the kernel
 		}
-		s := Setting{Name: b.name, Fixed: !b.on || sets[featuresFixed][b.name]}
-		if sets[featuresActive][b.name] {
+		s := Setting{Name: name, Fixed: !sets[featuresHW].has(i) || sets[featuresFixed].has(i)}
+		if sets[featuresActive].has(i) {
 			s.Value = 1
 		}
 		out = append(out, s)
 	}
 	return out, nil
+}
+
+// bitmap is a bit set in its compact form: words of 32 bits in the byte order of the machine.
+type bitmap []byte
+
+func (b bitmap) has(i int) bool {
+	at := i / 32 * 4
+	return at+4 <= len(b) && binary.NativeEndian.Uint32(b[at:])>>(i%32)&1 != 0
 }
 
 // decodeFlags reads the private flags of a driver. Their bit set comes with a mask,

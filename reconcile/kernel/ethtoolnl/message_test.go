@@ -40,7 +40,7 @@ func TestEncode(t *testing.T) {
 			  0800 0100 04000000 # ETHTOOL_A_HEADER_DEV_INDEX
 		`},
 		{"get features", get(Feature), 11, `
-			0c00 0180 0800 0100 04000000 # no flag for the compact form: bits come with their names
+			1400 0180 0800 0100 04000000 0800 0300 01000000 # ETHTOOL_FLAG_COMPACT_BITSETS: bits without their names
 		`},
 		{"set ring", set(Ring, "rx", 512), 16, `
 			1400 0180
@@ -118,6 +118,8 @@ func TestEncodeUnknown(t *testing.T) {
 func TestDecode(t *testing.T) {
 	const header = `1c00 0180 0800 0100 04000000 0f00 0200 656e7033733066307630 00 00 # index, "enp3s0f0v0"
 		`
+	names := make([]string, 41)
+	names[5], names[14], names[15], names[16], names[40] = "highdma", "rx-gro", "rx-lro", "not-of-this-kernel", "rx-hash"
 	for _, tc := range []struct {
 		class Class
 		reply string
@@ -135,24 +137,19 @@ func TestDecode(t *testing.T) {
 			0800 0200 03000000   # RX_USECS
 		`, []Setting{{Name: "rx-usecs", Value: 3}}},
 		{Feature, header + `
-			9000 0280                   # HW, with a mask: every bit is listed
-			  0800 0200 40000000        # SIZE
-			  8400 0380                 # BITS
-			    1c00 0180 0800 0100 0e000000 0b00 0200 72782d67726f00 00 0400 0300 # 14 rx-gro, can be switched
-			    1400 0180 0800 0100 0c000000 0500 0200 00 000000                   # 12 has no name
-			    1800 0180 0800 0100 0f000000 0b00 0200 72782d6c726f00 00           # 15 rx-lro, cannot
-			    1c00 0180 0800 0100 05000000 0c00 0200 68696768646d6100 0400 0300  # 5 highdma, could
-			    1c00 0180 0800 0100 28000000 0c00 0200 72782d686173 6800 0400 0300 # 40 rx-hash
-			3c00 0480                   # ACTIVE, without a mask: the bits that are set
-			  0400 0100                 # NOMASK
-			  3400 0380
-			    1800 0180 0800 0100 0e000000 0b00 0200 72782d67726f00 00
-			    1800 0180 0800 0100 05000000 0c00 0200 68696768646d6100
-			2800 0580                   # NOCHANGE
+			2400 0280                               # HW, with a mask of the features there are
+			  0800 0200 29000000                    # SIZE
+			  0c00 0400 20400000 00010000           # VALUE: 5 and 14 could be switched, 40 can
+			  0c00 0500 20f00000 00010000           # MASK: 5, 12 without a name, 13 unknown, 14, 15, 40
+			1c00 0480                               # ACTIVE
+			  0400 0100                             # NOMASK
+			  0800 0200 29000000
+			  0c00 0400 20400000 00000000
+			1c00 0580                               # NOCHANGE
 			  0400 0100
-			  2000 0380
-			    1c00 0180 0800 0100 05000000 0c00 0200 68696768646d6100 0400 0300
-		`, []Setting{{"rx-gro", 1, false}, {"rx-lro", 0, true}, {"highdma", 1, true}, {"rx-hash", 0, false}}},
+			  0800 0200 29000000
+			  0c00 0400 20000000 00000000
+		`, []Setting{{"highdma", 1, true}, {"rx-gro", 1, false}, {"rx-lro", 0, true}, {"rx-hash", 0, false}}},
 		{PrivateFlag, header + `
 			4400 0280                   # FLAGS, with a mask: every bit is listed
 			  0800 0200 02000000        # SIZE
@@ -161,13 +158,39 @@ func TestDecode(t *testing.T) {
 			    1800 0180 0800 0100 01000000 0600 0200 7800 0000 0400 0300              # 1 x, on
 		`, []Setting{{Name: "legacy-rx"}, {Name: "x", Value: 1}}},
 	} {
-		got, err := decode(tc.class, wire(t, tc.reply))
+		got, err := decode(tc.class, wire(t, tc.reply), names)
 		if err != nil {
 			t.Fatalf("%s: %v", tc.class, err)
 		}
 		if !reflect.DeepEqual(got, tc.want) {
 			t.Errorf("%s: got %v, want %v", tc.class, got, tc.want)
 		}
+	}
+}
+
+// TestFeatureNames holds how the names of features are asked for and read.
+func TestFeatureNames(t *testing.T) {
+	m, err := encodeFeatureNames()
+	if want := wire(t, `
+		0400 0180          # ETHTOOL_A_STRSET_HEADER, of no device
+		1000 0280          # ETHTOOL_A_STRSET_STRINGSETS
+		  0c00 0180        # ETHTOOL_A_STRINGSETS_STRINGSET
+		    0800 0100 04000000 # ID: ETH_SS_FEATURES
+	`); err != nil || m.Header.Command != 1 || !bytes.Equal(m.Data, want) {
+		t.Errorf("command %d, error %v, got\n%swant\n%s", m.Header.Command, err, hex.Dump(m.Data), hex.Dump(want))
+	}
+	got, err := decodeFeatureNames(wire(t, `
+		5400 0280
+		  5000 0180
+		    0800 0100 04000000 # ID
+		    0800 0200 40000000 # COUNT
+		    3c00 0380          # STRINGS
+		      1400 0180 0800 0100 02000000 0700 0200 7462 0000
+		      1400 0180 0800 0100 00000000 0700 0200 7461 0000
+		      1000 0180 0800 0100 ffffffff 0400 0200
+	`))
+	if want := []string{"ta", "", "tb"}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("names %q, error %v, want %q", got, err, want)
 	}
 }
 
@@ -179,6 +202,7 @@ func FuzzDecode(f *testing.F) {
 	m, _ = encodeSet(PrivateFlag, 4, "legacy-rx", 1)
 	f.Add("private-flag", m.Data)
 	f.Fuzz(func(_ *testing.T, class string, b []byte) {
-		_, _ = decode(Class(class), b)
+		_, _ = decode(Class(class), b, []string{"rx-gro", "", "rx-lro"})
+		_, _ = decodeFeatureNames(b)
 	})
 }
