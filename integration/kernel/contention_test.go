@@ -39,6 +39,12 @@ func (l *lane) loop(r *reconcile.Reconciler) { l.t.Helper(); l.loopEvery(time.Mi
 // loopEvery is loop with another interval of its periodic checks.
 func (l *lane) loopEvery(interval time.Duration, r *reconcile.Reconciler) {
 	l.t.Helper()
+	l.loopOf(l.t.TempDir(), interval, r)
+}
+
+// loopOf is loopEvery, for the sandboxes that the files of a directory describe, too.
+func (l *lane) loopOf(dir string, interval time.Duration, r *reconcile.Reconciler) {
+	l.t.Helper()
 	store, reg, err := parts(l.dir)
 	if err != nil {
 		l.t.Fatal(err)
@@ -48,8 +54,10 @@ func (l *lane) loopEvery(interval time.Duration, r *reconcile.Reconciler) {
 		l.t.Fatal(err)
 	}
 	loop := node.New(node.Options{
-		Dir: l.t.TempDir(), StateDir: l.dir, Reconciler: r, Store: store, Damaged: store.Damaged, OtherVersions: store.OtherVersions, Contracts: reg, BootID: l.host.BootID(),
-		Discover: func() ([]inventory.Device, error) { return nil, nil }, Sys: os.DirFS("/sys"),
+		Dir: dir, StateDir: l.dir, Reconciler: r, Store: store, Damaged: store.Damaged, OtherVersions: store.OtherVersions, Contracts: reg, BootID: l.host.BootID(),
+		Discover: func() ([]inventory.Device, error) {
+			return inventory.Discover(os.DirFS("/sys"), inventory.Options{})
+		}, Sys: os.DirFS("/sys"),
 		Watcher: watcher, Recorder: metrics.New(metrics.Build{}, time.Now), Log: slog.New(slog.NewTextHandler(l.t.Output(), nil)), Now: time.Now,
 		Workers: 2, Resync: interval,
 	})
