@@ -28,7 +28,9 @@ type driftFixture struct {
 	steps string
 	// devices maps root steps to "PF/n"; such a fixture needs hardware.
 	devices map[string]string
-	rows    []drifted
+	// made is what is watched of what it has on the host beyond devices.
+	made []netstate.Object
+	rows []drifted
 }
 
 // drifted is a row of the table: a command, and what the engine reports and does after
@@ -228,7 +230,10 @@ tc qdisc add dev eth0 root netem delay 1ms
 		name: "guarded",
 		steps: `
     - {name: b, type: bridge, config: {bridge: plbr7, hostIfName: plb7, mac: "02:00:00:00:00:01", isGateway: true, dad: "off", addresses: [{address: 192.0.2.5/24, gateway: 192.0.2.1}, "2001:db8::5/64"]}}
+    - {name: t, type: tuning, dependOn: [b], config: {sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2}}}
+    - {name: m, type: macvlan, dependOn: [b], config: {name: mv0, mac: "02:00:00:00:00:07", addresses: [192.0.2.8/24]}}
 `,
+		made: []netstate.Object{netstate.PortGuard{Port: "plb7"}},
 		rows: []drifted{
 			{name: "MAC of a guarded port deleted", disturb: `nft delete element bridge plumbline-guard macs '{ "plb7" . 02:00:00:00:00:01 }'`, drift: "b ~port-guard.macs, b ~port-guard.addresses"},
 			{name: "another MAC of the port", disturb: `nft add element bridge plumbline-guard macs '{ "plb7" . 02:00:00:00:00:66 }' && nft add element bridge plumbline-guard owners6 '{ "plb7" . fe80::ff:fe00:66 }' && nft add element bridge plumbline-guard claimed6 '{ "plbr7" . fe80::ff:fe00:66 }'`, drift: "b ~port-guard.macs"},
@@ -399,7 +404,7 @@ func (g driftFixture) run(t *testing.T) {
 			observed = made.observers
 		}
 		fine = t.Run(row.name, func(t *testing.T) {
-			(&lane{t, l.host, l.dir, l.devices}).row(r, &foreignWriter{t, s.ns, s.other}, made.repair, observed, row)
+			(&lane{t: t, host: l.host, dir: l.dir, devices: l.devices}).row(r, &foreignWriter{t, s.ns, s.other}, made.repair, observed, row)
 		})
 	}
 	if _, err := r.AwaitRelease(ctxFor(t), made.repair.ID); err != nil {

@@ -87,6 +87,9 @@ func TestFullSandbox(t *testing.T) {
 			if _, err := r.Ensure(ctxFor(t), beside); err != nil {
 				t.Errorf("another sandbox: %v", err)
 			}
+			if _, err := r.AwaitRelease(ctxFor(t), beside.ID); err != nil { // else the guard of its port stays
+				t.Errorf("release another sandbox: %v", err)
+			}
 
 			if _, err := r.Release(ctxFor(t), sb.ID); !errors.Is(err, reconcile.ErrPartial) {
 				t.Errorf("release: %v", err)

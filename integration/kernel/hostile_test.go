@@ -85,6 +85,11 @@ func TestHostilePod(t *testing.T) {
 	if _, err := h.engine.Ensure(ctxFor(t), h.beside); err != nil {
 		t.Fatal(err)
 	}
+	defer func() {
+		if _, err := h.engine.AwaitRelease(ctxFor(t), h.beside.ID); err != nil { // else the guard of its port stays
+			t.Error(err)
+		}
+	}()
 	h.messages = h.besideCosts()
 	loadModules(t)
 	h.before = readHost(t, true)

@@ -41,7 +41,7 @@ func TestNetworkOfFunction(t *testing.T) {
 		"network without VLAN": {"type: sriov", 0, before},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := &lane{t, l.host, l.dir, l.devices}
+			l := &lane{t: t, host: l.host, dir: l.dir, devices: l.devices}
 			path := newNetns(t)
 			s := &foreignWriter{t, filepath.Base(path), ""}
 			is := func(when, want string) {

@@ -326,3 +326,56 @@ const guardTable = "plumbline-guard"
 
 // twoTags is a frame that newer kernels accept as if it had no tag.
 const twoTags = "a request of ARP in VLAN 0 in VLAN 0"
+
+// TestGuardOfTwoTopologies: two topologies of one pod have a port each on one bridge. Others reach it at both, by the port that has the
+// address, and the guard of one topology stays when the other one is released.
+func TestGuardOfTwoTopologies(t *testing.T) {
+	l, s := newLane(t), &foreignWriter{t: t}
+	l.devices = []string{}
+	r := l.engine(nil)
+	path, other := newNetns(t), newNetns(t)
+	attach := func(name, path, link string, n int) reconcile.Sandbox {
+		sb := box(path, parse(t, name, fmt.Sprintf("    - {name: net, type: bridge, config: {bridge: twobr, ifName: %s, dad: \"off\", addresses: [192.0.%d.%d/24, \"2001:db8:%d::%d/64\"]}}\n", link, 2+n/10, n, n/10, n)))
+		sb.ID = reconcile.SandboxID("two/" + name)
+		if _, err := r.Ensure(ctxFor(t), sb); err != nil {
+			t.Fatal(err)
+		}
+		return sb
+	}
+	boxes := []reconcile.Sandbox{attach("first", path, "one0", 5), attach("second", path, "two0", 15), attach("third", other, "one0", 6), attach("fourth", other, "two0", 16)}
+	reach := func(addresses ...string) {
+		t.Helper()
+		for _, address := range addresses {
+			eventually.Succeeds(t, patience, "the pod is reached", func() error {
+				out, err := s.try("ip netns exec " + filepath.Base(other) + " ping -q -c 1 -W 2 " + address)
+				if err != nil {
+					return fmt.Errorf("%s: %s", address, out)
+				}
+				return nil
+			})
+		}
+	}
+	inSync := func(boxes []reconcile.Sandbox) {
+		t.Helper()
+		for _, sb := range boxes {
+			if st, err := r.Check(ctxFor(t), sb.ID); err != nil || st.State != reconcile.InSync {
+				t.Errorf("%s: %v %+v", sb.ID, err, st)
+			}
+		}
+	}
+	inSync(boxes)
+	reach("192.0.2.5", "2001:db8:0::5", "192.0.3.15", "2001:db8:1::15")
+	if _, err := r.AwaitRelease(ctxFor(t), boxes[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	inSync(boxes[1:])
+	reach("192.0.3.15", "2001:db8:1::15")
+	for _, sb := range boxes[1:] {
+		if _, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := s.run("nft list ruleset; ip -o link show type bridge"); strings.Contains(left, "twobr") {
+		t.Errorf("left is\n%s", left)
+	}
+}

@@ -28,6 +28,7 @@ type actor struct {
 	spoils     []drifted
 	owns       []drifted // what the pod may do
 	devices    map[string]string
+	made       []netstate.Object // what it has on the host beyond devices
 	// disturbedBefore: it was disturbed since it was attached, and things of
 	// theirs may be left.
 	disturbedBefore bool
@@ -59,7 +60,7 @@ func TestRandom(t *testing.T) {
 	}
 	c := &chaos{lane: l, rng: rand.New(rand.NewPCG(seed, 0)), seed: seed, home: l.state(""), undisturbed: l.engine(nil)}
 	for _, g := range driftFixtures {
-		if g.host != "" || strings.Count(g.steps, "{name: ") < 3 { // it changes the host, which is compared, or has no steps to remove and add
+		if g.host != "" { // it changes the host, which is compared
 			continue
 		}
 		if g.devices == nil || hasCards() {
@@ -84,8 +85,8 @@ func (c *chaos) enroll(g driftFixture) {
 	path, other := newNetns(c.t), newNetns(c.t)
 	devices := functions(c.t, g.devices)
 	a := &actor{
-		foreignWriter: &foreignWriter{c.t, filepath.Base(path), filepath.Base(other)}, path: path, name: g.name, pod: g.pod, devices: devices,
-		lane: &lane{c.t, c.host, c.dir, append([]string{}, slices.Sorted(maps.Values(devices))...)}, // none is not all
+		foreignWriter: &foreignWriter{c.t, filepath.Base(path), filepath.Base(other)}, path: path, name: g.name, pod: g.pod, devices: devices, made: g.made,
+		lane: &lane{t: c.t, host: c.host, dir: c.dir, devices: append([]string{}, slices.Sorted(maps.Values(devices))...), beside: true}, // none is not all
 	}
 	lines := strings.Split(strings.Trim(g.steps, "\n"), "\n")
 	for _, n := range []int{len(lines), len(lines) - 1, len(lines) - 2} { // steps that are removed and added
@@ -303,7 +304,7 @@ func (c *chaos) reuse(a *actor) {
 // devices in sandboxes.
 func (c *chaos) checkDevices() {
 	c.t.Helper()
-	moved := map[string]*actor{}
+	moved, made := map[string]*actor{}, []string{}
 	for _, a := range c.actors {
 		if _, known := c.record(a); !known {
 			continue
@@ -311,16 +312,14 @@ func (c *chaos) checkDevices() {
 		for _, id := range a.devices {
 			moved[id] = a
 		}
+		for _, o := range a.made {
+			made = append(made, o.Key().String())
+		}
 	}
 	var diff []string
 	for range 200 { // a VF reports its carrier and MTU with delay
 		diff = slices.DeleteFunc(c.home.Equal(c.state("")), func(d string) bool {
-			for id := range moved {
-				if strings.Contains(d, id) {
-					return true
-				}
-			}
-			return false
+			return slices.ContainsFunc(slices.AppendSeq(slices.Clone(made), maps.Keys(moved)), func(of string) bool { return strings.Contains(d, of) })
 		})
 		if len(diff) == 0 {
 			break
