@@ -126,7 +126,7 @@ func (*crowdFloor) apply(_ context.Context, path string) error {
 	if err := pod.LinkAdd(v); err != nil {
 		return err
 	}
-	if err := writeSysctls(ns, "data0"); err != nil {
+	if err := writeSysctls(ns, []string{"net1", "data0"}, []string{"data0"}); err != nil {
 		return err
 	}
 	for _, l := range []netlink.Link{moved, v} {

@@ -75,7 +75,7 @@ func (f *floor) apply(_ context.Context, path string) error {
 		}
 	}
 	// As the engine: a link is up only after its settings, and then has addresses.
-	if err := writeSysctls(ns, names...); err != nil {
+	if err := writeSysctls(ns, append([]string{bond.Name}, names...), names); err != nil {
 		return err
 	}
 	if err := pod.LinkSetUp(bond); err != nil {
@@ -179,10 +179,17 @@ func moveFrom(ns netns.NsHandle, index, target int, name string) error {
 	})
 }
 
-// writeSysctls sets what the topologies of the comparison tune on each of the links.
-func writeSysctls(ns netns.NsHandle, links ...string) error {
+// writeSysctls has links ignore routers, as those of the engine do, and sets what the topologies of the comparison tune.
+func writeSysctls(ns netns.NsHandle, links, tuned []string) error {
 	return inside(ns, func() error {
 		for _, link := range links {
+			for _, name := range []string{"accept_ra", "accept_redirects"} {
+				if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/"+name, []byte("0"), 0); err != nil {
+					return err
+				}
+			}
+		}
+		for _, link := range tuned {
 			for name, value := range map[string]string{"rp_filter": "2", "arp_notify": "1"} {
 				if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+link+"/"+name, []byte(value), 0); err != nil {
 					return err

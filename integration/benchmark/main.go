@@ -21,7 +21,7 @@ func main() {
 	idle := flag.Duration("idle", time.Minute, "time for which an idle agent, and the periodic application, are observed")
 	cycles := flag.Int("cycles", 2000, "pods that come and go")
 	plugins := flag.String("plugins", "", "folder with the CNI binaries sriov, bond, vlan, tuning and static, for part crowd also macvlan, and for part pods ptp, host-local and cni-kindnet; empty leaves them out")
-	only := flag.String("only", "", "run one part: apply, crowd, pods, settings, scale, cycles, packets")
+	only := flag.String("only", "", "run one part: apply, crowd, pods, settings, scale, cycles, packets, guard")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -50,6 +50,7 @@ func run(ctx context.Context, o options) error {
 		{"scale", func() error { return scale(ctx, o) }},
 		{"cycles", func() error { return comeAndGo(ctx, o.cycles) }},
 		{"packets", func() error { return packets(ctx, o.n) }},
+		{"guard", func() error { return guards(ctx, o.n) }},
 	}
 	fmt.Printf("Kernel %s, %d CPUs, emulated.\n", release(), cpus())
 	for _, p := range parts {

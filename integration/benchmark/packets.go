@@ -245,7 +245,7 @@ func newSource(ctx context.Context, c *chassis.Chassis, sink *traffic.Pod, p pat
 			traffic.IP(ctx, fmt.Sprintf("link add eth0 netns %s type veth peer name %s netns sink address %s", name, name, sinkMAC)),
 			sink.IP(ctx, fmt.Sprintf("link set %s up", name)))
 	}
-	err = errors.Join(err, s.pod.IP(ctx, fmt.Sprintf("link set eth0 up\naddr add 192.0.2.%d/24 dev eth0\naddr add 2001:db8::%d/64 dev eth0 nodad", number+10, number+10)), s.pod.SendTo(ctx, "eth0", sinkMAC))
+	err = errors.Join(err, s.pod.IP(ctx, fmt.Sprintf("link set eth0 up\naddr add 192.0.2.%d/24 dev eth0\naddr add 2001:db8::%d/64 dev eth0 nodad", number+10, number+10)))
 	if err != nil {
 		return nil, err
 	}
@@ -269,12 +269,7 @@ func newSource(ctx context.Context, c *chassis.Chassis, sink *traffic.Pod, p pat
 	if err != nil {
 		return nil, err
 	}
-	return s, kernel.Within(s.pod.Netns, func() (err error) {
-		if s.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
-			return err
-		}
-		return unix.Connect(s.fd, &unix.SockaddrInet4{Port: 9, Addr: traffic.Packet(destination, 0, 0).Destination.As4()})
-	})
+	return s, s.connect(ctx, "eth0", sinkMAC)
 }
 
 // filter sets the filters of rules on eth0.
