@@ -60,6 +60,10 @@ step "bond" (bond)
 containers that use the claim are told
   NCCL_IB_HCA==mlx5_0
   OF_DATA needs data.mac (known after apply)
+  file /var/run/dra.networking/files/ai/rails:
+    net1
+    net2
+  file macs needs data.mac (known after apply)
 
 note: bond0 goes down for a moment
 
