@@ -141,6 +141,7 @@ func (noReporter) Attached(attachment.Pod, claims.Claim, []reconcile.Report)   {
 func (noReporter) Failed(attachment.Pod, claims.Claim, error)                  {}
 func (noReporter) Updated(claims.Claim, string, int64, reconcile.Report)       {}
 func (noReporter) Detached(claims.Claim)                                       {}
+func (noReporter) Replaced(claims.Claim, string, []string)                     {}
 func (noReporter) follow(context.Context, *claims.Topology, *v1alpha1.NetworkTopology) error {
 	return nil
 }
