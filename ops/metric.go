@@ -53,7 +53,7 @@ func (p *Planner) metric(d deferredRoute, r *netstate.Route) error {
 	}
 	r.Metric = uint32(metric)
 	if r.Metric == YieldMetric && len(others) > 0 {
-		p.Note("its route to %s via %s gets metric %d: %q keeps the one it has, via %s; say a metric to decide otherwise",
+		p.Note("its route to %s via %s gets metric %d: the route of %q via %s stays preferred; set a metric to change that",
 			r.Dst, nextHop(*r), YieldMetric, others[0].Link, nextHop(others[0]))
 	}
 	return nil

@@ -143,7 +143,7 @@ func (p *Planner) Root() bool { return p.current.step.Root() }
 func (p *Planner) LastInput() (string, error) {
 	if i, ok := p.current.inputs.Last(); ok {
 		if names := p.LastInputs(); len(names) > 1 {
-			p.Note("takes %q, the interface of the last step in dependOn %v: name it in the config, so that the order of dependOn decides nothing", i.Name, p.current.step.DependOn)
+			p.Note("uses %q, the interface of the last step in dependOn %v: name the interface in the config", i.Name, p.current.step.DependOn)
 		}
 		return i.Name, nil
 	}

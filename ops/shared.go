@@ -61,7 +61,7 @@ func (p *Planner) refuseContradiction(o netstate.Object) error {
 			}
 			what := fmt.Sprintf("wants %s %s = %s, but topology %q, which the pod has too, wants %s", o.Key(), f.Path, netstate.FormatValue(f.Value), other.topology, netstate.FormatValue(theirs))
 			if p.Kept() {
-				p.Note("%s: each changes it back", what)
+				p.Note("%s: each topology would undo the change of the other; remove it from one of them", what)
 				continue
 			}
 			return fault.New(fault.Conflict, fmt.Errorf("%s: remove it from one of them", what))

@@ -223,7 +223,7 @@ func New(o *v1alpha1.NetworkQoS) *Policy {
 			p.networks[i] = networkTerm{kind: p.networks[i].kind, primary: p.networks[i].primary}
 		}
 	case len(p.Rules) == 0:
-		r.warn("spec.egress: has no rule, so that the object has no effect")
+		r.warn("spec.egress: has no rules: the object has no effect")
 	default:
 		r.hidden(p.Rules)
 	}
@@ -236,7 +236,7 @@ func New(o *v1alpha1.NetworkQoS) *Policy {
 func (r *reader) hidden(rules []PolicyRule) {
 	for i, rule := range slices.Backward(rules) {
 		if i > 0 && len(rule.To) == 0 && len(rule.Ports) == 0 {
-			r.warn("spec.egress[%d]: matches every packet, and the last rule that matches decides: those before it have no effect; write it first", i)
+			r.warn("spec.egress[%d]: matches every packet, so the rules before it have no effect (the last match decides): write it first", i)
 			return
 		}
 	}
@@ -407,7 +407,7 @@ func (r *reader) block(path string, in *v1alpha1.IPBlock) *netipx.IPSet {
 		set = &netipx.IPSet{}
 	}
 	if ok && len(set.Prefixes()) == 0 {
-		r.warn("%s: the exceptions leave nothing of %s: the destination matches no packet", path, block)
+		r.warn("%s: the exceptions cover all of %s: the destination matches no packet", path, block)
 	}
 	return set
 }

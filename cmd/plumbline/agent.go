@@ -49,10 +49,9 @@ the pod ends. A container that uses a claim starts only after all of the claim's
 topologies are verified in its sandbox.
 
 Needs the capabilities NET_ADMIN and SYS_ADMIN, the host's network namespace, and
-the directories below at their paths on the host. In a container, where /proc/sys
-is read-only, --proc names a directory with the host's /proc/sys. Steps of type
-vfio-pci bind functions to drivers; for them --sys names a directory with the host's
-/sys, writable.
+the directories below at their paths on the host. In a container, --proc names a
+directory with the host's /proc/sys, and for steps of type vfio-pci --sys one with
+its /sys, both writable.
 
 Serves /metrics, /healthz and /readyz. When it stops, the networks of all pods stay.
 Two agents may run at the same time during an update.`,
@@ -70,7 +69,7 @@ Two agents may run at the same time during an update.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&g.graph, "graph", false, "print the parts of the agent in the order of their construction, with the tables that each part reads and writes, and exit")
+	f.BoolVar(&g.graph, "graph", false, "print the parts of the agent, with what each reads and writes, and exit")
 	f.StringVar(&g.NodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node; default: NODE_NAME")
 	f.StringVar(&g.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the service account of the pod")
 	f.StringVar(&g.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "`socket` of the container runtime's Node Resource Interface")
@@ -82,7 +81,7 @@ Two agents may run at the same time during an update.`,
 	f.StringVar(&g.Sys, "sys", "/sys", "`directory` with a writable bus/pci and devices, to bind drivers")
 	f.StringToStringVar(&g.PhysicalNetworks, "physical-network", nil, "`interface=network`: the physical network of a PF; may be repeated")
 	f.BoolVar(&g.LLDP, "lldp", false, "listen to LLDP on the ports of the node, for the attributes switch, switchPort and rail; needs the capability NET_RAW")
-	f.BoolVar(&g.NetworkQoS, "network-qos", false, "mark and limit what pods send, as the NetworkQoS objects of their namespaces say; needs list and watch of networkqoses and pods. Without it, filters that an earlier agent has set are removed")
+	f.BoolVar(&g.NetworkQoS, "network-qos", false, "enforce NetworkQoS objects; needs list and watch of networkqoses and pods. Without it, filters of an earlier agent are removed")
 	g.ovn.flags(cmd, "", "")
 	g.podNetwork(f)
 	f.StringVar(&g.MetricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
@@ -100,7 +99,7 @@ Two agents may run at the same time during an update.`,
 // podNetwork adds the flags for the own network of pods.
 func (g *agentFlags) podNetwork(f *pflag.FlagSet) {
 	p := &g.PodNetwork
-	f.BoolVar(&p.Enabled, "pod-network", false, "give pods their own network, as the NetworkTopology of role primary says that selects the node: installs a CNI plugin that asks the agent")
+	f.BoolVar(&p.Enabled, "pod-network", false, "install a CNI plugin, and give pods the network of the NetworkTopology of role primary that selects the node")
 	f.StringVar(&p.Plugin, "cni-plugin", "/plumbline-cni", "`program` to install as the CNI plugin, with --pod-network")
 	f.StringVar(&p.BinDir, "cni-bin-dir", "/opt/cni/bin", "`directory` in which the container runtime looks for CNI plugins")
 	f.StringVar(&p.ConfDir, "cni-conf-dir", "/etc/cni/net.d", "`directory` in which the container runtime looks for networks")

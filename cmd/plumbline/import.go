@@ -32,14 +32,14 @@ A file may have several documents, and lists as kubectl get -o yaml prints them;
 repeated. What refers to each other, such as a SriovNetwork and the SriovNetworkNodePolicies
 of its resource, is converted together. Needs neither root nor a cluster.
 
-With --from-cluster the objects are read from the API server, and nothing is written. The user of the
-kubeconfig needs the right "list" on each of these kinds that the cluster serves; where one is missing, nothing is
-converted. Claims and DeviceClasses of other drivers than DRANET are not read. With -n, networks and pods of
-one namespace are read, and what networks refer to in all namespaces.
+With --from-cluster the objects are read from the API server. The user of the kubeconfig
+needs the right "list" on each of these kinds that the cluster serves. Of claims and
+DeviceClasses only DRANET's are read. With -n, networks and pods of one namespace are
+read, and what they refer to in all namespaces.
 
-With --pods, pods and workloads with the annotation k8s.v1.cni.cncf.io/networks are converted, too: their interfaces
-keep their names, networks that build on others of a pod, such as a bond, become one topology with them, and a
-comment at the end has the patch of each.
+With --pods, pods and workloads with the annotation k8s.v1.cni.cncf.io/networks are
+converted, too. Networks that build on others of a pod, such as a bond, become one
+topology with them, and a comment at the end has the patch of each workload.
 
 Each key that is left out is a note, and each that has no counterpart an error, with the
 object and the path of the key. An object with an error is not converted.

@@ -67,17 +67,14 @@ func (t *target) flags(cmd *cobra.Command) {
 }
 
 const targetHelp = `
-A root step that takes a device is given the one that --device says or its config
-names; else the one it has from an earlier apply; else the first free device of
-` + "`plumbline devices`" + ` that its selector matches.
+A root step takes the device that --device or its config names; else that of an
+earlier apply; else the first free one of ` + "`plumbline devices`" + ` that its
+selector matches. --address gives a step addresses beside those of its config;
+without it, a step keeps those of an earlier apply.
 
-With --address, a step gets addresses that its config does not have, so that one
-topology serves several namespaces. Without it, a step keeps those that an earlier
-apply gave it. With --parameter, a step has what a claim may set in its config.
-
--f may be repeated for files of NetworkQoS objects, which mark and limit what the
-interfaces send: those that cover the topology for a pod of --namespace with --labels.
-Without such a file nothing is marked or limited any more.`
+Further files of -f may have NetworkQoS objects: those that cover the topology for a
+pod of --namespace with --labels mark and limit what the interfaces send. Without
+them nothing is marked or limited any more.`
 
 // inputs reads what the flags name.
 func (t *target) inputs(a *app) (asked map[string]string, given ops.Givens, from source, err error) {
@@ -293,18 +290,13 @@ line says so, and with -o json the field imagined. That needs neither root nor d
 ` + targetHelp + `
 
 A step with ipam of type pool is planned with the first address of its AddressPool,
-which is read from a file: -f may be repeated. With type host-local it is planned with
-the first address of its ranges. Such an address is an example, as a note says:
-which address a pod gets is decided on its node. The own network of pods (role
-primary) is planned with example pod CIDRs, as for the interface eth0.
-
-What the topology exports to containers (spec.export) is shown with the values they
-would have.
+read from a file of -f; with type host-local with that of its ranges; the own network
+of pods (role primary) with example pod CIDRs. These are examples, as a note says.
+What the topology exports to containers (spec.export) is shown, too.
 
 With --running, shows what an edit of the topology would change in each sandbox of
 this node that has it: which steps are changed live, replaced, added or removed,
-which links are interrupted, and which sandboxes would keep their network because
-the edit takes a device they do not have.
+which links are interrupted, and which sandboxes would keep their network.
 
 Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 		Example: `  plumbline plan -f topology.yaml

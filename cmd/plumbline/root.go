@@ -202,7 +202,7 @@ func (l *fileList) Set(file string) error {
 
 // addressFlag adds --address.
 func addressFlag(cmd *cobra.Command, addresses *[]string, more string) {
-	cmd.Flags().StringArrayVar(addresses, "address", nil, "address for a step beside those of its config: `STEP=ADDRESS`, with prefix length"+more)
+	cmd.Flags().StringArrayVar(addresses, "address", nil, "address for a step beside those of its config, with prefix length: `STEP=ADDRESS`"+more)
 	_ = cmd.RegisterFlagCompletionFunc("address", cobra.NoFileCompletions)
 }
 

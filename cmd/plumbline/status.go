@@ -24,11 +24,9 @@ func (a *app) status() *cobra.Command {
 		Long: `Compares every sandbox with its topology and writes nothing. The state of a sandbox is
 one of: InSync; Drifted, with each field that differs, its object and its step;
 Fighting, if another writer changes a field back after each repair, with both values;
-Failed, with the reason. Where rules of NetworkQoS objects are enforced, it lists them by
-interface, the one that decides first before others, with what enforces it: filters (tc) or
-rows of a database of OVN. It adds the packets and bytes that each has marked and the packets
-that its limit has dropped, as the kernel counts them, or for rows of OVN, some seconds later,
-Open vSwitch; "-" is not known.
+Failed, with the reason. Rules of NetworkQoS objects are listed by interface, the one that
+decides first before others, with what enforces them (filters of tc, rows of OVN), and with
+the packets and bytes that they have marked and dropped; "-" is not known.
 
 A record that was written by another version of plumbline is listed and not changed.
 

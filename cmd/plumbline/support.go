@@ -40,22 +40,18 @@ func (a *app) support() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "support-bundle [--to FILE]",
 		Short: "Collect the data for a support request",
-		Long: `Writes one tar.gz about the networks of this node: the version; the records and claims
-in the state directory, also damaged ones, unchanged; the gate files; the status of
-all sandboxes with their drift; the kernel objects in each sandbox's namespace; the
-devices, kernel version and network settings of the host; the metrics of the agent;
-and the log files given with --log.
-
-It writes only that file and needs no running agent. What cannot be read, such as a
-namespace that no longer exists, is listed in problems.txt. It takes at most a
-minute (--timeout) and 128 MiB before compression.
+		Long: `Writes one tar.gz about the networks of this node: version, records, claims, gate
+files, status and kernel objects of all sandboxes, devices and settings of the host,
+metrics of the agent, and the log files given with --log. problems.txt lists what
+cannot be read. It needs no running agent, and takes at most a minute (--timeout) and
+128 MiB before compression.
 
 It contains no token, key, environment or command line of any process, and nothing
-from the API server. It does contain names of pods, namespaces and topologies, and
-addresses of interfaces: check it before you send it if these are confidential.`,
+from the API server, but names of pods, namespaces and topologies, and addresses:
+check it before you send it if these are confidential.`,
 		Example: `  plumbline support-bundle
   plumbline support-bundle --to case-4711.tar.gz --log /var/log/containers/agent.log
-  kubectl -n plumbline-system exec ds/plumbline-agent -- /plumbline support-bundle --to - > node.tar.gz`,
+  kubectl -n plumbline-system exec AGENT -- /plumbline support-bundle --to - > node.tar.gz`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), a) },
 	}

@@ -37,18 +37,15 @@ func (a *app) validate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate -f FILE",
 		Short: "Validate topologies, pools, policies, claims and NetworkQoS objects",
-		Long: `Validates NetworkTopologies like the admission webhook of a cluster, and reports every
-problem: their steps and the order of these, each step's config, the references between
-steps, the CEL selectors of root steps, and whether the steps contradict each other,
-planned for a node that has everything they need. AddressPools, DeviceExposurePolicies,
-NetworkQoS objects, CNIPluginSchemas, ResourceClaims and ResourceClaimTemplates are
-validated, too. A file may have several documents, and lists as kubectl get -o yaml prints
-them; -f may be repeated. Needs neither root nor a cluster.
+		Long: `Validates NetworkTopologies, AddressPools, DeviceExposurePolicies, NetworkQoS objects,
+CNIPluginSchemas, ResourceClaims and ResourceClaimTemplates like the admission webhook of
+a cluster, and reports every problem. Topologies are also planned for a node that has
+everything they need. A file may have several documents, and lists as kubectl get -o yaml
+prints them; -f may be repeated. Needs neither root nor a cluster.
 
-The objects of all files are compared with each other: claims with the topologies that
-they request, steps with the pools and policies that they need, NetworkQoS objects with the
-topologies that they select. What is allowed, but probably a mistake, is a note. An object
-that is missing may exist in the cluster, so it is a note, too.
+The objects of all files are compared with each other: claims with topologies, steps with
+pools and policies, NetworkQoS objects with topologies. What is allowed, but probably a
+mistake, is a note; so is a missing object, which may exist in the cluster.
 
 A topology that refers to addresses which apply gives it, or names a gateway among
 them, is valid only with such addresses.

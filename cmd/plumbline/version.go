@@ -41,9 +41,8 @@ func (a *app) version() *cobra.Command {
 server, and for each feature of Kubernetes that plumbline uses whether the server has it,
 what uses it, and what happens without it.
 
-Which features a server has depends on its version and on its feature gates. These are
-among its metrics: without the right to get the URL /metrics, what a server of that
-version has by default is printed.`,
+The features are read from the server's metrics. Without the right to get the URL
+/metrics, those that its version has by default are printed.`,
 		Example: "  plumbline version\n  plumbline version --cluster",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -262,7 +262,7 @@ func (k known) ruled(d inventory.Device) string {
 	case e.Verdict == inventory.Withheld:
 		return withheldBy(d)
 	case e.Verdict == inventory.Undecided && !offered:
-		return fmt.Sprintf("policy %q does not say what applies, so it is offered only where it was before: %s", e.Policy, e.Reason)
+		return fmt.Sprintf("policy %q could not be evaluated, so the device stays as it was: %s", e.Policy, e.Reason)
 	}
 	if d.PF != nil {
 		if policy := k.pooled(d.PF.PCIAddress); policy != "" && !k.noSharing {
@@ -270,7 +270,7 @@ func (k known) ruled(d inventory.Device) string {
 		}
 	}
 	if s := d.Exposure.Sharing; s != nil && !s.Whole {
-		return fmt.Sprintf("policy %q has it shared", d.Exposure.Policy)
+		return fmt.Sprintf("policy %q shares it", d.Exposure.Policy)
 	}
 	return k.besides(d)
 }
@@ -332,7 +332,7 @@ func (e *entry) tainted(k known, d inventory.Device) string {
 		e.Device.Taints = taints(keys...)
 		e.fail(k)
 	case len(keys) > 0 && !k.inUse[e.Device.Name]:
-		return "would be tainted with " + strings.Join(keys, ", ") + ", and the API server knows no taints (feature DRADeviceTaints)"
+		return "would be tainted with " + strings.Join(keys, ", ") + ", and the API server does not support taints (feature DRADeviceTaints)"
 	}
 	return ""
 }

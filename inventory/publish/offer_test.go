@@ -263,7 +263,7 @@ func TestPolicies(t *testing.T) {
 		"withheld":                          {known{devices: []inventory.Device{is(withheld)}, before: before}, "", `policy "p" withholds it`},
 		"withheld in use":                   {known{devices: []inventory.Device{is(withheld, now)}, before: before, inUse: inUse}, "earlier", ""},
 		"undecided, and was offered":        {known{devices: []inventory.Device{is(undecided, now)}, before: before}, "earlier", ""},
-		"undecided, and was not offered":    {known{devices: []inventory.Device{is(undecided)}}, "", `policy "p" does not say what applies, so it is offered only where it was before: why`},
+		"undecided, and was not offered":    {known{devices: []inventory.Device{is(undecided)}}, "", `policy "p" could not be evaluated, so the device stays as it was: why`},
 		"undecided, and an uplink by now":   {known{devices: []inventory.Device{is(undecided, func(d *inventory.Device) { d.HostUse = inventory.DefaultRoute })}, before: before}, "", "default route: the node reaches others over it"},
 		"exposed, and an uplink":            {known{devices: []inventory.Device{is(exposed, func(d *inventory.Device) { d.HostUse = inventory.DefaultRoute })}}, "", "default route: the node reaches others over it"},
 		"exposed, and the host's bond port": {known{devices: []inventory.Device{is(exposed, func(d *inventory.Device) { d.HostUse, d.Master = inventory.BondPort, "b" })}}, "", "bond port of b"},

@@ -225,7 +225,7 @@ func (p *Publisher) Run(ctx context.Context, to Slices) error {
 	before, err := load(p.opts.StateFile)
 	if err != nil {
 		// Attributes of devices in use may change once; better than no offer.
-		p.opts.Log.Error("devices in use are published as they look now", "error", err)
+		p.opts.Log.Error("published.json is missing: devices in use are published with their present attributes", "error", err)
 		p.setUnsaved(err)
 	}
 	p.before = before
@@ -396,7 +396,7 @@ func (p *Publisher) save(known map[string]entry) error {
 		return err
 	}
 	if err != nil && p.unsaved == nil {
-		p.opts.Log.Warn("what is published is not recorded", "error", err)
+		p.opts.Log.Warn("cannot record the published devices", "error", err)
 	}
 	p.before = known
 	p.setUnsaved(err)

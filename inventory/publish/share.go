@@ -141,7 +141,7 @@ func (k known) unshareable(d inventory.Device) string {
 	if d.Exposure.Sharing.Functions && !k.noSharing {
 		switch {
 		case d.Kind != inventory.KindPF || d.NumVFs == 0:
-			return "has no virtual functions, which the policy shares"
+			return "has no virtual functions to share"
 		case d.IfName == "": // by which functions are limited
 			return d.State()
 		}
@@ -150,7 +150,7 @@ func (k known) unshareable(d inventory.Device) string {
 	stacks := len(by) == 0 || slices.ContainsFunc(by, func(t string) bool { return t == "ipvlan" || t == "macvlan" })
 	switch {
 	case k.noSharing:
-		return "the API server knows no devices that are shared (feature DRAConsumableCapacity)"
+		return "the API server does not support shared devices (feature DRAConsumableCapacity)"
 	case d.HostUse == inventory.Unread:
 		return d.State()
 	case port && stacks:
@@ -199,7 +199,7 @@ func (k known) exclude(offered []entry) (kept []entry, withheld []Withheld) {
 			continue
 		}
 		if k.noCounters {
-			const why = "it is offered in another form, too, and the API server knows no counters by which they exclude one another (feature DRAPartitionableDevices)"
+			const why = "it is offered in another form already, and the API server has no counters that exclude one by the other (feature DRAPartitionableDevices)"
 			if !k.inUse[whole.Device.Name] {
 				without[i] = why
 				continue

@@ -47,24 +47,13 @@ func millis(name, description string) contract.Param {
 var Op = ops.New(contract.Contract{
 	Type:    "bond",
 	Summary: "Bond interfaces of the sandbox.",
-	Description: `Creates a bond and enslaves its links in the order given, so that it takes the MAC of the first. By
-default the links are the last interface of each dependency. A port is enslaved while it is down; the
-bond brings it up and forces its own MTU on it, so an MTU wanted above the bond raises the bond before
-the ports are enslaved. A port that leaves the bond is enslaved again; options that the kernel changes
-live are changed live, mode and failOverMac by releasing and enslaving the ports, lacpRate and adSelect
-with the bond down for a moment.
+	Description: `Creates a bond and enslaves its links in the order given (default: the last interface of each dependency), so that it takes
+the MAC of the first. The bond forces its own MTU on its ports. mode and failOverMac are changed by releasing and enslaving the
+ports, lacpRate and adSelect with the bond down for a moment, other options live.
 
-A bond without miimon and arpInterval has miimon 100 in every mode. The kernel has that by itself in 802.3ad,
-balance-tlb and balance-alb only. In the others it would never notice that the link of a port is down: an
-active-backup bond would not fail over. ` + "`miimon: 0`" + ` asks for no monitoring, and is noted.
-
-The kernel announces the addresses of a bond, and of VLANs on it, when an active-backup bond fails over: once, as
-num_grat_arp and num_unsol_na say, which have no option here.
-
-An option that the kernel does not use in the mode is refused, or noted where existing configs have it.
-
-The step chooses no MAC addresses for ports. In balance-tlb and balance-alb the kernel needs different
-ones, which is checked before anything is changed.`,
+A bond without miimon and arpInterval has miimon 100; ` + "`miimon: 0`" + ` asks for no monitoring, and is noted. An option that the
+kernel does not use in the mode is refused, or noted where existing configs have it. balance-tlb and balance-alb need ports with
+different MACs.`,
 	Example: `- name: bond0
   type: bond
   dependOn: [vf0, vf1]
@@ -209,7 +198,7 @@ func note(p *ops.Planner, c config) {
 		p.Note("arpIpTargets has no effect without arpInterval: add arpInterval, or remove it")
 	}
 	if c.MIIMon != nil && *c.MIIMon == 0 && (c.ARPInterval == nil || *c.ARPInterval == 0) || c.MIIMon == nil && c.ARPInterval != nil && *c.ARPInterval == 0 {
-		p.Note("the links of the ports are not monitored, so that the bond goes on using a port whose link is down: write miimon: %d", defaultMIIMon)
+		p.Note("link monitoring is off: the bond keeps using a port whose link is down; set miimon: %d", defaultMIIMon)
 	}
 }
 

@@ -51,25 +51,18 @@ func boolean(name, description string) contract.Param {
 var Op = ops.New(contract.Contract{
 	Type:    "bridge",
 	Summary: "Join a bridge on the host, or create one in the sandbox.",
-	Description: `As a root step: creates a veth pair, one end in the sandbox, the other a port of a bridge on the
-host. A bridge that does not exist is created, and deleted with its last port; an existing one keeps
-its address, MAC and settings, and is refused if its VLAN filtering or MTU does not fit the config.
-A device that is allocated to the step has to be a bridge, and is that bridge. In a cluster that is a share of
-it, which a DeviceExposurePolicy has to offer ([shared devices](../policies.md#shared-devices)).
+	Description: `As a root step: creates a veth pair, one end in the sandbox, the other a port of a bridge on the host. A bridge that does
+not exist is created, and deleted with its last port; an existing one is refused if its VLAN filtering or MTU does not fit the config.
+In a cluster the step uses a share of a bridge ([shared devices](../policies.md#shared-devices)).
 
-As a derived step: creates a bridge in the sandbox whose ports are the last interfaces of the
-dependencies.
+As a derived step: creates a bridge in the sandbox whose ports are the last interfaces of the dependencies.
 
-With ipMasq packets to other networks than the pod's own, multicast and those of ipMasqExcept leave the host with
-its address; as a root step only. That needs nftables in the kernel, and the step waits until the sysctl of the host
-for forwarding is set, as ` + "`ptp`" + ` does.
+ipMasq is for root steps; it needs nftables in the kernel, and waits until the host forwards, as ` + "`ptp`" + ` does.
 
-On a bridge that plumbline creates, what a pod sends is checked before the bridge forwards it or learns from it:
-by macspoofchk its source MACs and the addresses that it says it has, by raGuard router advertisements and redirects.
-On another bridge of the host only the ports of pods that set them to true are checked. Set macspoofchk to false for a pod that
-sends with MACs of its own making, such as one with virtual machines, and raGuard for one that is a router. Without macspoofchk
-a pod can say that it has any address, also one of a pod that is checked. Frames with two VLAN tags are dropped. The
-checks are rules of nftables, which needs nft_meta_bridge in the kernel; see [security](../security.md#pods-of-one-bridge).`,
+On a bridge that plumbline creates, macspoofchk and raGuard check what pods send ([security](../security.md#pods-of-one-bridge)); on
+another bridge of the host only where they are true. Set macspoofchk to false for a pod that sends with MACs of its own making, such as
+one with virtual machines, and raGuard for a router. Frames with two VLAN tags are dropped. The checks need nft_meta_bridge in
+the kernel.`,
 	Example: `- name: net1
   type: bridge
   config:

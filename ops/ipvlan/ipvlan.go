@@ -17,8 +17,7 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "ipvlan",
 	Summary: "Create an ipvlan link.",
-	Description: `In a cluster a root step requests a share of its master, which a DeviceExposurePolicy has to offer: without one
-pods stay Pending, and the condition Shared of the topology is False, with a policy to apply
+	Description: `In a cluster a root step needs a DeviceExposurePolicy that shares its master
 ([shared devices](../policies.md#shared-devices)).
 
 Creates a link that shares its master's MAC. The master is not moved; for a root step it is on the host,

@@ -84,31 +84,22 @@ func output() contract.Output {
 var Op = ops.New(contract.Contract{
 	Type:    "ovn-k8s-cni-overlay",
 	Summary: "Join a network of OVN.",
-	Description: `Creates a logical switch port in the OVN Northbound database, and a veth pair: one end in the
-sandbox, the other a port of the integration bridge, which is bound to the logical port. The logical
-switch is created with its first port, and deleted with its last; ports of all nodes with the same
-topology, network, physical network and VLAN are on one switch. No container starts before
-ovn-controller has installed the port. No CNI plugin is run, and ovn-kubernetes is not needed
-(docs/ovn.md).
+	Description: `Creates a logical switch port in the OVN Northbound database, and a veth pair: one end in the sandbox, the other a port of the
+integration bridge. Ports of all nodes with the same topology, network, physical network and VLAN are on one logical switch. No
+container starts before ovn-controller has installed the port. ovn-kubernetes is not needed (docs/ovn.md); where it has attached the node
+to OVN, it makes the logical switch port and gives the addresses, and the pod needs the annotation k8s.v1.cni.cncf.io/networks with
+netAttachDefName, and a claim.
 
-Where ovn-kubernetes has attached the node to OVN, it makes the logical switch port, and gives the MAC
-address and the IP addresses; the step makes the pair, and binds it to that port. The pod has to have the
-annotation k8s.v1.cni.cncf.io/networks with netAttachDefName, and a claim.
+layer2 is a network between nodes, through Geneve tunnels of OVN: its mtu leaves room for 58 bytes below the MTU between the nodes, 78
+over IPv6. localnet leads to a physical network: ovn-bridge-mappings of the node's Open vSwitch has to name a bridge for
+physicalNetworkName.
 
-layer2 is a network between nodes, through Geneve tunnels of OVN. localnet leads to a physical network:
-ovn-bridge-mappings of the node's Open vSwitch has to name a bridge for physicalNetworkName.
+The port may send from its own MAC only and, if it has addresses, from these only. subnets gives no addresses: those of addresses and
+ipam have to be in them.
 
-The port may send from its own MAC only and, if it has addresses, from these only. subnets gives no
-addresses: it says in which networks those of addresses and ipam have to be. Without addresses
-the interface has none.
-
-The mtu of layer2 has to leave room for Geneve below the MTU of the network between the nodes: 58 bytes over
-IPv4, 78 over IPv6.
-
-A virtual function that is allocated to the step is moved into the sandbox instead of an end of a pair, and its
-representor is the port of the integration bridge. Its physical function has to be in mode switchdev. Any other
-device stays on the host, and is the uplink of the physical network. In a cluster, a step of localnet is given a
-virtual function only if its selector reads type or pfName, since functions have the physical network of their uplink.`,
+A virtual function that is allocated to the step is moved into the sandbox instead of an end of a pair; its physical function has to
+be in mode switchdev. Any other device stays on the host, and is the uplink of the physical network. In a cluster, a step of localnet is
+given a virtual function only if its selector reads type or pfName.`,
 	Example: `- name: net1
   type: ovn-k8s-cni-overlay
   config:

@@ -28,26 +28,17 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "ptp",
 	Summary: "Connect the sandbox with the host by a veth pair, and route.",
-	Description: `Creates a veth pair. The end on the host has the gateway of each address, as /32 or /128, and a route to
-the address. The sandbox has the address without the kernel's route to its network; a route to the gateway on
-the link; and a route to the network over the gateway, so that pods of one network reach one another through the
-host's routing. A default route is one of ` + "`routes`" + `, or ` + "`isDefaultGateway`" + `.
+	Description: `Creates a veth pair. The end on the host has the gateway of each address, as /32 or /128, and a route to the address. The sandbox
+reaches the network of the address over the gateway, so pods of one network reach one another through the host. A default route
+is one of ` + "`routes`" + `, or ` + "`isDefaultGateway`" + `. The gateway is the one that an address or its pool names, else the first
+address of its network; a pool has to name one.
 
-The gateway is the one that an address or its pool names, else the first address of its network; a pool has to name one.
+The host has to forward: the step waits until ` + "`net.ipv4.ip_forward`" + `, and for an IPv6 address
+` + "`net.ipv6.conf.all.forwarding`" + `, is 1. plumbline sets neither: with the second the host ignores router advertisements.
 
-The host has to forward: a step with an IPv4 address waits until ` + "`net.ipv4.ip_forward`" + ` is 1, one with an IPv6
-address for ` + "`net.ipv6.conf.all.forwarding`" + `. Neither is set, since both change what the host itself does: with the second
-it ignores router advertisements.
-
-The host accepts no router advertisements from a new pair. As from any interface, it accepts packets with any source address from the pair, unless the sysctl
-` + "`rp_filter`" + ` of IPv4 is 1 on the host; IPv6 has none.
-
-Without an mtu the pair has that of the host's interface with the default route, and follows it; 1500 if there is
-none.
-
-With ipMasq packets to other networks than the pod's own, multicast and those of ipMasqExcept leave the host with
-its address. That needs nftables in the kernel. A firewall of the host that drops what it forwards has to
-accept the pod's packets itself.`,
+The host accepts packets with any source address from the pair, unless the sysctl ` + "`rp_filter`" + ` of IPv4 is 1 on the host; IPv6 has
+none. Without an mtu the pair has that of the host's interface with the default route; 1500 if there is none. ipMasq needs nftables in
+the kernel, and a firewall of the host that accepts the pod's packets.`,
 	Example: `- name: net1
   type: ptp
   config:

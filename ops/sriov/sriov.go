@@ -22,20 +22,16 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "sriov",
 	Summary: "Move an SR-IOV virtual function into the sandbox.",
-	Description: `Moves the network interface of the allocated VF into the sandbox, renames it, and sets
-MAC, VLAN, rates, spoof checking, trust and link state on the physical function before it runs.
-Every setting that is changed is recorded first and restored on release, after the interface is
-back on the host under its own name, MAC and MTU. A key that is not given is not changed.
+	Description: `Moves the network interface of the allocated VF into the sandbox, renames it, and sets MAC, VLAN, rates, spoof checking, trust
+and link state on the physical function. Every setting that is changed is restored on release. A key that is not given is not
+changed.
 
-A VF bound to a userspace driver (vfio-pci, igb_uio, uio_pci_generic) has no interface to move;
-then only the settings on the physical function are applied.
+A VF bound to a userspace driver (vfio-pci, igb_uio, uio_pci_generic) has no interface to move; then only the settings on the
+physical function are applied.
 
-With linkState follow the VF has no carrier while LACP does not use its physical function, as
-when a switch fails and its link stays up: a bond in the pod then uses its other port. A
-partner that is back is followed after five seconds (docs/health.md).
-
-Some drivers refuse what others accept; the error names the key. The Intel 82576 (igb) for
-instance does not support minTxRate, linkState or 802.1ad.`,
+With linkState follow the VF has no carrier while LACP does not use its physical function, so a bond in the pod uses its other port
+(docs/health.md). Some drivers refuse what others accept; the error names the key. The Intel 82576 (igb) for instance does not support
+minTxRate, linkState or 802.1ad.`,
 	Example: `- name: vf0
   type: sriov
   selector:

@@ -36,15 +36,13 @@ returns to the host with its own name, MAC, MTU and state.
 MAC, VLAN, rates, spoof checking, trust and link state are set on the physical function, as by
 ` + "`sriov`" + `. A process that drives the VF cannot change them.
 
-The driver must be loaded on the node: plumbline loads no modules. The IOMMU must be on, and the VF
-alone in its IOMMU group, but for bridges and other devices of the same topology: functions of one
-group can reach each other's memory. ` + "`uio_pci_generic`" + ` and ` + "`igb_uio`" + ` use no IOMMU, nor does VFIO's
-no-IOMMU mode: a container with such a device can read and write all memory of the node, and
+The driver must be loaded on the node. The IOMMU must be on, and the VF alone in its IOMMU group, but for bridges and other devices of
+the same topology: functions of one group can reach each other's memory. ` + "`uio_pci_generic`" + `, ` + "`igb_uio`" + ` and
+VFIO's no-IOMMU mode use no IOMMU: a container with such a device can read and write all memory of the node, and
 ` + "`allowUnprotectedDMA`" + ` has to say that this is meant.
 
-While a process has the VF open its driver is not changed: a release waits until it is closed. If
-the VF is bound to another driver, that is drift; it is repaired unless the host uses the resulting
-interface.`,
+While a process has the VF open, a release waits. If the VF is bound to another driver, that is drift; it is repaired unless the
+host uses the resulting interface.`,
 	Example: `- name: dpdk0
   type: vfio-pci
   selector:

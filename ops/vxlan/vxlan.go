@@ -40,10 +40,9 @@ multicast ` + "`group`" + `; without any, only forwarding entries that others ad
 one tunnel are of one family. ` + "`remotes`" + ` are forwarding entries of the MAC 00:00:00:00:00:00, as ` + "`bridge fdb`" + `
 shows them; entries that others add stay.
 
-The port is 4789 unless set, on every kernel; the kernel's own default is 8472. Both ends need
-the same port. The kernel allows one tunnel per id, port and family in a network namespace, and no other
-socket on the port; a tunnel through a VRF needs another port than one through none. Put the master into
-its VRF in a step before this one: the kernel binds the tunnel to the VRF when it comes up.
+The port is 4789 unless set (the kernel's own default is 8472); both ends need the same. A network namespace has one tunnel per id, port
+and family, and no other socket on the port; a tunnel through a VRF needs another port than one through none. Put the master into
+its VRF in a step before this one.
 
 The headers take 50 bytes, over IPv6 70. An mtu that does not fit with them into the master's raises the
 master's, down to the devices. Without an mtu the tunnel has what fits.

@@ -448,7 +448,7 @@ func Without(p *qos.Policy, ours, podNetwork bool) (o Outcome, is bool) {
 	case !selects:
 		c.Reason, c.Message = reasonNoTopology, p.WhyNone()
 	default:
-		c.Reason, c.Message = reasonTooMany, fmt.Sprintf("not enforced: of a namespace the oldest NetworkQoS objects are, at most %d, of %d KiB with %d labels and values: delete some, or give them fewer destinations and labels", qos.MaxObjects, qos.MaxNamespaceBytes>>10, qos.MaxNamespaceLabels)
+		c.Reason, c.Message = reasonTooMany, fmt.Sprintf("not enforced: the namespace exceeds %d NetworkQoS objects, %d KiB or %d labels and values, and older objects come first: delete some, or give them fewer destinations and labels", qos.MaxObjects, qos.MaxNamespaceBytes>>10, qos.MaxNamespaceLabels)
 	}
 	return withoutEffect(p, c.Reason, c.Message), true
 }
@@ -531,11 +531,11 @@ func Conditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies 
 	for _, p := range enforced {
 		primary, alone := onPrimary(p, all)
 		if over(p) {
-			out = append(out, withoutEffect(p, reasonTooManyTo, fmt.Sprintf("the pods that it has as destinations have more than %d addresses, or are more than %d with those of the other objects of the namespace: select fewer pods in classifier.to, or give prefixes as ipBlock", v1alpha1.MaxDestinationAddresses, qos.MaxNamespaceMembers)))
+			out = append(out, withoutEffect(p, reasonTooManyTo, fmt.Sprintf("its destination pods have more than %d addresses, or more than %d together with other objects of the namespace: select fewer pods in classifier.to, or give prefixes as ipBlock", v1alpha1.MaxDestinationAddresses, qos.MaxNamespaceMembers)))
 			continue
 		}
 		if alone && !podNetwork {
-			out = append(out, withoutEffect(p, reasonPrimary, fmt.Sprintf("it selects topology %q alone, the own network of pods (role: primary), which no agent makes: set podNetwork.enabled of the chart, or select topologies of claims", primary)))
+			out = append(out, withoutEffect(p, reasonPrimary, fmt.Sprintf("it selects only topology %q (role: primary), and no agent makes the own network of pods: set podNetwork.enabled of the chart, or select topologies of claims", primary)))
 			continue
 		}
 		others := p.SelectsPrimary() && (primary == "" || !podNetwork) // the primary network is another plugin's
@@ -556,7 +556,7 @@ func Conditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies 
 		case others:
 			c.Message += "; not on the primary network of pods, which is that of another CNI plugin"
 		case primary != "" && !podNetwork:
-			c.Message += fmt.Sprintf("; not on topology %q, the own network of pods (role: primary), which no agent makes: set podNetwork.enabled of the chart", primary)
+			c.Message += fmt.Sprintf("; not on topology %q (role: primary), since no agent makes the own network of pods: set podNetwork.enabled of the chart", primary)
 		}
 		if unknown != "" {
 			c.Message += "; " + unknown

@@ -172,7 +172,7 @@ func (n *namespace) over(o *object) bool {
 // an earlier generation may be of other rules. The caller holds Follower.mu.
 func (n *namespace) settled(o *object) error {
 	if d := n.written[o.UID]; o.policy.ToPods() && (d == nil || d.of != o.Generation) {
-		return fault.New(fault.NotReady, fmt.Errorf("the addresses of the pods that NetworkQoS %q has as a destination are not known yet: the controller writes them to %s %q", o.policy.Name(), v1alpha1.QoSDestinationsKind, o.UID))
+		return fault.New(fault.NotReady, fmt.Errorf("the addresses of destination pods of NetworkQoS %q are not known yet: the controller has to write them to %s %q", o.policy.Name(), v1alpha1.QoSDestinationsKind, o.UID))
 	}
 	return nil
 }

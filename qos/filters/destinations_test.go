@@ -155,7 +155,7 @@ func TestDestinationsOfPods(t *testing.T) {
 		kind fault.Kind
 		says string
 	}{
-		{"nothing is written", ofPods(t, "q", "r0", 1, 0, 0), nil, fault.NotReady, `the addresses of the pods that NetworkQoS "ns/q" has as a destination are not known yet`},
+		{"nothing is written", ofPods(t, "q", "r0", 1, 0, 0), nil, fault.NotReady, `the addresses of destination pods of NetworkQoS "ns/q" are not known yet`},
 		{"no pod has an address", ofPods(t, "q", "r0", 1, 1, 0), nil, "", ""},
 		{"two have", ofPods(t, "q", "r0", 1, 1, 0, "192.0.2.1", "2001:db8::1"), []string{"192.0.2.1/32", "2001:db8::1/128"}, "", ""},
 		{"what is written is of an earlier generation", ofPods(t, "q", "r0", 2, 1, 0, "192.0.2.1"), nil, fault.NotReady, "are not known yet"},

@@ -267,14 +267,14 @@ func (f *Follower) known(namespace string, pod claims.Pod) error {
 	_, node := f.off()
 	switch {
 	case !node:
-		return fault.New(fault.NotReady, fmt.Errorf("the labels of node %q are not known yet, which may switch NetworkQoS off", f.NodeName))
+		return fault.New(fault.NotReady, fmt.Errorf("the labels of node %q are not known yet, and may turn NetworkQoS off", f.NodeName))
 	case n == nil:
 		return fault.New(fault.NotReady, fmt.Errorf("the NetworkQoS objects of namespace %q are not known: %w", namespace, errUnread))
 	case n.err != nil:
 		return fault.New(fault.NotReady, fmt.Errorf("the NetworkQoS objects of namespace %q are not known: %w", namespace, n.err))
 	}
 	if p, ok := f.pods[types.NamespacedName{Namespace: namespace, Name: pod.Name}]; !ok || p.uid != pod.UID {
-		return fault.New(fault.NotReady, fmt.Errorf("the labels of pod %q are not known yet, which NetworkQoS objects select", namespace+"/"+pod.Name))
+		return fault.New(fault.NotReady, fmt.Errorf("the labels of pod %q, by which NetworkQoS objects select it, are not known yet", namespace+"/"+pod.Name))
 	}
 	return nil
 }

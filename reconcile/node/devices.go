@@ -251,9 +251,9 @@ func (r *assigner) noteSelector(ctx context.Context, s *topology.Step, id string
 	}
 	switch matches, err := selector.Match(ctx, r.devices[i]); {
 	case err != nil:
-		r.Note(fmt.Sprintf("step %q: takes device %q, which was named, though its selector fails on it: %v", s.Name, id, err))
+		r.Note(fmt.Sprintf("step %q: takes the named device %q, although the selector fails on it: %v", s.Name, id, err))
 	case !matches:
-		r.Note(fmt.Sprintf("step %q: takes device %q, which was named, though its selector does not choose it", s.Name, id))
+		r.Note(fmt.Sprintf("step %q: takes the named device %q, although the selector does not match it", s.Name, id))
 	}
 }
 

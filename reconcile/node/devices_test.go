@@ -254,7 +254,7 @@ spec:
 // the step's selector does not match it.
 func TestNamedAgainstSelector(t *testing.T) {
 	for requested, want := range map[string]string{
-		"pf0v0": `step "a": takes device "0000:01:10.0", which was named, though its selector does not choose it`,
+		"pf0v0": `step "a": takes the named device "0000:01:10.0", although the selector does not match it`,
 		"pf1v0": "",
 	} {
 		said := ""

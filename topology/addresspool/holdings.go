@@ -109,7 +109,7 @@ func (e *Short) Error() string { return fmt.Sprintf("%s: %v", Title(e.Pool), Err
 func (e *Short) Unwrap() error { return ErrNone }
 
 // ErrLost is that an address may be another node's by now.
-var ErrLost = errors.New("this node was gone, and its lease may be another node's now")
+var ErrLost = errors.New("the node's lease has ended, and another node may have the address now")
 
 // Lost is an error if a claim has an address of a lost block. A sandbox that runs has to
 // keep it; no other may get it.

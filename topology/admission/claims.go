@@ -170,7 +170,7 @@ func (w *Webhook) class(ctx context.Context, r admission.Request) (a answer, err
 	case !found:
 		a.warn("DeviceClass %q is for NetworkTopology %q, which does not exist", o.Name, name)
 	case !controller.Owned(o, of):
-		a.warn("DeviceClass %q was not created by plumbline, which creates one for every root step: it does not update this one", o.Name)
+		a.warn("DeviceClass %q was not created by plumbline and will not be updated with the topology: use the class that the controller creates for the step", o.Name)
 	}
 	return a, nil
 }

@@ -67,7 +67,7 @@ func warnOfLiterals(t *topology.Topology, others []v1alpha1.NetworkTopology, a *
 		for j := range other.Steps {
 			for _, address := range topology.Exclusive(&other.Steps[j]) {
 				if step, both := literals[address]; both {
-					a.warn("NetworkTopology %q, step %q: NetworkTopology %q, step %q has the address %s, too: of two pods with it one waits. Set allowDuplicate: true on both steps for anycast, or where these networks do not reach one another", t.Name, step, o.Name, other.Steps[j].Name, address)
+					a.warn("NetworkTopology %q, step %q: NetworkTopology %q, step %q has the address %s, too: only one pod can have it at a time. Set allowDuplicate: true on both steps for anycast, or where these networks do not reach one another", t.Name, step, o.Name, other.Steps[j].Name, address)
 				}
 			}
 		}

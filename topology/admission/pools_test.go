@@ -87,10 +87,10 @@ func TestWarningsOfLiterals(t *testing.T) {
 		`"config":{"addresses":["192.0.2.6/24","192.0.2.53/32","fe80::1/64"]}`: nil,
 		`"allowDuplicate":true,"config":{"addresses":["192.0.2.5/24"]}`:        nil,
 		`"config":{"addresses":["192.0.2.5/32"]}`: {
-			`NetworkTopology "t", step "s": NetworkTopology "plain", step "a" has the address 192.0.2.5, too: of two pods with it one waits. Set allowDuplicate: true on both steps for anycast, or where these networks do not reach one another`,
+			`NetworkTopology "t", step "s": NetworkTopology "plain", step "a" has the address 192.0.2.5, too: only one pod can have it at a time. Set allowDuplicate: true on both steps for anycast, or where these networks do not reach one another`,
 		},
 		`"config":{"addresses":["2001:db8:0::5/64"]}`: {
-			`NetworkTopology "t", step "s": NetworkTopology "cni", step "a" has the address 2001:db8::5, too: of two pods with it one waits. Set allowDuplicate: true on both steps for anycast, or where these networks do not reach one another`,
+			`NetworkTopology "t", step "s": NetworkTopology "cni", step "a" has the address 2001:db8::5, too: only one pod can have it at a time. Set allowDuplicate: true on both steps for anycast, or where these networks do not reach one another`,
 		},
 	} {
 		o := read("t", `{"name":"s","type":"dummy",`+step+`}`)

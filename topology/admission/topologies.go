@@ -46,7 +46,7 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 		a.warn("NetworkTopology %q: %s", o.Name, n)
 	}
 	for _, s := range controller.Unknown(t, w.contracts.BuiltIn) {
-		a.warn("no node can run step %q: type %q is described by a CNIPluginSchema, and is not one of plumbline's", s.Name, s.Type)
+		a.warn("no node can run step %q: type %q is only described by a CNIPluginSchema, and not built into plumbline", s.Name, s.Type)
 	}
 	if err := w.pools(ctx, t, edited(o, r), &a); err != nil {
 		return a, err
@@ -169,7 +169,7 @@ func (w *Webhook) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology, st
 		}
 		for _, s := range other.Spec.Steps {
 			if s.ExtendedResourceName == name {
-				return fmt.Sprintf("step %q: extendedResourceName %q is that of step %q of NetworkTopology %q, too, and the scheduler takes one class for a name: choose another, or remove it", step, name, s.Name, other.Name), nil
+				return fmt.Sprintf("step %q: extendedResourceName %q is taken by step %q of NetworkTopology %q, and the scheduler uses one class for a name: choose another, or remove it", step, name, s.Name, other.Name), nil
 			}
 		}
 	}
@@ -251,7 +251,7 @@ func (w *Webhook) schema(_ context.Context, r admission.Request) (a answer, err 
 		return a, nil
 	}
 	if _, builtIn := w.contracts.BuiltIn.Contract(o.Spec.CNIType); builtIn && o.Labels[pluginschema.LabelBuiltIn] != "true" {
-		a.warn("step type %q is built in and validated by its own contract: CNIPluginSchema %q changes nothing", o.Spec.CNIType, o.Name)
+		a.warn("step type %q is built in and validated by its own contract: CNIPluginSchema %q has no effect", o.Spec.CNIType, o.Name)
 	}
 	return a, nil
 }

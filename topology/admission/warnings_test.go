@@ -85,7 +85,7 @@ func TestWarningOfSchema(t *testing.T) {
 	}
 	w := New(nil, &controller.Contracts{BuiltIn: registry}, &exposure.Compiled{}, nil)
 	for object, want := range map[string][]string{
-		`{"metadata":{"name":"s"},"spec":{"cniType":"vlan"}}`:                                                {`step type "vlan" is built in and validated by its own contract: CNIPluginSchema "s" changes nothing`},
+		`{"metadata":{"name":"s"},"spec":{"cniType":"vlan"}}`:                                                {`step type "vlan" is built in and validated by its own contract: CNIPluginSchema "s" has no effect`},
 		`{"metadata":{"name":"s","labels":{"networking.dra.io/built-in":"true"}},"spec":{"cniType":"vlan"}}`: nil,
 		`{"metadata":{"name":"s"},"spec":{"cniType":"theirs"}}`:                                              nil,
 	} {

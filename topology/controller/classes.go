@@ -194,7 +194,7 @@ func NameClash(step string, class *resourceapi.DeviceClass) string {
 	if ref := metav1.GetControllerOf(class); ref != nil {
 		whose = fmt.Sprintf(" of %s %q", ref.Kind, ref.Name)
 	}
-	return fmt.Sprintf("step %q: extendedResourceName %q is that of DeviceClass %q%s, too, and the scheduler takes one class for a name: choose another, or remove it",
+	return fmt.Sprintf("step %q: extendedResourceName %q is taken by DeviceClass %q%s, and the scheduler uses one class for a name: choose another, or remove it",
 		step, *class.Spec.ExtendedResourceName, class.Name, whose)
 }
 

@@ -167,7 +167,7 @@ func applied(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum
 	stay := fmt.Sprintf("%s on %s stay as they were", excerpt.Count(sum.Undecided, "device"), excerpt.Count(sum.UndecidedNodes, "node"))
 	switch {
 	case p.Err != nil:
-		c.Reason, c.Message = string(fault.Invalid), "not applied: what was offered stays offered, and nothing new is: "+p.Err.Error()
+		c.Reason, c.Message = string(fault.Invalid), "not applied, and devices stay as they were: "+p.Err.Error()
 	case len(sum.Conflicts) > 0:
 		names := make([]string, 0, 1+maxNames)
 		for _, name := range append([]string{o.Name}, sum.Conflicts...)[:min(1+len(sum.Conflicts), 1+maxNames)] {

@@ -44,7 +44,7 @@ func TestPolicyStatus(t *testing.T) {
 			reports: []v1alpha1.DeviceExposureReport{report("a", policy(0, 0, 2, "x", "r", "q")), report("b", policy(0, 0, 1, "x", "q"))},
 			reason:  "Conflict", message: `"p" and "q" and "r" have the same priority 5 and decide differently: 3 devices on 2 nodes stay as they were. Change a priority, or a selector so that they do not overlap`,
 		},
-		"invalid": {read: exposure.Policy{Err: errors.New("wrong")}, reason: "Invalid", message: "not applied: what was offered stays offered, and nothing new is: wrong"},
+		"invalid": {read: exposure.Policy{Err: errors.New("wrong")}, reason: "Invalid", message: "not applied, and devices stay as they were: wrong"},
 	} {
 		o := &v1alpha1.DeviceExposurePolicy{}
 		o.Name, o.Generation, o.Spec.Priority = "p", 2, 5

@@ -114,7 +114,7 @@ func programming(found Outcome) metav1.Condition {
 	case len(found.Unknown) > 0:
 		lines := []string{stay + ":"}
 		for _, s := range found.Unknown {
-			lines = append(lines, fmt.Sprintf("no node can run step %q: type %q is described by a CNIPluginSchema, and is not one of plumbline's", s.Name, s.Type))
+			lines = append(lines, fmt.Sprintf("no node can run step %q: type %q is only described by a CNIPluginSchema, and not built into plumbline", s.Name, s.Type))
 		}
 		c.Reason, c.Message = string(fault.Unsupported), strings.Join(lines, "\n")
 	case len(found.Clashes) > 0:
@@ -122,7 +122,7 @@ func programming(found Outcome) metav1.Condition {
 	case found.Err != nil:
 		c.Reason, c.Message = string(fault.Internal), found.Err.Error()
 	case found.Role != "":
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, "the agents of the nodes that it selects give it to new pods, if the agents have --pod-network"
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, "agents with --pod-network give it to new pods on the nodes that it selects"
 	case found.Classes == 0:
 		c.Reason, c.Message = reasonNoDevice, validity.NoDevice
 	default:
@@ -146,7 +146,7 @@ func usage(o *v1alpha1.NetworkTopology, u Use) metav1.Condition {
 	if !o.DeletionTimestamp.IsZero() {
 		c.Message += ". Pods keep the network they have"
 		if u.Unprepared > 0 {
-			c.Message += fmt.Sprintf("; %s not prepared yet, for which the topology stays until %s",
+			c.Message += fmt.Sprintf("; %s not prepared yet, and the topology stays for that until %s",
 				excerpt.Count(u.Unprepared, "claim"), o.DeletionTimestamp.Add(maxGrace).UTC().Format(time.RFC3339))
 		}
 	}

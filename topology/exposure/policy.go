@@ -108,7 +108,7 @@ func New(o *v1alpha1.DeviceExposurePolicy) *Policy {
 	p.neighbour(e, o.Spec.Neighbour)
 	if x := o.Spec.Exposure; x != nil {
 		if p.Action == v1alpha1.Withhold {
-			e.add("spec.exposure: is of action %q: remove it, or change the action", v1alpha1.Expose)
+			e.add("spec.exposure: is only for action %q: remove it, or change the action", v1alpha1.Expose)
 		}
 		p.exposure(e, x)
 	}
@@ -170,7 +170,7 @@ func (p *Policy) compile(e *Invalid, s *v1alpha1.Selector) {
 	}
 	if unknown := p.selector.Unknown(); len(unknown) > 0 {
 		p.unread = fmt.Errorf("selector.cel: no device has an attribute %q", unknown[0])
-		e.add("spec.%v, and to read a missing one is an error%s", p.unread, suggest.Hint(unknown[0], inventory.AttributeNames()))
+		e.add("spec.%v, and reading a missing attribute is an error%s", p.unread, suggest.Hint(unknown[0], inventory.AttributeNames()))
 	}
 }
 

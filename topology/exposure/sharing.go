@@ -30,7 +30,7 @@ func (p *Policy) sharing(e *Invalid, x *v1alpha1.Exposure) {
 	}
 	for i, plugin := range x.SupportedCNIPlugins {
 		if plugin.Exclusive {
-			e.add("spec.exposure.supportedCNIPlugins[%d].exclusive: no step has a shared device for itself: remove it", i)
+			e.add("spec.exposure.supportedCNIPlugins[%d].exclusive: a shared device cannot be exclusive: remove it", i)
 		}
 		s.By = append(s.By, plugin.Name)
 	}
@@ -41,7 +41,7 @@ func (p *Policy) sharing(e *Invalid, x *v1alpha1.Exposure) {
 	functions := slices.DeleteFunc(slices.Clone(s.By), func(t string) bool { return t != "sriov" && t != "vfio-pci" })
 	s.Functions = len(functions) > 0
 	if s.Functions && len(functions) < len(s.By) {
-		e.add("spec.exposure.supportedCNIPlugins: %q take functions of a PF, and others use the PF: a device is shared in one way", functions)
+		e.add("spec.exposure.supportedCNIPlugins: %q share functions of a PF, the others the PF itself: write a policy for each", functions)
 	}
 	if _, counted := x.Capacity[inventory.CapacityFunctions]; s.Functions && counted {
 		e.add("spec.exposure.capacity.%s: is the number of functions, which the node counts: remove it", inventory.CapacityFunctions)
@@ -142,7 +142,7 @@ func checkRange(e *Invalid, at string, value, def resource.Quantity, r *v1alpha1
 	case r.Step.Sign() <= 0:
 		e.add("%s.validRange.step: %s is not more than 0", at, r.Step.String())
 	case !onStep(def, r) || r.Max != nil && !onStep(*r.Max, r):
-		e.add("%s.validRange.step: the default, and max, are not min and a multiple of %s", at, r.Step.String())
+		e.add("%s.validRange.step: the default and max must be min plus a multiple of %s", at, r.Step.String())
 	case above(r).Cmp(value) > 0:
 		e.add("%s.validRange.step: min and one step of %s are more than the value %s", at, r.Step.String(), value.String())
 	}

@@ -110,7 +110,7 @@ func (c *converter) ownTemplate(p *pod, a *attached, t *topology.Topology) (map[
 	}
 	delete(out["spec"].(map[string]any), "metadata")
 	if s := carrier(a.net.steps); len(a.own.Addresses) > 0 && s.pool != nil && len(s.pool.spec.Routes) > 0 {
-		p.from.note(a.at, "has no routes of the AddressPool %q, as its address is its own: write them into routes of step %q", s.pool.name, s.name)
+		p.from.note(a.at, "gets no routes of the AddressPool %q, since it sets its own address: write them into routes of step %q", s.pool.name, s.name)
 	}
 	if p.from.kind != "Pod" {
 		p.from.note(a.at, "names its own address or MAC address: one of its pods has it at a time, by the ResourceClaimTemplate %q", o.Name)

@@ -75,7 +75,7 @@ func (b *bench) withheldFeatures(t *testing.T, m *machine) {
 	m.dirty = map[string]string{"0000:02:10.2": "for the test"}
 	m.mu.Unlock()
 	m.changed.Changed()
-	m.because(t, "pci-0000-02-10-2", "dirty, and the API server knows no taints (feature DRADeviceTaints)")
+	m.because(t, "pci-0000-02-10-2", "dirty, and the API server does not support taints (feature DRADeviceTaints)")
 	left := []string{"01-10-0", "02-10-0", "02-10-4", "02-10-6"}
 	m.offered(t, "without the dirty one", left...)
 

@@ -272,7 +272,7 @@ func TestNetworkQoS(t *testing.T) {
 	b.mustKubectl(t, strings.Join(many, "---\n"), "create", "-f", "-")
 	last := fmt.Sprintf("more-%03d", qosof.MaxObjects+19)
 	b.conditions(t, "other", map[string]string{
-		last: `False TooManyObjects not enforced: of a namespace the oldest NetworkQoS objects are, at most 256, of 2048 KiB with 4096 labels and values: delete some, or give them fewer destinations and labels; False NoTie the object has no effect`,
+		last: `False TooManyObjects not enforced: the namespace exceeds 256 NetworkQoS objects, 2048 KiB or 4096 labels and values, and older objects come first: delete some, or give them fewer destinations and labels; False NoTie the object has no effect`,
 	})
 	b.mustKubectl(t, "", "-n", "other", "patch", "networkqos", last, "--type=merge", "-p", `{"spec":{"podSelector":null}}`)
 	b.mustKubectl(t, "", "-n", "other", "patch", "networkqos", "mark", "--type=merge", "-p", `{"spec":{"egress":[{"dscp":8,"classifier":{"to":[{"ipBlock":{"cidr":"192.0.2.0/24"}}]}},{"dscp":9,"classifier":{"to":[{"ipBlock":{"cidr":"192.0.2.0/25"}}]}}]}}`)

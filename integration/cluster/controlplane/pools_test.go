@@ -418,7 +418,7 @@ func (b *bench) sharedPool(t *testing.T) {
 	one.take(t, "blue", "2")
 	different(t, one, two)
 	b.pool(t, "blue", "5/5 on 2 Exhausted")
-	if got, err := two.ask(t.Context(), "blue", "2"); err == nil || !strings.Contains(err.Error(), "all of its blocks are leased") {
+	if got, err := two.ask(t.Context(), "blue", "2"); err == nil || !strings.Contains(err.Error(), "all blocks are leased") {
 		t.Errorf("from a full pool: %v, %v", got, err)
 	}
 	one.boot(t, nil)
@@ -551,7 +551,7 @@ func (b *bench) returningNode(t *testing.T) {
 		if _, err := one.ask(t.Context(), "green", "a"); err == nil {
 			t.Error("an address that another node has is given once more")
 		}
-		if err := one.Pass(t.Context()); err != nil && !strings.Contains(err.Error(), "all of its blocks are leased") {
+		if err := one.Pass(t.Context()); err != nil && !strings.Contains(err.Error(), "all blocks are leased") {
 			return err
 		}
 		err := one.Lost(types.UID("leavinga"))

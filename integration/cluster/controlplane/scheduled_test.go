@@ -357,12 +357,12 @@ spec:
 // named lets two topologies, and a foreign class, have the name of one that exists.
 func (b *bench) named(t *testing.T) {
 	named := strings.ReplaceAll(choosing("later", "vf0=pf1"), "type: sriov\n", "type: sriov\n      extendedResourceName: openshift.io/sriov_b\n")
-	b.says(t, named, `NetworkTopology "later", step "vf0": extendedResourceName "openshift.io/sriov_b" is that of DeviceClass "lonely-vf0" of NetworkTopology "lonely", too, and the scheduler takes one class for a name: choose another, or remove it`)
+	b.says(t, named, `NetworkTopology "later", step "vf0": extendedResourceName "openshift.io/sriov_b" is taken by DeviceClass "lonely-vf0" of NetworkTopology "lonely", and the scheduler uses one class for a name: choose another, or remove it`)
 
 	// Somebody's class takes the name: the scheduler follows the later one.
 	b.mustKubectl(t, `{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: theirs}, spec: {extendedResourceName: openshift.io/sriov_b}}`, "create", "-f", "-")
 	o := b.ready(t, "lonely", metav1.ConditionFalse)
-	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgrammed); c.Reason != "Conflict" || !strings.Contains(c.Message, `step "vf0": extendedResourceName "openshift.io/sriov_b" is that of DeviceClass "theirs", too`) {
+	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgrammed); c.Reason != "Conflict" || !strings.Contains(c.Message, `step "vf0": extendedResourceName "openshift.io/sriov_b" is taken by DeviceClass "theirs"`) {
 		t.Errorf("condition %+v", c)
 	}
 	if name := b.class(t, "lonely-vf0").Spec.ExtendedResourceName; name != nil {
@@ -386,7 +386,7 @@ func (b *bench) named(t *testing.T) {
 	})
 	b.mustKubectl(t, named, "create", "-f", "-")
 	o = b.ready(t, "later", metav1.ConditionFalse)
-	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgrammed); !strings.Contains(c.Message, `is that of DeviceClass "lonely-vf0" of NetworkTopology "lonely", too`) {
+	if c := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionProgrammed); !strings.Contains(c.Message, `is taken by DeviceClass "lonely-vf0" of NetworkTopology "lonely"`) {
 		t.Errorf("condition %+v", c)
 	}
 	b.ready(t, "lonely", metav1.ConditionTrue)

@@ -80,13 +80,13 @@ func check(endpoint string) error {
 		if strings.HasPrefix(rest, "/") {
 			return nil
 		}
-		return fmt.Errorf("%q is no absolute path, such as unix:/var/run/ovn/ovnnb_db.sock", endpoint)
+		return fmt.Errorf("%q is not an absolute path, such as unix:/var/run/ovn/ovnnb_db.sock", endpoint)
 	case "tcp", "ssl":
 		if host, port, err := net.SplitHostPort(rest); err == nil && host != "" && port != "" {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is none of unix:PATH, tcp:HOST:PORT and ssl:HOST:PORT", endpoint)
+	return fmt.Errorf("%q is not unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT", endpoint)
 }
 
 // Close ends the connection.

@@ -63,7 +63,7 @@ func (a *Allocator) keptElsewhere(h *addresspool.Holdings, c *Claim, pool, ident
 	switch s := a.seeks[identity]; {
 	case s == nil || s.pool != pool || !s.done:
 		o.asks = true
-		return fault.New(fault.NotReady, fmt.Errorf("whether AddressPool %q has an address that is kept for the pod is being looked up", pool))
+		return fault.New(fault.NotReady, fmt.Errorf("still checking whether AddressPool %q keeps an address for the pod; retrying", pool))
 	case s.elsewhere != "":
 		o.stuck = true
 		return inUseOn(pool, s.elsewhere)

@@ -345,7 +345,7 @@ func (a *Allocator) endLost(ctx context.Context) error {
 }
 
 // errFull is that no node can lease anything more of a pool.
-var errFull = errors.New("all of its blocks are leased: add a pool, or see kubectl get addressleases for nodes that have many")
+var errFull = errors.New("all blocks are leased: name a larger pool, or see kubectl get addressleases for nodes that have many")
 
 // create makes the lease of a free block.
 func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layout, g addresspool.Group) error {

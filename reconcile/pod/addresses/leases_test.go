@@ -44,7 +44,7 @@ func TestContended(t *testing.T) {
 		}
 	}
 	s.unlisted, s.created = false, 0
-	if err := a.Pass(t.Context()); err == nil || s.created > 0 || !strings.Contains(err.Error(), "all of its blocks are leased") {
+	if err := a.Pass(t.Context()); err == nil || s.created > 0 || !strings.Contains(err.Error(), "all blocks are leased") {
 		t.Errorf("of a full pool, after %d tries: %v", s.created, err)
 	}
 	now = now.Add(time.Minute)

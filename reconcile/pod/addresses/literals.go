@@ -81,7 +81,7 @@ func (a *Allocator) takeLiterals(h *addresspool.Holdings, c *Claim, now time.Tim
 	case inUse != nil:
 		return false, fault.New(fault.Conflict, inUse)
 	case len(missing) > 0:
-		return false, fault.New(fault.NotReady, fmt.Errorf("address %s: its lease is being looked for", missing[0]))
+		return false, fault.New(fault.NotReady, fmt.Errorf("address %s: still checking whether another pod has it; retrying", missing[0]))
 	}
 	delete(a.asking, c.UID)
 	return h.AddLiteral(addresspool.Literal(string(c.UID), c.Namespace+"/"+c.Name, c.pod(), all)), nil

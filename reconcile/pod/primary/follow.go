@@ -85,7 +85,7 @@ type decision struct {
 
 // NewFollower returns a Follower that knows what an earlier process has decided.
 func NewFollower(o FollowerOptions) *Follower {
-	f := &Follower{FollowerOptions: o, wake: make(table.Wake, 1), why: errors.New("which NetworkTopology is the network of pods is not known yet: the API server has not answered")}
+	f := &Follower{FollowerOptions: o, wake: make(table.Wake, 1), why: errors.New("the NetworkTopology of role primary is not known yet: the API server has not answered")}
 	var d decision
 	switch err := f.load(&d); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -285,7 +285,7 @@ func (f *Follower) translate() {
 	var err error
 	if n != nil && f.TranslateBridged != nil && n.Topology.OnBridge(f.Contracts) {
 		if err = f.TranslateBridged(); err != nil {
-			err = fmt.Errorf("pods of the node %q would not reach a Service whose endpoint is on the same bridge, which type ptp does not need: %w", f.NodeName, err)
+			err = fmt.Errorf("pods of the node %q would not reach Services with an endpoint on the same bridge (use type ptp, or mend this): %w", f.NodeName, err)
 		}
 	}
 	if err != nil && !fault.SameText(err, before) {
@@ -313,7 +313,7 @@ func (f *Follower) read(ctx context.Context, d decision) (*Network, error) {
 		n.PodCIDRs = append(n.PodCIDRs, p.Masked())
 	}
 	if len(n.PodCIDRs) == 0 && t.UsesPodCIDRs(f.Contracts) {
-		return nil, fmt.Errorf("NetworkTopology %q: the node %q has no spec.podCIDRs, of which pods would have addresses: start kube-controller-manager with --allocate-node-cidrs, or name an AddressPool in ipam", t.Name, f.NodeName)
+		return nil, fmt.Errorf("NetworkTopology %q: the node %q has no spec.podCIDRs to give pods addresses from: start kube-controller-manager with --allocate-node-cidrs, or name an AddressPool in ipam", t.Name, f.NodeName)
 	}
 	return n, nil
 }

@@ -84,7 +84,7 @@ func Fits(ctx context.Context, given ops.Givens, was, t *topology.Topology, devi
 			continue
 		}
 		if i < 0 {
-			return &HeldBack{s.Name, errors.New("it takes a device, and the claim has none for it")}
+			return &HeldBack{s.Name, errors.New("it needs a device that the claim does not have")}
 		}
 		d := devices[i].Host
 		c, _ := set.Contract(s.Type)

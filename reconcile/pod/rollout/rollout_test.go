@@ -82,7 +82,7 @@ func TestFollow(t *testing.T) {
 		}},
 		{name: "a device more", edit: func(o *v1alpha1.NetworkTopology) {
 			o.Spec.Steps = append(o.Spec.Steps, v1alpha1.Step{Name: "vf2", Type: "sriov"})
-		}, held: `step "vf2": it takes a device, and the claim has none for it`},
+		}, held: `step "vf2": it needs a device that the claim does not have`},
 		{name: "another selector", edit: func(o *v1alpha1.NetworkTopology) {
 			o.Spec.Steps[1].Selector = &v1alpha1.Selector{CEL: `device.attributes["dra.networking"].pfName == "enp9s0"`}
 		}, held: `step "vf1": its selector does not choose device "pci-0000-03-10-1"`},
