@@ -130,7 +130,7 @@ func (t *target) imagined(ctx context.Context, a *app) (reconcile.Sandbox, *ops.
 	}
 	plan, given, err := a.registry.PlanImagined(ctx, topo, given, rules)
 	if err != nil {
-		return sb, nil, fmt.Errorf("NetworkTopology %q: %w", topo.Name, err)
+		return sb, nil, err
 	}
 	plan.Notes = append(plan.Notes, slices.Concat(t.notes, notes)...)
 	sb.Netns, sb.Topology, sb.Given = node.NetnsDir+"/pod", topo, given
