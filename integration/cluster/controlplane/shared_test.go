@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/integration/cluster"
@@ -165,7 +166,7 @@ func (b *bench) shared(t *testing.T) {
 				continue
 			}
 			for _, r := range b.results(t, name) {
-				if used := r.ConsumedCapacity["bandwidth"]; used.String() != want {
+				if used := r.ConsumedCapacity["bandwidth"]; used.Cmp(resource.MustParse(want)) != 0 { // 1.36 writes 6G as 5859375Ki
 					t.Errorf("pod %q consumes %v", name, r.ConsumedCapacity)
 				}
 			}
@@ -199,7 +200,7 @@ func (b *bench) shared(t *testing.T) {
 			}
 			for _, r := range b.results(t, name) {
 				used, one := r.ConsumedCapacity["bandwidth"], r.ConsumedCapacity["vfs"]
-				if used.String() != want || one.Value() != 1 || r.ShareID == nil {
+				if used.Cmp(resource.MustParse(want)) != 0 || one.Value() != 1 || r.ShareID == nil {
 					t.Errorf("pod %q has %+v", name, r)
 				}
 			}
