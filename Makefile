@@ -105,7 +105,7 @@ test: ## unit and test-kernel, side by side
 .PHONY: test-all
 # The nodes of test-cluster are virtual machines too, so that lane runs after test-kernel.
 test-all: ## every test in its long form, lint, verify and fuzz: hours (LANES='unit lint')
-	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- 'test-cluster test-versions' 'unit lint verify test-reports test-examples test-imports test-arm64 test-ovn fuzz')
+	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- 'test-cluster test-versions' 'unit lint verify test-reports test-examples test-imports test-network-status test-arm64 test-ovn fuzz')
 
 .PHONY: compile
 # Two lanes that start together would both compile their common packages. Nothing is
@@ -194,6 +194,14 @@ test-imports: ## imported networks beside what CNI plugins make of them, in a vi
 	$(MAKE) build
 	begin 'imported networks'
 	integration/vm --nics quad --cpus 1 --timeout 3600 -- integration/imports/run $(BIN)/plumbline $(or $(PLUGINS),/usr/lib/cni) '$(RUN)' </dev/null
+	end
+
+.PHONY: test-network-status
+# A module of its own: the packages that read the annotation need hundreds of others.
+test-network-status: ## the annotation network-status, read by the packages of KubeVirt, Multus and others
+	@. .ci/lib
+	begin 'network-status, as others read it'
+	cd integration/networkstatus && $(GO) test -count=1 ./...
 	end
 
 .PHONY: test-arm64

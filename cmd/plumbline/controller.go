@@ -49,6 +49,7 @@ type controllerCommand struct {
 	leaseGrace              time.Duration
 	networkQoS              string
 	podNetwork              bool
+	networkStatus           bool
 	certificateLife, before time.Duration
 }
 
@@ -90,6 +91,7 @@ into the webhook configurations; with --tls-dir both are your task. It serves
 	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` from the deletion of a Node object until the node's leases of addresses end")
 	f.StringVar(&c.networkQoS, "network-qos", "", "`which` NetworkQoS objects get conditions: topologies for those that select NetworkTopologies, all if nothing but plumbline enforces any; none if empty")
 	f.BoolVar(&c.podNetwork, "pod-network", false, "agents give pods their own network, so that NetworkQoS objects are enforced there, too")
+	f.BoolVar(&c.networkStatus, "network-status", false, "write the annotation k8s.v1.cni.cncf.io/network-status of pods from the status of their claims; needs get of pods and patch of pods/status")
 	f.TextVar(&c.level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
 	a.daemon.add(cmd)
 	_ = cmd.MarkFlagFilename("kubeconfig")
@@ -219,6 +221,9 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	if err != nil {
 		return err
 	}
+	if err := c.serveNetworkStatus(log, mgr, claims); err != nil {
+		return err
+	}
 	if err := mgr.Add(claims); err != nil {
 		return fmt.Errorf("claims: %w", err)
 	}
@@ -270,6 +275,21 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	}
 	if err := mgr.AddHealthzCheck("alive", healthz.Ping); err != nil {
 		return fmt.Errorf("health: %w", err)
+	}
+	return nil
+}
+
+// serveNetworkStatus adds what writes the networks of pods into their annotations, if it is wanted.
+func (c *controllerCommand) serveNetworkStatus(log *slog.Logger, mgr manager.Manager, claims *controller.Claims) error {
+	if !c.networkStatus {
+		return nil
+	}
+	n, err := controller.NewNetworkStatus(mgr.GetConfig(), mgr.GetClient(), claims, log)
+	if err != nil {
+		return err
+	}
+	if err := mgr.Add(n); err != nil {
+		return fmt.Errorf("network status: %w", err)
 	}
 	return nil
 }

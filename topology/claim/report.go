@@ -27,9 +27,13 @@ type DeviceReport struct {
 	// Step is the root step the device is for.
 	Step string `json:"step,omitempty"`
 	// Steps are the steps built on the device, in the order they were applied.
-	Steps   []topology.StepResult `json:"steps,omitempty"`
-	Failure *Failure              `json:"failure,omitempty"`
-	Note    string                `json:"note,omitempty"`
+	Steps []topology.StepResult `json:"steps,omitempty"`
+	// MTU of the device's interface in the pod, in bytes.
+	MTU int `json:"mtu,omitempty"`
+	// PCIAddress of the device's function.
+	PCIAddress string   `json:"pciAddress,omitempty"`
+	Failure    *Failure `json:"failure,omitempty"`
+	Note       string   `json:"note,omitempty"`
 }
 
 // Failure is why a topology could not be applied.

@@ -2,7 +2,9 @@ package controller
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"iter"
 	"maps"
 	"reflect"
@@ -22,6 +24,7 @@ import (
 
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/networkstatus"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/watchstore"
 )
@@ -43,6 +46,9 @@ type Claims struct {
 	of      map[string]map[string]*record // by name of the topology, then as records
 	changed func(topology string)
 	held    func(key string, h *claim.Held)
+	// networks says that records have a digest of what was reported of networks. It is set before Start.
+	networks bool
+	network  func(key string, r *record)
 }
 
 // pageSize bounds an answer of the API server with claims, some kilobytes each.
@@ -118,6 +124,22 @@ func (c *Claims) OnHeld(f func(key string, h *claim.Held)) {
 	}
 }
 
+// OnNetwork has f called with the record of each claim of which a network was reported, at once and whenever that, or the
+// pod, changes, with nil when there is none. f must not block, and not call Claims.
+func (c *Claims) OnNetwork(f func(key string, r *record)) {
+	c.mu.Lock()
+	c.network = f
+	keys := slices.Collect(maps.Keys(c.records))
+	c.mu.Unlock()
+	for _, key := range keys { // see OnHeld
+		c.mu.Lock()
+		if r := c.records[key]; r.reportsNetwork() {
+			f(key, r)
+		}
+		c.mu.Unlock()
+	}
+}
+
 // Use returns who uses a topology of a name and UID.
 func (c *Claims) Use(name string, uid types.UID) Use {
 	c.mu.RLock()
@@ -156,8 +178,11 @@ func (c *Claims) replace(key string, r *record, touched map[string]bool) {
 	if c.held != nil && !reflect.DeepEqual(was, is) {
 		c.held(key, is)
 	}
+	if c.network != nil && (before.reportsNetwork() || r.reportsNetwork()) && !before.sameNetwork(r) {
+		c.network(key, r)
+	}
 	if before != nil && r != nil && before.same(r) {
-		before.held = r.held
+		before.held, before.network = r.held, r.network
 		return
 	}
 	if before == nil && r == nil {
@@ -206,10 +231,19 @@ type record struct {
 	degraded   bool             // one of its devices is not ready
 	reports    []claim.Reported // of its node, one of each topology
 	held       *claim.Held      // nil without addresses, or if it is for several pods
+	network    uint64           // digest of what was reported of networks in its only pod, 0 for nothing
+}
+
+// reportsNetwork reports whether a claim has a network in one pod.
+func (r *record) reportsNetwork() bool { return r != nil && r.network != 0 }
+
+// sameNetwork reports whether two records have the same network in the same pod.
+func (r *record) sameNetwork(other *record) bool {
+	return r.reportsNetwork() == other.reportsNetwork() && (r == nil || other == nil || r.network == other.network && r.podUID == other.podUID)
 }
 
 // recordOf returns nil when a claim uses no topology.
-func recordOf(c *resourceapi.ResourceClaim) *record {
+func recordOf(c *resourceapi.ResourceClaim, networks bool) *record {
 	topologies := claim.Uses(c)
 	if len(topologies) == 0 {
 		return nil
@@ -230,6 +264,9 @@ func recordOf(c *resourceapi.ResourceClaim) *record {
 		return d.Driver == claim.Driver && meta.IsStatusConditionPresentAndEqual(d.Conditions, v1alpha1.ConditionReady, metav1.ConditionFalse)
 	})
 	if r.pods == 1 {
+		if networks {
+			r.network = networkDigest(c)
+		}
 		if addresses := claim.Addresses(c); len(addresses) > 0 {
 			r.held = &claim.Held{Pod: types.NamespacedName{Namespace: c.Namespace, Name: r.pod}, UID: r.podUID, Addresses: addresses}
 		}
@@ -237,10 +274,22 @@ func recordOf(c *resourceapi.ResourceClaim) *record {
 	return r
 }
 
+// networkDigest is a digest of the networks in the status of a claim, 0 if there are none.
+func networkDigest(c *resourceapi.ResourceClaim) uint64 {
+	all := networkstatus.Of(c, func(topology string) string { return topology })
+	if len(all) == 0 {
+		return 0
+	}
+	h := fnv.New64a()
+	_ = json.NewEncoder(h).Encode(all)
+	return max(1, h.Sum64())
+}
+
 // same reports whether two records count alike.
 func (r *record) same(other *record) bool {
 	a, b := *r, *other
 	a.held, b.held = nil, nil
+	a.network, b.network = 0, 0
 	return reflect.DeepEqual(a, b)
 }
 
@@ -262,8 +311,8 @@ type item struct {
 // DeepCopyObject is for the interface runtime.Object. Records are not changed.
 func (i *item) DeepCopyObject() runtime.Object { return new(*i) }
 
-func itemOf(c *resourceapi.ResourceClaim) *item {
-	return &item{record: recordOf(c), ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace, Name: c.Name, ResourceVersion: c.ResourceVersion}}
+func (c *Claims) itemOf(o *resourceapi.ResourceClaim) *item {
+	return &item{record: recordOf(o, c.networks), ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, ResourceVersion: o.ResourceVersion}}
 }
 
 // watch is for an API server that also streams the existing claims.
@@ -272,16 +321,16 @@ func (c *Claims) watch(ctx context.Context, options metav1.ListOptions) (watch.I
 	if err != nil {
 		return nil, err // not wrapped: the reflector checks its type
 	}
-	return watch.Filter(w, keep), nil
+	return watch.Filter(w, c.keep), nil
 }
 
 // keep drops events of new claims that are not ours. A claim that changes may have been ours.
-func keep(e watch.Event) (watch.Event, bool) {
-	c, ok := e.Object.(*resourceapi.ResourceClaim)
+func (c *Claims) keep(e watch.Event) (watch.Event, bool) {
+	o, ok := e.Object.(*resourceapi.ResourceClaim)
 	if !ok || e.Type == watch.Bookmark {
 		return e, true
 	}
-	i := itemOf(c)
+	i := c.itemOf(o)
 	e.Object = i
 	return e, e.Type != watch.Added || i.record != nil
 }
@@ -297,7 +346,7 @@ func (c *Claims) list(ctx context.Context, _ metav1.ListOptions) (runtime.Object
 		}
 		out.ListMeta = page.ListMeta
 		for n := range page.Items {
-			if i := itemOf(&page.Items[n]); i.record != nil {
+			if i := c.itemOf(&page.Items[n]); i.record != nil {
 				out.Items = append(out.Items, i)
 			}
 		}

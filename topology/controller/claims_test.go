@@ -54,7 +54,7 @@ func (c *Claims) put(key string, r *record) {
 func feed(t *testing.T, c *Claims, events ...watch.Event) {
 	t.Helper()
 	for _, e := range events {
-		e, kept := keep(e)
+		e, kept := c.keep(e)
 		if !kept {
 			continue
 		}
@@ -123,7 +123,7 @@ func TestClaims(t *testing.T) {
 	if c.Synced() {
 		t.Error("not all claims have been read")
 	}
-	if err := c.store().Replace([]any{itemOf(allocated(claim.Driver, "two", "red", 1))}, ""); err != nil {
+	if err := c.store().Replace([]any{c.itemOf(allocated(claim.Driver, "two", "red", 1))}, ""); err != nil {
 		t.Fatal(err)
 	}
 	slices.Sort(changed)
@@ -175,7 +175,7 @@ func BenchmarkPass(b *testing.B) {
 	c := emptyClaims()
 	for i := range 20_000 {
 		key := fmt.Sprintf("ns/claim-%05d", i)
-		c.put(key, recordOf(allocated(claim.Driver, key, "red", 1)))
+		c.put(key, recordOf(allocated(claim.Driver, key, "red", 1), false))
 	}
 	o := &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "red", UID: "uid-red", Generation: 1}}
 	b.ReportAllocs()
@@ -191,7 +191,7 @@ func BenchmarkEvent(b *testing.B) {
 	ours := allocated(claim.Driver, "one", "red", 1)
 	b.ReportAllocs()
 	for b.Loop() {
-		e, _ := keep(watch.Event{Type: watch.Modified, Object: ours})
+		e, _ := c.keep(watch.Event{Type: watch.Modified, Object: ours})
 		if err := store.Update(e.Object); err != nil {
 			b.Fatal(err)
 		}
@@ -237,7 +237,7 @@ func TestHeld(t *testing.T) {
 	var counted []string
 	c.OnChange(func(topology string) { counted = append(counted, topology) })
 	one := allocatedWith("192.0.2.1/24")
-	c.put("ns/one", recordOf(one))
+	c.put("ns/one", recordOf(one, false))
 	held := map[string]string{}
 	c.OnHeld(func(key string, h *claim.Held) {
 		if h == nil {
@@ -253,11 +253,11 @@ func TestHeld(t *testing.T) {
 		}
 	}
 	want("what was there before", "ns/pod-onepodmap[red:[192.0.2.1]]", 1)
-	c.put("ns/one", recordOf(allocatedWith("192.0.2.2/24")))
+	c.put("ns/one", recordOf(allocatedWith("192.0.2.2/24"), false))
 	want("another address", "ns/pod-onepodmap[red:[192.0.2.2]]", 1)
-	c.put("ns/one", recordOf(allocatedWith()))
+	c.put("ns/one", recordOf(allocatedWith(), false))
 	want("no address", "", 1)
-	c.put("ns/one", recordOf(one))
+	c.put("ns/one", recordOf(one, false))
 	c.put("ns/one", nil)
 	want("no claim", "", 2)
 }

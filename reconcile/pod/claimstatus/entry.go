@@ -2,6 +2,7 @@ package claimstatus
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"net/netip"
 	"reflect"
@@ -222,14 +223,15 @@ func fill(e *resourceapi.AllocatedDeviceStatus, v verdict, u use, now time.Time)
 	case v.steps != nil:
 		e.NetworkData = networkData(v.steps, u.step)
 		d.Steps, d.Failure, d.Note = builtOn(v.steps, u), nil, ""
+		d.MTU, d.PCIAddress = deviceFacts(v.steps, u.step)
 	case v.failure != nil:
 		e.NetworkData = nil
 		f := *v.failure
 		f.Message = excerpt.Of(f.Message, messageMax)
-		d.Steps, d.Failure, d.Note = nil, &f, ""
+		d.Steps, d.MTU, d.PCIAddress, d.Failure, d.Note = nil, 0, "", &f, ""
 	case v.bare:
 		e.NetworkData = nil
-		d.Steps, d.Failure, d.Note = nil, nil, ""
+		d.Steps, d.MTU, d.PCIAddress, d.Failure, d.Note = nil, 0, "", nil, ""
 	}
 	e.Data = raw(d)
 }
@@ -254,6 +256,22 @@ func interfaceOf(steps []topology.StepResult, step string) (topology.Interface, 
 		}
 	}
 	return topology.Interface{}, false
+}
+
+// deviceFacts returns the MTU of a root step's interface in the pod, and the function of its device.
+func deviceFacts(steps []topology.StepResult, step string) (mtu int, pciAddress string) {
+	for _, s := range steps {
+		if s.Name != step {
+			continue
+		}
+		if d := s.Result.Devices; d != nil {
+			pciAddress = d.PCIAddress
+		}
+		if last, ok := s.Result.Last(); ok {
+			mtu, pciAddress = last.MTU, cmp.Or(last.PCIID, pciAddress)
+		}
+	}
+	return mtu, pciAddress
 }
 
 // networkData returns the interface of a device and the addresses any step gave it; nil
