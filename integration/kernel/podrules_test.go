@@ -3,6 +3,13 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +20,7 @@ import (
 	"github.com/plumbline/plumbline/integration/traffic"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/reconcile"
@@ -24,6 +32,14 @@ import (
 type markedPods struct {
 	*podNode
 	dscp atomic.Int32 // 0: there is no object
+	// objects are those of the pods, in the place of that one, if there are some.
+	objects atomic.Pointer[objectsOfPods]
+}
+
+// objectsOfPods are NetworkQoS objects, and what they know of each pod.
+type objectsOfPods struct {
+	text string
+	pod  enforce.Pod
 }
 
 func newMarkedPods(t *testing.T) *markedPods {
@@ -34,11 +50,15 @@ func newMarkedPods(t *testing.T) *markedPods {
 		t.Fatal(err)
 	}
 	n.rules = func(sb *reconcile.Sandbox) (ops.Enforced, error) {
+		top := []byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: pods}\nspec: {role: primary, steps: [{name: eth, type: bridge}]}")
+		if o := n.objects.Load(); o != nil {
+			out, _, err := enforce.Files([][]byte{[]byte(o.text)}, top, o.pod, reg)
+			return out, err
+		}
 		if n.dscp.Load() == 0 {
 			return ops.Enforced{}, nil
 		}
 		object := fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q}\nspec: {priority: 1, egress: [{dscp: %d}]}", n.dscp.Load())
-		top := []byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: pods}\nspec: {role: primary, steps: [{name: eth, type: bridge}]}")
 		out, _, err := enforce.Files([][]byte{object}, top, enforce.Pod{Namespace: sb.Pod.Namespace}, reg)
 		return out, err
 	}
@@ -214,5 +234,203 @@ func TestPodNetworkMarkedKilled(t *testing.T) {
 		n.nothingLeft(fmt.Sprintf("by an agent that was killed after change %d", k))
 		stop()
 		n.mustEqual(home, "", fmt.Sprintf("killed after change %d", k))
+	}
+}
+
+// TestPodNetworkLimited: what a pod sends over its eth0 is limited as the object with a bandwidth of OKEP-4380 says, which is verbatim, and
+// as its story says, with a thousandth of that. No more passes than rate and burst allow in the time that was measured; what the
+// object excepts passes whole.
+func TestPodNetworkLimited(t *testing.T) {
+	text, err := os.ReadFile("../../qos/testdata/okep-4380/bandwidth.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	free := enforce.Pod{Namespace: "games", Labels: map[string]string{"user-type": "free"}}
+	n := newMarkedPods(t)
+	n.objects.Store(&objectsOfPods{string(text), free})
+	server := n.server(&process{}, nil, "")
+	stop := n.run(server)
+	defer stop()
+	a, b := newNetns(t), newNetns(t)
+	b4, _ := n.add(of("b", b))
+	n.add(of("a", a))
+	id := reconcile.IDOfPrimary("a", "eth0", "pods")
+	n.reach(in(a), b4)
+	const packets, frame = 2000, 1400 + 20 + 14
+	var numbers uint32
+	sender := traffic.NewSender(a, &numbers)
+	defer sender.Close()
+	// passed returns how many bits of so many packets pass, and in which time.
+	passed := func(to string) (bits float64, elapsed time.Duration) {
+		t.Helper()
+		began, before := time.Now(), sentBytes(t, a)
+		for range packets {
+			if _, err := sender.Send(traffic.Packet(to, qos.UDP, 9), 0, 1400); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return float64(sentBytes(t, a)-before) * 8, time.Since(began)
+	}
+	for _, kbit := range []float64{1_000_000, 1000} {
+		if kbit == 1000 {
+			n.objects.Store(&objectsOfPods{strings.ReplaceAll(string(text), "1000000", "1000"), free})
+			if changed, err := server.Refilter(ctxFor(t), reconcile.OwnerOfPrimary("a", "eth0")); err != nil || !changed {
+				t.Fatalf("the story's rate: changed %t, %v", changed, err)
+			}
+		}
+		rec, _, err := n.engine(nil).Record(id)
+		if err != nil || !slices.ContainsFunc(rec.Sandbox.Filters, func(f netstate.Filter) bool { return *f.Rate == uint64(kbit)*125 }) {
+			t.Errorf("no filter limits to %.0f kbit/s: %v", kbit, err)
+		}
+		bits, elapsed := passed("8.8.8.8")
+		most := kbit*1000*elapsed.Seconds() + kbit*1000 + 8*frame
+		t.Logf("%.0f kbit/s: %.0f of %d bits passed in %s, and %.0f may", kbit, bits, 8*frame*packets, elapsed, most)
+		if least := min(kbit*1000/2, 8*frame*packets/2); bits > most || bits < least {
+			t.Errorf("%.0f kbit/s: %.0f bits passed in %s, want from %.0f to %.0f", kbit, bits, elapsed, least, most)
+		}
+	}
+	if bits, elapsed := passed(b4); bits < 8*frame*packets {
+		t.Errorf("of what the object excepts, %.0f of %d bits passed in %s", bits, 8*frame*packets, elapsed)
+	}
+}
+
+// sentBytes are those that eth0 of a pod has sent.
+func sentBytes(t *testing.T, path string) uint64 {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "ip", "netns", "exec", filepath.Base(path), "cat", "/sys/class/net/eth0/statistics/tx_bytes").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(out)), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// rulesEdited are the rules after an edit: those that decide about packets to a network have one mark or another, the rule below them,
+// which matches all packets, has a third one, and every third edit has rules with a port above them.
+func rulesEdited(i int, name, to string) string {
+	mark, ports := []int{46, 10}[i%2], ""
+	if i%3 == 0 {
+		ports = fmt.Sprintf(", {dscp: %d, bandwidth: {rate: 100000}, classifier: {ports: [{protocol: TCP, port: %d}]}}", mark, 80+i%7)
+	}
+	return fmt.Sprintf(`apiVersion: k8s.ovn.org/v1alpha1
+kind: NetworkQoS
+metadata: {name: q, namespace: ns}
+spec:
+  priority: 1
+  netAttachRefs: [{kind: NetworkTopology, name: %s}]
+  egress: [{dscp: 1}, {dscp: %d, classifier: {to: [{ipBlock: {cidr: %s}}]}}%s]
+`, name, mark, to, ports)
+}
+
+// editedUnderTraffic makes edits while packets are sent, and fails unless each of these that arrives has the mark of an edit: a filter that
+// is replaced decides until the next one does, and no packet is unmarked or decided by a lower rule.
+func editedUnderTraffic(t *testing.T, from, to, address string, edit func(i int)) {
+	t.Helper()
+	times := 30
+	if effort.Long() {
+		times = 1000
+	}
+	receiver, err := traffic.NewReceiver(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer receiver.Close()
+	edit(0)
+	done := make(chan struct{})
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		var numbers uint32
+		sender := traffic.NewSender(from, &numbers)
+		defer sender.Close()
+		for tick := time.NewTicker(2 * time.Millisecond); ; {
+			select {
+			case <-done:
+				tick.Stop()
+				return
+			case <-tick.C:
+				if _, err := sender.Send(traffic.Packet(address, qos.UDP, 4001), 0, 100); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	})
+	for i := 1; i <= times; i++ {
+		edit(i)
+	}
+	close(done)
+	sending.Wait()
+	arrived := map[uint8]int{}
+	for {
+		p, err := receiver.Next(time.Second)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Number > 0 {
+			arrived[p.Class>>2]++
+		}
+	}
+	t.Logf("%d edits, packets by mark: %v", times, arrived)
+	if len(arrived) != 2 || arrived[46] < times/10 || arrived[10] < times/10 {
+		t.Errorf("packets by mark: %v, want 46 and 10 alone", arrived)
+	}
+}
+
+// TestPodNetworkEdited: no packet that a pod sends over its own network is unmarked while an object is edited.
+func TestPodNetworkEdited(t *testing.T) {
+	n := newMarkedPods(t)
+	object := func(i int) {
+		n.objects.Store(&objectsOfPods{rulesEdited(i, "pods", "10.98.7.0/24"), enforce.Pod{Namespace: "ns"}})
+	}
+	object(0)
+	server := n.server(&process{}, nil, "")
+	stop := n.run(server)
+	defer stop()
+	a, b := newNetns(t), newNetns(t)
+	b4, _ := n.add(of("b", b))
+	n.add(of("a", a))
+	n.reach(in(a), b4)
+	editedUnderTraffic(t, a, b, b4, func(i int) {
+		object(i)
+		if _, err := server.Refilter(ctxFor(t), reconcile.OwnerOfPrimary("a", "eth0")); err != nil {
+			t.Fatalf("edit %d: %v", i, err)
+		}
+	})
+}
+
+// TestEditedUnderTraffic is TestPodNetworkEdited on the interface of a step.
+func TestEditedUnderTraffic(t *testing.T) {
+	const steps = `{name: p, type: ptp, config: {addresses: [10.9.0.5/24], hostIfName: plp9, isDefaultGateway: true, dad: "off"}}`
+	l := newLane(t) // which restores the host's forwarding
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	sb := box(newNetns(t), parse(t, "t", "    - "+steps+"\n"))
+	r := l.engine(nil)
+	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
+		t.Fatal(err)
+	}
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := []byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec: {steps: [" + steps + "]}")
+	editedUnderTraffic(t, sb.Netns, "/proc/1/ns/net", "10.9.0.1", func(i int) {
+		rules, _, err := enforce.Files([][]byte{[]byte(rulesEdited(i, "t", "10.9.0.0/24"))}, file, enforce.Pod{Namespace: "ns"}, reg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, changed, err := reconcile.SetRules(ctxFor(t), r, sb, rules, patience); err != nil || !changed {
+			t.Fatalf("edit %d: changed %t, %v", i, changed, err)
+		}
+	})
+	if _, err := r.Release(ctxFor(t), sb.ID); err != nil {
+		t.Error(err)
 	}
 }
