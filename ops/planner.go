@@ -437,12 +437,26 @@ func (p *Planner) noteBelongings(d netstate.Device) {
 	if !netstate.OnHost(home) {
 		return
 	}
+	p.noteSoftRDMA(home)
 	for _, a := range p.Addrs(home) {
 		has = append(has, a.Address)
 	}
 	slices.Sort(has)
 	if has = slices.Compact(has); len(has) > 0 {
 		p.Note("the host has %s on %q: they are removed with the routes over the device, and restored when the device is released", strings.Join(has, ", "), netstate.BaseName(home))
+	}
+}
+
+// noteSoftRDMA adds a note on the RDMA device in software that the host has on a device which is taken.
+func (p *Planner) noteSoftRDMA(home string) {
+	r, ok := netstate.Lookup(p.view, netstate.RDMALink{Link: home})
+	for _, c := range p.req.Owned {
+		if before, was := c.Before.(netstate.RDMALink); was && c.Foreign && before.Link == home {
+			r, ok = before, true
+		}
+	}
+	if ok && r.Name != nil {
+		p.Note("the host has the RDMA device %q in software on %q: it ends with the move, and is made again when the device is released", *r.Name, netstate.BaseName(home))
 	}
 }
 

@@ -23,13 +23,17 @@ func RDMAParam() contract.Param {
 func RDMAFields() []contract.Param {
 	return []contract.Param{
 		{Name: "rdmaDevice", Type: contract.String, Description: "name of the RDMA device, such as mlx5_2, if there is one"},
+		{Name: "gidIndex", Type: contract.Integer, Description: "index of the GID that require.gid has chosen"},
 		{Name: "deviceNodes", Type: contract.List, Items: &contract.Param{Name: "deviceNode", Type: contract.String, Description: "path"}, Description: "paths of its character devices, such as /dev/infiniband/uverbs2"},
 	}
 }
 
 // RDMA adds the RDMA device of a device to the step's result, so that the containers get its device nodes. Wanted is the
-// key rdma, nil where it is not given.
-func (p *Planner) RDMA(id string, wanted *bool) error {
+// key rdma, nil where it is not given; required that the step has a key require.
+func (p *Planner) RDMA(id string, wanted *bool, required bool) error {
+	if wanted == nil && required {
+		wanted = &required
+	}
 	if wanted != nil && !*wanted {
 		return nil
 	}
@@ -51,8 +55,8 @@ func (p *Planner) RDMA(id string, wanted *bool) error {
 }
 
 // RDMADevice is RDMA for a step that is there for nothing else. Name chooses one of several RDMA devices of the device;
-// without a name it is the first that has device nodes.
-func (p *Planner) RDMADevice(id, name string) error {
+// without a name it is the first that has device nodes. Its interface, if it has one, is on the host.
+func (p *Planner) RDMADevice(id, name string, require *RDMARequirement) error {
 	d, ok, err := Lookup(p, netstate.Device{ID: id})
 	switch {
 	case err != nil:
@@ -76,11 +80,35 @@ func (p *Planner) RDMADevice(id, name string) error {
 		}
 		return Invalid("rdmaDevice", "%q is no RDMA device of device %q, which has %s: name one of them, or remove the key", name, id, strings.Join(have, ", "))
 	case len(d.RDMA[named].Nodes) == 0:
-		return noRDMANodes(d, name, "remove the key rdmaDevice")
+		return noRDMANodes(fmt.Sprintf("device %q", id), name, "remove the key rdmaDevice")
 	default:
 		given = d.RDMA[named]
 	}
 	p.ProduceDevices(rdmaResult(d, given))
+	link := ""
+	if d.At != nil {
+		link = *d.At
+	}
+	return p.RequireRDMA(link, require)
+}
+
+// SoftRDMA wants an RDMA device in software on a link, and adds it to the step's result once its device nodes are known.
+func (p *Planner) SoftRDMA(link, typ string) error {
+	want := netstate.RDMALink{Link: link, Name: new(p.HostLinkName()), Type: &typ}
+	if err := p.Want(want); err != nil {
+		return err
+	}
+	have, there := netstate.Lookup(p.req.Have, want)
+	switch {
+	case p.req.imagined != nil:
+		have.Nodes = []string{"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}
+	case !there || have.Name == nil || *have.Name != *want.Name:
+		p.Later("the RDMA device of " + link)
+		return nil
+	case len(have.Nodes) == 0:
+		return noRDMANodes(fmt.Sprintf("%q", link), *want.Name, "remove the step")
+	}
+	p.ProduceDevices(topology.Devices{RDMADevice: *want.Name, DeviceNodes: slices.Clone(have.Nodes)})
 	return nil
 }
 
@@ -94,13 +122,13 @@ func usableRDMA(d netstate.Device, without string) (netstate.RDMADevice, error) 
 	case d.RDMAExclusive:
 		return netstate.RDMADevice{}, fault.New(fault.Unsupported, fmt.Errorf("RDMA devices of the node belong to one network namespace each (\"rdma system show\" says exclusive), and plumbline does not move them: run \"rdma system set netns shared\" before the first network namespace is made, or %s", without))
 	case first < 0:
-		return netstate.RDMADevice{}, noRDMANodes(d, d.RDMA[0].Name, without)
+		return netstate.RDMADevice{}, noRDMANodes(fmt.Sprintf("device %q", d.ID), d.RDMA[0].Name, without)
 	}
 	return d.RDMA[first], nil
 }
 
-func noRDMANodes(d netstate.Device, name, without string) error {
-	return fault.New(fault.Unsupported, fmt.Errorf("RDMA device %q of device %q has no device nodes: load the kernel modules ib_uverbs and rdma_ucm on the node, or %s", name, d.ID, without))
+func noRDMANodes(of, name, without string) error {
+	return fault.New(fault.Unsupported, fmt.Errorf("RDMA device %q of %s has no device nodes: load the kernel modules ib_uverbs and rdma_ucm on the node, or %s", name, of, without))
 }
 
 // rdmaResult returns an RDMA device of a device as a result.

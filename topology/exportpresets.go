@@ -2,6 +2,7 @@ package topology
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/plumbline/plumbline/topology/contract"
@@ -21,8 +22,8 @@ type preset struct {
 // presets are all presets. An interface is listed if it has an address: one without is a part of another, such as a port of a bond.
 //
 //   - nccl, also read by RCCL: NCCL_SOCKET_IFNAME and NCCL_IB_HCA, in which "=" before the list means these names and
-//     no longer ones (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
-//   - ucx: UCX_NET_DEVICES, which are RDMA devices with a port, else interfaces. The functions that steps take have one port
+//     no longer ones, and NCCL_IB_GID_INDEX (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
+//   - ucx: UCX_IB_GID_INDEX, and UCX_NET_DEVICES, which are RDMA devices with a port, else interfaces. The functions that steps take have one port
 //     (https://openucx.readthedocs.io/en/master/faq.html, "Which network devices does UCX use?").
 //   - mpi: OMPI_MCA_btl_tcp_if_include, the interfaces of messages over TCP; over RDMA Open MPI asks UCX. Its control connections
 //     (oob) stay as they are: the process that launches a job need not be on these networks
@@ -35,14 +36,14 @@ type preset struct {
 //     letters, digits, "_", "." and one "/"; what else ours have becomes "_", too.
 var presets = []preset{
 	{v1alpha1.ExportNCCL, func(_ *Topology, of steps) []Variable {
-		return listed(exactly("NCCL_SOCKET_IFNAME", of.addressed()), exactly("NCCL_IB_HCA", of.rdma("")))
+		return listed(exactly("NCCL_SOCKET_IFNAME", of.addressed()), exactly("NCCL_IB_HCA", of.rdma("")), of.gidIndex("NCCL_IB_GID_INDEX"))
 	}, noNetwork},
 	{v1alpha1.ExportUCX, func(_ *Topology, of steps) []Variable {
 		devices := of.rdma(":1")
 		if len(devices) == 0 {
 			devices = of.addressed()
 		}
-		return listed(list("UCX_NET_DEVICES", devices))
+		return listed(list("UCX_NET_DEVICES", devices), of.gidIndex("UCX_IB_GID_INDEX"))
 	}, noNetwork},
 	{v1alpha1.ExportMPI, func(_ *Topology, of steps) []Variable {
 		return listed(list("OMPI_MCA_btl_tcp_if_include", of.addressed()))
@@ -172,6 +173,25 @@ func (all steps) rdma(port string) (out []string) {
 		}
 	}
 	return out
+}
+
+// gidIndex is the variable with the index of the GID. It is one for all RDMA devices, so it is left out if they have different
+// ones, or if one requires no GID: the library chooses then.
+func (all steps) gidIndex(name string) Variable {
+	var found []string
+	for i := range all {
+		switch d := all[i].Result.Devices; {
+		case d == nil || d.RDMADevice == "":
+		case d.GIDIndex == nil:
+			return Variable{Name: name}
+		default:
+			found = append(found, strconv.Itoa(*d.GIDIndex))
+		}
+	}
+	if found = slices.Compact(found); len(found) != 1 {
+		return Variable{Name: name}
+	}
+	return Variable{Name: name, Value: found[0]}
 }
 
 // pci returns the PCI addresses of the devices that steps take.

@@ -64,6 +64,7 @@ type Devices struct {
 	IOMMUGroup  string   `json:"iommuGroup,omitempty"`
 	DeviceNodes []string `json:"deviceNodes,omitempty"` // paths of character devices
 	RDMADevice  string   `json:"rdmaDevice,omitempty"`
+	GIDIndex    *int     `json:"gidIndex,omitempty"` // of the GID that the step requires, in the table of the device's port
 }
 
 // StepResult is the result of one step by name.
@@ -239,7 +240,7 @@ func (r Result) ipField(f ref.Ref) (any, error) {
 }
 
 func (r Result) deviceField(f ref.Ref) (any, error) {
-	if r.Devices == nil && f.Field == "rdmaDevice" {
+	if r.Devices == nil && (f.Field == "rdmaDevice" || f.Field == "gidIndex") {
 		return nil, errors.New("the result has no RDMA device")
 	}
 	if r.Devices == nil {
@@ -254,6 +255,11 @@ func (r Result) deviceField(f ref.Ref) (any, error) {
 		v = d.IOMMUGroup
 	case "rdmaDevice":
 		v = d.RDMADevice
+	case "gidIndex":
+		if d.GIDIndex == nil {
+			return nil, fmt.Errorf("%s: %w", f.Field, ErrUnknown)
+		}
+		return int64(*d.GIDIndex), nil
 	default: // deviceNodes
 		if len(d.DeviceNodes) == 0 {
 			return nil, fmt.Errorf("%s: %w", f.Field, ErrUnknown)

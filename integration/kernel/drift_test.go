@@ -346,6 +346,23 @@ tc qdisc add dev eth0 root netem delay 1ms
 		},
 	},
 	{
+		name:    "soft RoCE",
+		pod:     "modprobe -a rdma_rxe ib_uverbs rdma_ucm",
+		devices: map[string]string{"vf": "enp3s0f0/2"},
+		steps: `
+    - {name: vf, type: sriov, config: {name: rail0, addresses: [192.0.2.5/24]}}
+    - {name: d, type: dummy, config: {name: d0, mac: "02:00:00:00:00:01"}}
+    - {name: roce, type: rxe, dependOn: [vf]}
+    - {name: other, type: rxe, dependOn: [d]}
+`,
+		rows: []drifted{
+			{name: "RDMA device deleted", disturb: rdmaOn("rail0") + `rdma link delete $R`, drift: "roce +rdma-link, roce waits"},
+			{name: "RDMA device renamed", disturb: rdmaOn("rail0") + `rdma dev set $R name mine0`, drift: "roce ~rdma-link.name, roce waits"},
+			{name: "another RDMA device on the interface", disturb: rdmaOn("rail0") + `rdma link delete $R; ip netns exec $NS rdma link add mine0 type rxe netdev rail0`, drift: "roce ~rdma-link.name, roce waits"},
+			{name: "gone with its link", disturb: `$ip link delete d0`, drift: "d +link d0, other +rdma-link, other waits"},
+		},
+	},
+	{
 		name:    "user space",
 		pod:     "modprobe vfio-pci",
 		devices: map[string]string{"dpdk": "enp3s0f0/3"},
@@ -363,6 +380,11 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "function probed again", disturb: atFunction + `echo ${PWD##*/} >driver/unbind; echo ${PWD##*/} >/sys/bus/pci/drivers_probe`},
 		},
 	},
+}
+
+// rdmaOn sets $R to the RDMA device on a link of the namespace. The kernel says the link only there.
+func rdmaOn(link string) string {
+	return `R=$(ip netns exec $NS rdma link show | sed -n 's|^link \([^/]*\)/1 .* netdev ` + link + ` *$|\1|p'); `
 }
 
 // TestDrift: each disturbance of a sandbox is found and reported for the right step and

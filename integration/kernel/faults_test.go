@@ -90,6 +90,21 @@ var scenarios = []scenario{
 		disturbance:   `ip link set enp3s0f0 vf 3 vlan 99 max_tx_rate 0; $ip link delete a0` + reboundFunction,
 	},
 	{
+		name:    "soft RoCE",
+		pod:     "modprobe -a rdma_rxe ib_uverbs rdma_ucm",
+		devices: map[string]string{"vf": "enp3s0f0/3"},
+		steps: `
+    - {name: vf, type: sriov, config: {name: rail0, addresses: [192.0.2.10/24]}}
+    - {name: roce, type: rxe, dependOn: [vf]}
+`,
+		edited: `
+    - {name: vf, type: sriov, config: {name: rail0, addresses: [192.0.2.11/24]}}
+    - {name: a, type: dummy, config: {name: a0}}
+    - {name: roce, type: rxe, dependOn: [a]}
+`,
+		disturbance: rdmaOn("rail0") + `rdma dev set $R name mine0; $ip link set rail0 down`,
+	},
+	{
 		name: "filters",
 		steps: `
     - {name: a, type: dummy, config: {name: a0, addresses: [192.0.2.5/24]}}

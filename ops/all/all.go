@@ -12,6 +12,7 @@ import (
 	"github.com/plumbline/plumbline/ops/ovnk8scnioverlay"
 	"github.com/plumbline/plumbline/ops/ptp"
 	"github.com/plumbline/plumbline/ops/rdma"
+	"github.com/plumbline/plumbline/ops/rxe"
 	"github.com/plumbline/plumbline/ops/sriov"
 	"github.com/plumbline/plumbline/ops/tuning"
 	"github.com/plumbline/plumbline/ops/vfiopci"
@@ -38,5 +39,6 @@ func Registry() (*ops.Registry, error) {
 		ptp.Op,
 		ovnk8scnioverlay.Op,
 		rdma.Op,
+		rxe.Op,
 	)
 }

@@ -78,7 +78,7 @@ func TestTypesAreCovered(t *testing.T) {
 			"host-device": "the device of sriov without its settings", "rdma": "changes nothing", "ovn-k8s-cni-overlay": "needs OVN: integration/chassis",
 		}},
 		{"row among the pairs that are stacked", "../../integration/kernel/stacking_test.go", `\t"TYPE": +{"`, map[string]string{
-			"sriov": "makes no link", "host-device": "makes no link", "tuning": "makes no link", "vfio-pci": "has no interface", "rdma": "has no interface",
+			"sriov": "makes no link", "host-device": "makes no link", "tuning": "makes no link", "vfio-pci": "has no interface", "rdma": "has no interface", "rxe": "makes no link",
 			"ovn-k8s-cni-overlay": "needs OVN: integration/chassis",
 		}},
 		{"step among the random topologies", "fuzz_test.go", `g\.step\("TYPE"`, nil},

@@ -162,7 +162,7 @@ func (g *generator) step(typ, link string, deps []port, config string) port {
 // give gives addresses to some of the steps that take any. Some are wrong: an address that
 // two steps of one link have, and IPv6 where the MTU is too low.
 func (g *generator) give(typ, step string) {
-	if typ == "vrf" || typ == "vfio-pci" || typ == "rdma" || g.IntN(4) > 0 {
+	if typ == "vrf" || typ == "vfio-pci" || typ == "rdma" || typ == "rxe" || g.IntN(4) > 0 {
 		return
 	}
 	n := g.n
@@ -300,6 +300,9 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 			c.Have = append(c.Have, netstate.Addr{Link: host, Address: fmt.Sprintf("172.16.%d.5/24", i)},
 				foreignRoute(host, netstate.Route{Dst: fmt.Sprintf("172.17.%d.0/24", i), Gateway: fmt.Sprintf("172.16.%d.1", i)}, 4))
 		}
+		if g.IntN(4) == 0 {
+			c.Have = append(c.Have, netstate.RDMALink{Link: host, Name: new(fmt.Sprintf("rxe%d", i)), Type: new("rxe")})
+		}
 		c.Appears = append(c.Appears, netstate.Ethtool{Link: link, Class: "feature", Name: "rx-checksum", Value: new("off")})
 		switch g.IntN(7) {
 		case 0:
@@ -372,6 +375,10 @@ func (g *generator) stack() {
 		}
 	default:
 		on := g.links[g.IntN(len(g.links))].link
+		if g.IntN(5) == 0 {
+			g.step("rxe", "", []port{p}, "netdev: "+on)
+			return
+		}
 		g.step("tuning", "", []port{p}, fmt.Sprintf("dev: %s, addresses: [\"2001:db8:%d::1/64\", 198.51.%d.1/24], routes: [{dst: 203.0.%d.0/24, gw: 198.51.%d.2}]%s%s%s%s",
 			on, g.n, g.n, g.n, g.n, g.mtu(), g.maybe("txQLen: 9"), g.maybe("sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2}"), g.maybe("ethtool: {features: {rx-checksum: on}}")+
 				g.maybe("sourceRouting: true")+[]string{"", ", dad: wait", ", dad: off", ", ipam: {type: slaac}", ", dad: optimistic, ipam: {type: slaac, acceptDefaultRoute: true}", ", ipam: {type: dhcp}", ", ipam: {type: dhcp, acceptDefaultRoute: true}", ", ipam: {type: dhcp, request: [{option: '121'}, {option: '26'}]}"}[g.IntN(8)]+g.maybe("neighbors: [{address: 198.51.%d.9, mac: \"02:00:00:00:09:09\"}]", g.n)+
@@ -492,7 +499,7 @@ func (g *generator) drift(w *optest.World, history []netstate.Change) {
 			} else {
 				w.Apply(netstate.Change{Before: netstate.LogicalRule{Port: have.Port, Rule: have.Rule, Match: have.Match}, After: netstate.LogicalRule{Port: have.Port, Rule: have.Rule, Match: new("ip6")}})
 			}
-		case netstate.OVSPort, netstate.DHCPLease:
+		case netstate.OVSPort, netstate.DHCPLease, netstate.RDMALink:
 			w.Apply(netstate.Change{Before: have})
 		case netstate.Binding:
 			switch g.IntN(3) {

@@ -9,13 +9,14 @@ import (
 type config struct {
 	ops.DeviceConfig
 	ops.AddressConfig
-	Name       string  `json:"name,omitempty"`
-	Device     string  `json:"device,omitempty"`
-	HWAddr     string  `json:"hwaddr,omitempty"`
-	KernelPath string  `json:"kernelpath,omitempty"`
-	MAC        *string `json:"mac,omitempty"`
-	MTU        *uint32 `json:"mtu,omitempty"`
-	RDMA       *bool   `json:"rdma,omitempty"`
+	Name       string               `json:"name,omitempty"`
+	Device     string               `json:"device,omitempty"`
+	HWAddr     string               `json:"hwaddr,omitempty"`
+	KernelPath string               `json:"kernelpath,omitempty"`
+	MAC        *string              `json:"mac,omitempty"`
+	MTU        *uint32              `json:"mtu,omitempty"`
+	RDMA       *bool                `json:"rdma,omitempty"`
+	Require    *ops.RDMARequirement `json:"require,omitempty"`
 }
 
 // Op is the step type.
@@ -42,7 +43,7 @@ they are resolved on the host before planning.`,
 		{Name: "kernelpath", Type: contract.String, Description: "path of the device below /sys/devices/"},
 		ops.MACParam("MAC address; default: unchanged"),
 		ops.MTUParam("unchanged"),
-		ops.RDMAParam(),
+		ops.RDMAParam(), ops.RDMARequireParam(),
 	}, ops.AddressParams()),
 	Input:  contract.Input{Device: true, DeviceTypes: []string{"nic", "pf"}},
 	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}, Devices: ops.RDMAFields()},
@@ -58,8 +59,15 @@ func plan(p *ops.Planner, c config) error {
 			return err
 		}
 	}
-	if err := p.RDMA(id, c.RDMA); err != nil {
+	if err := p.RDMA(id, c.RDMA, c.Require != nil); err != nil {
 		return err
 	}
-	return p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig)
+	if err := p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig); err != nil {
+		return err
+	}
+	name, err := p.DefaultName(c.Name)
+	if err != nil {
+		return err
+	}
+	return p.RequireRDMA(name, c.Require)
 }

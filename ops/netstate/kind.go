@@ -30,6 +30,8 @@ const (
 	KindFDB        Kind = "fdb"
 	KindMasquerade Kind = "masquerade"
 	KindDHCPLease  Kind = "dhcp-lease"
+	KindRDMALink   Kind = "rdma-link"
+	KindRDMAPort   Kind = "rdma-port"
 
 	KindPortMapping Kind = "port-mapping"
 	KindUnreachable Kind = "unreachable"
@@ -62,6 +64,8 @@ var kinds = map[Kind]reader{
 	KindFDB:        readerOf[FDB](),
 	KindMasquerade: readerOf[Masquerade](),
 	KindDHCPLease:  readerOf[DHCPLease](),
+	KindRDMALink:   readerOf[RDMALink](),
+	KindRDMAPort:   readerOf[RDMAPort](),
 
 	KindPortMapping: readerOf[PortMapping](),
 	KindUnreachable: readerOf[Unreachable](),

@@ -36,6 +36,8 @@ var examples = []netstate.Object{
 	netstate.PortMapping{Host: "0.0.0.0:8080/tcp", To: new("192.0.2.1:80"), Network: new("192.0.2.0/24")},
 	netstate.PortGuard{Port: "pl1", Bridge: new("br0"), MACs: []string{"02:00:00:00:00:01"}, Addresses: []string{}, RAGuard: new(true)},
 	netstate.DHCPLease{Link: "net1", ClientID: new("00ab"), Active: new(true)},
+	netstate.RDMALink{Link: "net1", Name: new("pl0"), Type: new("rxe")},
+	netstate.RDMAPort{Device: "mlx5_2", Link: "net1", State: new("ACTIVE"), GIDs: []netstate.RDMAGID{{Index: 3, GID: "192.0.2.1", Type: "RoCEv2"}}},
 	netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int"), Networks: []string{"localnet1"}},
 	netstate.LogicalPort{Name: "plumbline:node-1:pl1", Switch: new("plumbline:layer2:blue"), Addresses: []string{"02:00:00:00:00:01 192.0.2.1"}},
 	netstate.LogicalRule{Port: "plumbline:node-1:pl1", Rule: "ai/storage[0]", Priority: new(uint16(29000)), Match: new("ip4"), DSCP: new(uint8(26)), Rate: new(uint32(10000))},

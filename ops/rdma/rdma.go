@@ -7,9 +7,10 @@ import (
 
 type config struct {
 	ops.DeviceConfig
-	RDMADevice string `json:"rdmaDevice,omitempty"`
-	LogLevel   string `json:"logLevel,omitempty"`
-	LogFile    string `json:"logFile,omitempty"`
+	RDMADevice string               `json:"rdmaDevice,omitempty"`
+	Require    *ops.RDMARequirement `json:"require,omitempty"`
+	LogLevel   string               `json:"logLevel,omitempty"`
+	LogFile    string               `json:"logFile,omitempty"`
 }
 
 // Op is the step type.
@@ -30,6 +31,7 @@ The node has to share RDMA devices between network namespaces, as is the kernel'
 `,
 	Params: ops.Join(ops.DeviceParams(), []contract.Param{
 		{Name: "rdmaDevice", Type: contract.String, AtCreation: true, Description: "name of the RDMA device, for a device with several; default: the first by name that has device nodes"},
+		ops.RDMARequireParam(),
 	}, ops.LogParams()),
 	Input: contract.Input{Device: true},
 	Output: contract.Output{Devices: append([]contract.Param{
@@ -43,5 +45,5 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
-	return p.RDMADevice(id, c.RDMADevice)
+	return p.RDMADevice(id, c.RDMADevice, c.Require)
 }

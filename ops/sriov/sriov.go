@@ -11,11 +11,12 @@ type config struct {
 	ops.DeviceConfig
 	ops.AddressConfig
 	ops.VFConfig
-	Name     string  `json:"name,omitempty"`
-	RDMA     *bool   `json:"rdma,omitempty"`
-	MTU      *uint32 `json:"mtu,omitempty"`
-	LogLevel string  `json:"logLevel,omitempty"`
-	LogFile  string  `json:"logFile,omitempty"`
+	Name     string               `json:"name,omitempty"`
+	RDMA     *bool                `json:"rdma,omitempty"`
+	Require  *ops.RDMARequirement `json:"require,omitempty"`
+	MTU      *uint32              `json:"mtu,omitempty"`
+	LogLevel string               `json:"logLevel,omitempty"`
+	LogFile  string               `json:"logFile,omitempty"`
 }
 
 // Op is the step type.
@@ -41,7 +42,7 @@ minTxRate, linkState or 802.1ad.`,
     spoofchk: "off"
     trust: "on"
 `,
-	Params: ops.Join(ops.DeviceParams(), []contract.Param{ops.NameParam(ops.RootName), ops.MTUParam("unchanged"), ops.RDMAParam()},
+	Params: ops.Join(ops.DeviceParams(), []contract.Param{ops.NameParam(ops.RootName), ops.MTUParam("unchanged"), ops.RDMAParam(), ops.RDMARequireParam()},
 		ops.VFParams("MAC address, set on the PF and on the interface"), ops.AddressParams(), ops.LogParams()),
 	Input:  contract.Input{Device: true, DeviceTypes: []string{"vf"}},
 	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}, Devices: ops.RDMAFields()},
@@ -64,10 +65,17 @@ func plan(p *ops.Planner, c config) error {
 		p.ProduceDevices(topology.Devices{PCIAddress: id})
 		return nil
 	}
-	if err := p.RDMA(id, c.RDMA); err != nil {
+	if err := p.RDMA(id, c.RDMA, c.Require != nil); err != nil {
 		return err
 	}
-	return p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig)
+	if err := p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig); err != nil {
+		return err
+	}
+	name, err := p.DefaultName(c.Name)
+	if err != nil {
+		return err
+	}
+	return p.RequireRDMA(name, c.Require)
 }
 
 // userspaceDriver reports whether the device has no interface because a

@@ -102,9 +102,29 @@ func (o *observer) queryDevice(ctx context.Context, queried netstate.Device) err
 	}
 	if d.RDMA = o.host.sysfs.rdma(queried, link); len(d.RDMA) > 0 {
 		d.RDMAExclusive = o.host.sysfs.rdmaExclusive()
+		if err := o.softRDMA(ctx, &d, queried.Settings != nil && queried.HostIndex == 0); err != nil {
+			return err
+		}
 	}
 	d.LinkKind, d.Parent = cmp.Or(d.LinkKind, queried.LinkKind), cmp.Or(d.Parent, queried.Parent)
 	o.snap.Put(d)
+	return nil
+}
+
+// softRDMA drops the RDMA devices in software that are on a link of a pod, which is called as that of the device here. Of a
+// device that is about to be taken it puts its own one into the snapshot: it ends with the move, and a record restores it.
+func (o *observer) softRDMA(ctx context.Context, d *netstate.Device, taken bool) error {
+	if !slices.ContainsFunc(d.RDMA, func(r netstate.RDMADevice) bool { return r.Software }) {
+		return nil
+	}
+	mine, there, err := o.rdmaLink(ctx, netstate.RDMALink{Link: *d.At})
+	if err != nil {
+		return reading(netstate.RDMALink{Link: *d.At}, err)
+	}
+	d.RDMA = slices.DeleteFunc(d.RDMA, func(r netstate.RDMADevice) bool { return r.Software && (!there || r.Name != *mine.Name) })
+	if there && taken {
+		o.snap.Put(mine)
+	}
 	return nil
 }
 

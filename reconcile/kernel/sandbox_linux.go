@@ -282,6 +282,8 @@ var codecs = []codec{
 	{netstate.KindMasquerade, together((*observer).queryMasquerades), (*Sandbox).applyMasquerade},
 	{netstate.KindPortMapping, together((*observer).queryPortMappings), (*Sandbox).applyPortMapping},
 	{netstate.KindPortGuard, together((*observer).queryPortGuards), (*Sandbox).applyPortGuard},
+	{netstate.KindRDMAPort, each((*observer).queryRDMAPort), (*Sandbox).applyRDMAPort},
+	{netstate.KindRDMALink, each((*observer).queryRDMALink), (*Sandbox).applyRDMALink},
 }
 
 // together is the query for a kind whose objects are read at once.

@@ -146,28 +146,44 @@ func (f sysfs) rdma(d netstate.Device, link string) []netstate.RDMADevice {
 		names, software = f.softRDMA(link), true
 		verbs = filepath.Join(f.root, "class/infiniband_verbs")
 	}
-	if len(names) == 0 {
-		return nil
+	var out []netstate.RDMADevice
+	for _, name := range names {
+		out = append(out, netstate.RDMADevice{Name: name, Nodes: f.nodesIn(verbs, name), Software: software})
 	}
-	nodes := map[string][]string{}
+	return out
+}
+
+// rdmaNodes returns the character devices for programs of an RDMA device of any kind.
+func (f sysfs) rdmaNodes(name string) []string {
+	return f.nodesIn(filepath.Join(f.root, "class/infiniband_verbs"), name)
+}
+
+// nodesIn returns the character devices of an RDMA device that a folder lists, and that of the connection manager.
+func (f sysfs) nodesIn(verbs, name string) (out []string) {
 	entries, _ := os.ReadDir(verbs)
 	for _, e := range entries {
 		at := filepath.Join(verbs, e.Name())
-		if node := f.node(at); node != "" {
-			of := f.text(at, "ibdev")
-			nodes[of] = append(nodes[of], node)
+		if node := f.node(at); node != "" && f.text(at, "ibdev") == name {
+			out = append(out, node)
 		}
 	}
-	manager := f.node(filepath.Join(f.root, "class/misc/rdma_cm"))
-	var out []netstate.RDMADevice
-	for _, name := range names {
-		r := netstate.RDMADevice{Name: name, Nodes: nodes[name], Software: software}
-		if manager != "" && len(r.Nodes) > 0 {
-			r.Nodes = append(r.Nodes, manager)
-		}
-		out = append(out, r)
+	if manager := f.node(filepath.Join(f.root, "class/misc/rdma_cm")); manager != "" && len(out) > 0 {
+		out = append(out, manager)
 	}
 	return out
+}
+
+// hasRDMA reports whether there may be RDMA devices.
+func (f sysfs) hasRDMA() bool {
+	_, err := os.Stat(filepath.Join(f.root, "module/ib_core"))
+	return err == nil
+}
+
+// isSoftRDMA reports whether an RDMA device is one in software. In exclusive mode one that is not the host's is not
+// shown.
+func (f sysfs) isSoftRDMA(name string) bool {
+	to, _ := os.Readlink(filepath.Join(f.root, "class/infiniband", name))
+	return strings.Contains(to, "/virtual/")
 }
 
 // softRDMA returns the names of the RDMA devices in software on a link of the host.
@@ -176,8 +192,7 @@ func (f sysfs) softRDMA(link string) []string {
 	entries, _ := os.ReadDir(all)
 	var out []string
 	for _, e := range entries {
-		to, _ := os.Readlink(filepath.Join(all, e.Name()))
-		if strings.Contains(to, "/virtual/") && f.text(filepath.Join(all, e.Name(), "ports/1/gid_attrs/ndevs"), "0") == link {
+		if f.isSoftRDMA(e.Name()) && f.text(filepath.Join(all, e.Name(), "ports/1/gid_attrs/ndevs"), "0") == link {
 			out = append(out, e.Name())
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -148,5 +149,47 @@ func TestRDMAOfDevice(t *testing.T) {
 	}
 	if tree(t, nil).rdmaExclusive() {
 		t.Error("without RDMA nothing is exclusive")
+	}
+}
+
+// TestRDMAPort reads what Linux 6.12 shows of a soft RoCE device with two addresses, and of a port of InfiniBand as in
+// Documentation/ABI/stable/sysfs-class-infiniband.
+func TestRDMAPort(t *testing.T) {
+	const rxe, ib = "class/infiniband/rxe0/ports/1/", "class/infiniband/mlx5_0/ports/1/"
+	files := map[string]string{
+		rxe + "state": "4: ACTIVE\n", rxe + "rate": "2.5 Gb/sec (1X SDR)\n", rxe + "link_layer": "Ethernet\n",
+		ib + "state": "1: DOWN\n", ib + "rate": "100 Gb/sec (4X EDR)\n", ib + "link_layer": "InfiniBand\n",
+		ib + "gids/0": "fe80:0000:0000:0000:506b:4b03:00ab:cdef\n", ib + "gid_attrs/types/0": "IB/RoCE v1\n",
+	}
+	for i := range 200 {
+		files[rxe+"gids/"+strconv.Itoa(i)] = "0000:0000:0000:0000:0000:0000:0000:0000\n"
+	}
+	for i, gid := range map[string][3]string{
+		"0":   {"fe80:0000:0000:0000:fc17:26ff:fe29:d476", "RoCE v2", "d0"},
+		"1":   {"0000:0000:0000:0000:0000:ffff:0a09:0001", "RoCE v2", "d0"},
+		"2":   {"2001:0db8:0000:0000:0000:0000:0000:0001", "RoCE v2", "d0"},
+		"40":  {"0000:0000:0000:0000:0000:ffff:0a09:0002", "IB/RoCE v1", "d0.7"},
+		"150": {"2001:0db8:0000:0000:0000:0000:0000:0009", "RoCE v2", "d0"}, // no kernel leaves so many entries free
+	} {
+		files[rxe+"gids/"+i], files[rxe+"gid_attrs/types/"+i], files[rxe+"gid_attrs/ndevs/"+i] = gid[0]+"\n", gid[1]+"\n", gid[2]+"\n"
+	}
+	f := tree(t, files)
+	for _, want := range []netstate.RDMAPort{
+		{Device: "rxe0", Link: "d0", State: new("ACTIVE"), RateMbps: 2500, GIDs: []netstate.RDMAGID{
+			{Index: 0, GID: "fe80::fc17:26ff:fe29:d476", Type: "RoCEv2"}, {Index: 1, GID: "10.9.0.1", Type: "RoCEv2"}, {Index: 2, GID: "2001:db8::1", Type: "RoCEv2"},
+		}},
+		{Device: "rxe0", Link: "host:d0.7", State: new("ACTIVE"), RateMbps: 2500, GIDs: []netstate.RDMAGID{{Index: 40, GID: "10.9.0.2", Type: "RoCEv1"}}},
+		{Device: "mlx5_0", State: new("DOWN"), RateMbps: 100_000, GIDs: []netstate.RDMAGID{{Index: 0, GID: "fe80::506b:4b03:ab:cdef", Type: "IB"}}},
+	} {
+		if got, ok := f.rdmaPort(want.Device, want.Link); !ok {
+			t.Errorf("no port of %s", want.Device)
+		} else if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", want.Device, diff)
+		}
+	}
+	for _, none := range []string{"rxe1", "../infiniband/rxe0x", ""} {
+		if got, ok := f.rdmaPort(none, ""); ok {
+			t.Errorf("port of %q: %+v", none, got)
+		}
 	}
 }

@@ -148,8 +148,10 @@ type Output struct {
 	Relays bool
 }
 
-// InsteadOfInterface reports whether the step gives device nodes and makes no interface.
-func (o Output) InsteadOfInterface() bool { return len(o.Devices) > 0 && o.Interfaces.Appends == 0 }
+// InsteadOfInterface reports whether the step gives device nodes and has no interface.
+func (o Output) InsteadOfInterface() bool {
+	return len(o.Devices) > 0 && o.Interfaces.Appends == 0 && !o.Interfaces.Passthrough
+}
 
 // Flow describes how a step changes one list of the result.
 type Flow struct {

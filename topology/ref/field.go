@@ -58,6 +58,7 @@ var fields = []Field{
 	{"deviceNodes", Strings, "", Devices, "paths of the character devices"},
 	{"deviceNodes[N]", String, "", Devices, "Nth of these paths, from 0"},
 	{"rdmaDevice", String, "", Devices, "name of the RDMA device"},
+	{"gidIndex", Integer, "", Devices, "index of the GID that the step requires"},
 }
 
 // Fields returns all known fields.

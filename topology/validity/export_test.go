@@ -23,6 +23,13 @@ func rail(step, name, address, pci, rdma string) topology.StepResult {
 	return topology.StepResult{Name: step, Type: "sriov", Result: r}
 }
 
+func withGID(r topology.StepResult, index int) topology.StepResult {
+	d := *r.Result.Devices
+	d.GIDIndex = &index
+	r.Result.Devices = &d
+	return r
+}
+
 const (
 	railSteps = `{name: rail0, type: sriov, extendedResourceName: example.com/rail.a-b}, {name: rail1, type: sriov, extendedResourceName: example.com/rail.a-b}`
 	bonded    = `{name: a, type: sriov}, {name: b, type: sriov}, {name: bond, type: bond, dependOn: [a, b], config: {mode: active-backup, addresses: [192.0.2.1/24]}}`
@@ -45,6 +52,15 @@ func TestVariables(t *testing.T) {
 			"presets", `steps: [` + railSteps + `], export: {presets: [nccl, ucx, mpi, dpdk, devicePlugin]}`, rails,
 			"DPDK_PCI_ADDRESSES=0000:8e:00.2,0000:03:00.2 NCCL_IB_HCA==mlx5_9,mlx5_1 NCCL_SOCKET_IFNAME==net1,net2 OMPI_MCA_btl_tcp_if_include=net1,net2 PCIDEVICE_EXAMPLE_COM_RAIL_A_B=0000:8e:00.2,0000:03:00.2 UCX_NET_DEVICES=mlx5_9:1,mlx5_1:1",
 		},
+		{
+			"one index of a GID for all RDMA devices", `steps: [` + railSteps + `], export: {presets: [nccl, ucx], env: {A: "{{ rail*.gidIndex }}"}}`, []topology.StepResult{withGID(one, 3), withGID(zero, 3)},
+			"A=3,3 NCCL_IB_GID_INDEX=3 NCCL_IB_HCA==mlx5_9,mlx5_1 NCCL_SOCKET_IFNAME==net1,net2 UCX_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_9:1,mlx5_1:1",
+		},
+		{
+			"different indexes of GIDs", `steps: [` + railSteps + `], export: {presets: [nccl], env: {A: "{{ rail*.gidIndex }}"}}`, []topology.StepResult{withGID(one, 3), withGID(zero, 5)},
+			"A=5,3 NCCL_IB_HCA==mlx5_9,mlx5_1 NCCL_SOCKET_IFNAME==net1,net2",
+		},
+		{"an RDMA device that requires no GID", `steps: [` + railSteps + `], export: {presets: [nccl]}`, []topology.StepResult{withGID(one, 3), zero}, "NCCL_IB_HCA==mlx5_9,mlx5_1 NCCL_SOCKET_IFNAME==net1,net2"},
 		{"a variable of a preset that is written", `steps: [` + railSteps + `], export: {presets: [nccl], env: {NCCL_SOCKET_IFNAME: eth0}}`, rails, "NCCL_IB_HCA==mlx5_9,mlx5_1 NCCL_SOCKET_IFNAME=eth0"},
 		{"a bond without RDMA", `steps: [` + bonded + `], export: {presets: [nccl, ucx]}`, []topology.StepResult{
 			rail("a", "net1", "", "0000:03:00.2", ""), rail("b", "net2", "", "0000:04:00.2", ""), rail("bond", "bond0", "192.0.2.1/24", "", ""),

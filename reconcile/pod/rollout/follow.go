@@ -115,7 +115,7 @@ func sameNodes(was, later *topology.Topology, set contract.Set) error {
 		before, had := was.Step(s.Name)
 		after, has := later.Step(s.Name)
 		if !had || !has || before.Type != after.Type {
-			if !known.Output.InsteadOfInterface() {
+			if known.Input.Device && !known.Output.InsteadOfInterface() {
 				continue // its device decides
 			}
 			return &HeldBack{s.Name, errors.New("a container gets its device nodes when it is created")}

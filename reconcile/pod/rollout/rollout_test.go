@@ -260,6 +260,39 @@ func TestSameNodes(t *testing.T) {
 	}
 }
 
+// TestSameNodesOfInterface: an RDMA device in software comes with a step and no device, so an edit that adds one is held back,
+// and one that changes what is required of it is not.
+func TestSameNodesOfInterface(t *testing.T) {
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	soft := func(config string) v1alpha1.Step {
+		return v1alpha1.Step{Name: "roce", Type: "rxe", DependOn: []string{"vf1"}, Config: &runtime.RawExtension{Raw: []byte(config)}}
+	}
+	for name, c := range map[string]struct {
+		was, later []v1alpha1.Step
+		held       string
+	}{
+		"added":             {nil, []v1alpha1.Step{soft(`{}`)}, `step "roce": a container gets its device nodes when it is created`},
+		"removed":           {[]v1alpha1.Step{soft(`{}`)}, nil, `step "roce": a container gets its device nodes when it is created`},
+		"another interface": {[]v1alpha1.Step{soft(`{}`)}, []v1alpha1.Step{soft(`{"netdev":"net1"}`)}, "netdev is <nil>, not net1"},
+		"what it requires":  {[]v1alpha1.Step{soft(`{}`)}, []v1alpha1.Step{soft(`{"require":{"state":"ACTIVE"}}`)}, ""},
+		"nothing at all":    {[]v1alpha1.Step{soft(`{}`)}, []v1alpha1.Step{soft(`{}`)}, ""},
+	} {
+		has := given()
+		has.Given = nil
+		has.Object.Spec.Steps = append(has.Object.Spec.Steps, c.was...)
+		later := pair(2)
+		later.Spec.Steps = append(later.Spec.Steps, c.later...)
+		err := Follow(t.Context(), has, later, registry, nil)
+		held, isHeld := errors.AsType[*HeldBack](err)
+		if isHeld != (c.held != "") || isHeld && !strings.Contains(held.Error(), c.held) || !isHeld && err != nil {
+			t.Errorf("%s: error %v, want it held back: %q", name, err, c.held)
+		}
+	}
+}
+
 func TestNamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(o *v1alpha1.NetworkTopology)

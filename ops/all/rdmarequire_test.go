@@ -1,0 +1,75 @@
+package all_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// TestRDMARequirements plans a step with requirements of its RDMA device: what is not true is waited for, with the GIDs that
+// there are in the reason; in a running sandbox it is drift.
+func TestRDMARequirements(t *testing.T) {
+	const function = "0000:03:00.2"
+	host := netstate.HostName("enp3s0f0v0")
+	table := []netstate.RDMAGID{{Index: 0, GID: "fe80::1", Type: "RoCEv1"}, {Index: 1, GID: "fe80::1", Type: "RoCEv2"}, {Index: 3, GID: "192.0.2.1", Type: "RoCEv2"}, {Index: 5, GID: "192.0.2.1", Type: "RoCEv2"}, {Index: 6, GID: "2001:db8::1", Type: "RoCEv2"}}
+	port := netstate.RDMAPort{Device: "mlx5_2", Link: host, State: new("ACTIVE"), RateMbps: 100_000, GIDs: table}
+	down, none := port, port
+	down.State, none.GIDs = new("DOWN"), nil
+	for name, tt := range map[string]struct {
+		require string
+		port    netstate.RDMAPort
+		told    string // the index that containers were told in an earlier pass
+		kept    bool
+		index   int // -1: none
+		wrong   string
+	}{
+		"nothing":                    {"", port, "", false, -1, ""},
+		"any GID":                    {"gid: {}", port, "", false, 0, ""},
+		"RoCE v2":                    {"gid: {type: RoCEv2}", port, "", false, 1, ""},
+		"IPv4":                       {"gid: {type: RoCEv2, family: IPv4}", port, "", false, 3, ""},
+		"routed":                     {"gid: {type: RoCEv2, scope: global, family: IPv6}", port, "", false, 6, ""},
+		"link-local":                 {"gid: {type: RoCEv1, scope: linkLocal}", port, "", false, 0, ""},
+		"as before":                  {"gid: {type: RoCEv2, family: IPv4}", port, "5", true, 5, ""},
+		"as before, while attaching": {"gid: {type: RoCEv2, family: IPv4}", port, "5", false, 5, ""},
+		"changed while attaching":    {"gid: {type: RoCEv2, family: IPv4}", port, "9", false, 3, ""},
+		"changed":                    {"gid: {type: RoCEv2, family: IPv4}", port, "9", true, -1, "the GID that is RoCEv2, IPv4 has index 3, and containers were told 9"},
+		"no such GID":                {"gid: {type: RoCEv1, family: IPv4}", port, "", false, -1, `no GID of "enp3s0f0v0" is RoCEv1, IPv4: it has 0 RoCEv1 fe80::1, 1 RoCEv2 fe80::1, 3 RoCEv2 192.0.2.1, 5 RoCEv2 192.0.2.1, 6 RoCEv2 2001:db8::1`},
+		"no GIDs":                    {"gid: {type: RoCEv1, family: IPv4}", none, "", false, -1, `is RoCEv1, IPv4: it has none. Has it an address, and is it up?`},
+		"lost":                       {"gid: {type: RoCEv1, family: IPv4}", none, "3", true, -1, `it has none`},
+		"port":                       {"state: ACTIVE, minRate: 100Gbps, mtu: 1024", port, "", false, -1, ""},
+		"port down":                  {"state: ACTIVE", down, "", false, -1, "its port is DOWN, not ACTIVE"},
+		"slow and small":             {"minRate: 400Gbps, mtu: 4096", port, "", false, -1, `its port has 100Gbps, less than 400Gbps; the MTU 1500 of "enp3s0f0v0" is too small for packets with 4096 bytes of payload: set at least 4192`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg, top := vetted(t, "    - {name: ib, type: rdma, config: {require: {"+tt.require+"}}}\n")
+			chosen := ops.Choices{}
+			if tt.told != "" {
+				chosen[port.Key().String()+" gidIndex"] = tt.told
+			}
+			p, err := reg.Plan(t.Context(), ops.Request{
+				Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"ib": {Device: function}}, Kept: tt.kept, Chosen: chosen,
+				Have: netstate.NewSnapshot(tt.port,
+					netstate.Device{ID: function, At: &host, Up: new(true), RDMA: []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2"}}}},
+					netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(true), Master: new(""), MTU: new(uint32(1500))},
+				),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.wrong != "" {
+				waits := p.Settling() == "ib"
+				if len(p.Pending) != 1 || !strings.Contains(p.Pending[0].Withheld.Error(), tt.wrong) || waits == tt.kept || tt.kept && fault.Of(p.Pending[0].Withheld) != fault.NotReady {
+					t.Errorf("waits %v, pending %+v, want %q", waits, p.Pending, tt.wrong)
+				}
+				return
+			}
+			got := p.Results[0].Result.Devices.GIDIndex
+			if !p.Empty() || tt.index < 0 && got != nil || tt.index >= 0 && (got == nil || *got != tt.index) {
+				t.Errorf("index %v, want %d; plan %s", got, tt.index, p)
+			}
+		})
+	}
+}

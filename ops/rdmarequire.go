@@ -1,0 +1,214 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// RDMARequirement is what must be true of the port of an RDMA device before a container starts, and after.
+type RDMARequirement struct {
+	GID     *GIDRequirement `json:"gid,omitempty"`
+	State   string          `json:"state,omitempty"`
+	MinRate string          `json:"minRate,omitempty"`
+	MTU     uint32          `json:"mtu,omitempty,string"` // bytes of payload in a packet
+}
+
+// GIDRequirement chooses among the GIDs of the step's interface. What is "" may be any.
+type GIDRequirement struct {
+	Type   string `json:"type,omitempty"`
+	Family string `json:"family,omitempty"`
+	Scope  string `json:"scope,omitempty"`
+}
+
+// RDMARequireParam is the key require of a step that gives an RDMA device.
+func RDMARequireParam() contract.Param {
+	return contract.Param{
+		Name: "require", Type: contract.Object,
+		Description: "what must be true of the RDMA device before a container starts. Afterwards a difference is drift",
+		Properties: []contract.Param{
+			{Name: "gid", Type: contract.Object, Description: "the device has such a GID for an address of the interface; its index is the result `gidIndex`", Properties: []contract.Param{
+				{Name: "type", Type: contract.String, Enum: []string{"RoCEv2", "RoCEv1", "IB"}, Description: "type of the GID"},
+				{Name: "family", Type: contract.String, Enum: []string{"IPv4", "IPv6"}, Description: "family of the address"},
+				{Name: "scope", Type: contract.String, Enum: []string{"global", "linkLocal"}, Description: "scope of the address: one that is linkLocal is not routed"},
+			}},
+			{Name: "state", Type: contract.String, Enum: []string{"ACTIVE"}, Description: "state of the port"},
+			{Name: "minRate", Type: contract.String, Description: "rate of the port, at least: 100Gbps, 400Gbps"},
+			{Name: "mtu", Type: contract.String, Scalar: true, Enum: []string{"256", "512", "1024", "2048", "4096"}, Description: "bytes of payload that the port sends in a packet, at least. The MTU of the interface has to be 96 more (iboe_get_mtu in include/rdma/ib_addr.h)"},
+		},
+	}
+}
+
+// roceOverhead is what a RoCE v2 packet has beside its payload, as the kernel counts it (iboe_get_mtu).
+const roceOverhead = 96
+
+// RequireRDMA checks the port of the RDMA device that the step gives, on a link, and adds the index of the GID to the step's
+// result. What is not true is waited for, since the kernel adds GIDs after addresses (roce_gid_mgmt.c).
+func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
+	if r == nil {
+		return nil
+	}
+	minMbps, err := r.minMbps()
+	if err != nil {
+		return err
+	}
+	if p.current.later != "" {
+		return nil // the device is not there yet
+	}
+	d := p.current.devices
+	if d == nil || d.RDMADevice == "" {
+		return Invalid("require", "is for a step that gives an RDMA device: remove it, or rdma: false")
+	}
+	if p.req.imagined != nil {
+		if r.GID != nil {
+			d.GIDIndex = new(0)
+		}
+		return nil
+	}
+	port, there, err := Lookup(p, netstate.RDMAPort{Device: d.RDMADevice, Link: link})
+	switch {
+	case err != nil:
+		return err
+	case !there && p.view.Fresh(link):
+		p.Later("the GIDs of " + d.RDMADevice)
+		return nil
+	case !there:
+		return netstate.Absent(port)
+	}
+	var wrong []string
+	if state := *port.State; r.State != "" && state != r.State {
+		wrong = append(wrong, fmt.Sprintf("its port is %s, not %s", state, r.State))
+	}
+	if port.RateMbps < minMbps {
+		wrong = append(wrong, fmt.Sprintf("its port has %s, less than %s", rate(port.RateMbps), r.MinRate))
+	}
+	if l, ok := p.view.Link(link); ok && l.MTU != nil && r.MTU != 0 && *l.MTU < r.MTU+roceOverhead {
+		wrong = append(wrong, fmt.Sprintf("the MTU %d of %q is too small for packets with %d bytes of payload: set at least %d", *l.MTU, netstate.BaseName(link), r.MTU, r.MTU+roceOverhead))
+	}
+	if r.GID != nil {
+		if problem := p.chooseGID(d, port, *r.GID); problem != "" {
+			wrong = append(wrong, problem)
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	unmet := fmt.Errorf("require: RDMA device %q: %s", d.RDMADevice, strings.Join(wrong, "; "))
+	if p.req.Kept {
+		p.await("what it requires of "+d.RDMADevice, fault.New(fault.NotReady, unmet))
+	} else {
+		p.await("what it requires of "+d.RDMADevice, &settling{unmet})
+	}
+	return nil
+}
+
+// chooseGID sets the index of the GID that is required, or says why there is none. A program was told the index when its
+// container was created, so another one is a fault, and the same one goes before a lower one.
+func (p *Planner) chooseGID(d *topology.Devices, port netstate.RDMAPort, want GIDRequirement) string {
+	fits := map[string]bool{}
+	lowest := ""
+	for _, g := range port.GIDs {
+		if n := strconv.Itoa(g.Index); p.gidFits(port.Link, g, want) {
+			if fits[n] = true; lowest == "" {
+				lowest = n
+			}
+		}
+	}
+	if lowest == "" {
+		return fmt.Sprintf("no GID of %q is %s: %s", netstate.BaseName(port.Link), want, gidList(port.GIDs))
+	}
+	chosen, err := p.Choose(port.Key(), "gidIndex", func() (string, error) { return lowest, nil })
+	if err != nil {
+		return err.Error()
+	}
+	switch {
+	case fits[chosen]:
+	case p.req.Kept:
+		return fmt.Sprintf("the GID that is %s has index %s, and containers were told %s: create the pod again, so that its programs use the other one", want, lowest, chosen)
+	default:
+		chosen = lowest
+		p.chosen[port.Key().String()+" gidIndex"] = lowest
+	}
+	index, err := strconv.Atoi(chosen)
+	if err != nil {
+		return err.Error()
+	}
+	d.GIDIndex = &index
+	return ""
+}
+
+// gidFits reports whether a GID is one that is required. Links of several pods may have one name, and their GIDs are in one
+// table if they share a function, so the address has to be one of this link. The link-local one is there without an address.
+func (p *Planner) gidFits(link string, g netstate.RDMAGID, want GIDRequirement) bool {
+	ip, err := netip.ParseAddr(g.GID)
+	if err != nil || want.Type != "" && g.Type != want.Type || want.Family != "" && ip.Is4() != (want.Family == "IPv4") {
+		return false
+	}
+	if want.Scope != "" && ip.IsLinkLocalUnicast() != (want.Scope == "linkLocal") {
+		return false
+	}
+	return link == "" || netstate.OnHost(link) || ip.Is6() && ip.IsLinkLocalUnicast() || slices.ContainsFunc(p.Addrs(link), func(a netstate.Addr) bool {
+		prefix, err := netip.ParsePrefix(a.Address)
+		return err == nil && prefix.Addr() == ip
+	})
+}
+
+func (g GIDRequirement) String() string {
+	var words []string
+	for _, w := range []string{g.Type, g.Family, g.Scope} {
+		if w != "" {
+			words = append(words, w)
+		}
+	}
+	if len(words) == 0 {
+		return "that of an address"
+	}
+	return strings.Join(words, ", ")
+}
+
+// maxGIDsListed bounds the GIDs in a message.
+const maxGIDsListed = 16
+
+func gidList(all []netstate.RDMAGID) string {
+	if len(all) == 0 {
+		return "it has none. Has it an address, and is it up?"
+	}
+	var out []string
+	for _, g := range all[:min(len(all), maxGIDsListed)] {
+		out = append(out, fmt.Sprintf("%d %s %s", g.Index, g.Type, g.GID))
+	}
+	if more := len(all) - len(out); more > 0 {
+		out = append(out, fmt.Sprintf("and %d more", more))
+	}
+	return "it has " + strings.Join(out, ", ")
+}
+
+var rateText = regexp.MustCompile(`^([1-9][0-9]{0,5})([MG])bps$`)
+
+func (r *RDMARequirement) minMbps() (uint32, error) {
+	if r.MinRate == "" {
+		return 0, nil
+	}
+	m := rateText.FindStringSubmatch(r.MinRate)
+	if m == nil {
+		return 0, Invalid("require.minRate", "%q is no rate: write a number with Gbps or Mbps, such as 100Gbps", r.MinRate)
+	}
+	n, err := strconv.ParseUint(m[1], 10, 32)
+	if m[2] == "G" {
+		n *= 1000
+	}
+	return uint32(n), errors.Join(err)
+}
+
+func rate(mbps uint32) string {
+	return strconv.FormatFloat(float64(mbps)/1000, 'f', -1, 64) + "Gbps"
+}
