@@ -16,7 +16,7 @@ import (
 func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
 	var gives gate.Gives
 	for i := range e.Topologies {
-		if t := &e.Topologies[i]; !t.HasNodes() && !t.Exports() {
+		if t := &e.Topologies[i]; !t.HasNodes(k.Contracts) && !t.Exports() {
 			continue
 		}
 		rec, known, err := k.Engine.Record(e.SandboxID(sandbox, &e.Topologies[i]))

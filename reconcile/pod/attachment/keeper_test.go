@@ -2,6 +2,7 @@ package attachment_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,8 +18,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	cdi "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
@@ -27,7 +28,6 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -104,7 +104,7 @@ func (w *world) restart(dir, bootID string) {
 	w.gate = gate.Dir(filepath.Join(dir, "cdi"))
 	w.Keeper = attachment.New(attachment.Options{
 		TopologyFile: func(own, beside []string) (string, error) { return fmt.Sprint(own, beside), nil },
-		Store: w.store, Engine: w, Gate: w.gate, Contracts: registry, Reporter: w, Identify: w.identify, Now: time.Now,
+		Store:        w.store, Engine: w, Gate: w.gate, Contracts: registry, Reporter: w, Identify: w.identify, Now: time.Now,
 		GiveBack: func(uid types.UID) error { return w.writes("give back " + string(uid)) },
 		Refine:   func(context.Context, *claims.Claim, [][]topology.StepResult) error { return nil },
 		Ended: func(outcome fault.Kind, _ time.Duration) {
@@ -363,23 +363,49 @@ func TestPrepareFirst(t *testing.T) {
 	w.want("-s1/a/t1", "-prepared/a/t1")
 }
 
-// TestRDMANodes: a device with RDMA brings its device nodes, which its step has given when the network was attached.
-func TestRDMANodes(t *testing.T) {
-	w := newWorld(t)
-	w.prepare("a", "t1")
-	e, _, err := w.store.Get("a")
+// gives adds steps to a prepared claim's topology that give the device nodes.
+func (w *world) gives(uid types.UID, nodes []string, steps ...v1alpha1.Step) {
+	w.t.Helper()
+	e, _, err := w.store.Get(uid)
 	w.ok(err)
-	e.Topologies[0].Devices = []claims.Device{{Device: claim.Device{Step: "d"}, Host: inventory.Device{ID: "0000:03:00.2", RDMA: true}}}
+	e.Topologies[0].Object.Spec.Steps = steps
 	w.ok(w.store.Put(e.Claim))
-	w.results = []topology.StepResult{{Name: "d", Result: topology.Result{Devices: &topology.Devices{RDMADevice: "mlx5_2", DeviceNodes: []string{"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"}}}}}
-	w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
-	files, _ := filepath.Glob(filepath.Join(string(w.gate), "*.json"))
-	if len(files) != 1 {
-		t.Fatalf("gates %v", files)
+	last := steps[len(steps)-1].Name
+	w.results = []topology.StepResult{{Name: last, Result: topology.Result{Devices: &topology.Devices{RDMADevice: "pl0", DeviceNodes: nodes}}}}
+}
+
+// wantNodes holds the device nodes in the gate of a claim.
+func (w *world) wantNodes(uid types.UID, nodes ...string) {
+	w.t.Helper()
+	data, err := os.ReadFile(filepath.Join(string(w.gate), gate.FilePrefix+string(uid)+".json"))
+	var spec cdi.Spec
+	if err != nil || json.Unmarshal(data, &spec) != nil || len(spec.Devices) != 1 {
+		w.t.Fatalf("gate of claim %q: %v: %s", uid, err, data)
 	}
-	data, err := os.ReadFile(files[0])
-	if err != nil || strings.Count(string(data), "/dev/infiniband/") != 2 || !strings.Contains(string(data), "/dev/infiniband/uverbs2") {
-		t.Errorf("%v: %s", err, data)
+	var have []string
+	for _, n := range spec.Devices[0].ContainerEdits.DeviceNodes {
+		have = append(have, n.Path)
+	}
+	if !slices.Equal(have, nodes) {
+		w.t.Errorf("containers of claim %q get the device nodes %q, want %q", uid, have, nodes)
+	}
+}
+
+// TestRDMANodes: a step whose device has RDMA, and one that makes an RDMA device on another step's interface, bring the device nodes that
+// they have given when the network was attached.
+func TestRDMANodes(t *testing.T) {
+	for name, steps := range map[string][]v1alpha1.Step{
+		"function": {{Name: "vf", Type: "sriov"}},
+		"software": {{Name: "d", Type: "dummy"}, {Name: "roce", Type: "rxe", DependOn: []string{"d"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.prepare("a", "t1")
+			nodes := []string{"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"}
+			w.gives("a", nodes, steps...)
+			w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
+			w.wantNodes("a", nodes...)
+		})
 	}
 }
 

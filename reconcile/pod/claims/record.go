@@ -121,10 +121,12 @@ func (t *Topology) decoded(o *v1alpha1.NetworkTopology) (*topology.Topology, err
 	return t.With(topology.FromObject(o))
 }
 
-// HasNodes reports whether the results of the steps may have device nodes: those of steps that give nothing else, or of a
-// device with RDMA.
-func (t *Topology) HasNodes() bool {
-	return t.Prepared || slices.ContainsFunc(t.Devices, func(d Device) bool { return d.Host.RDMA })
+// HasNodes reports whether the results of the steps may have device nodes. Steps of an unknown type may.
+func (t *Topology) HasNodes(contracts contract.Set) bool {
+	return t.Prepared || slices.ContainsFunc(t.Object.Spec.Steps, func(s v1alpha1.Step) bool {
+		known, ok := contracts.Contract(s.Type)
+		return !ok || len(known.Output.Devices) > 0
+	})
 }
 
 // Exports reports whether containers are told of the results of the steps.
