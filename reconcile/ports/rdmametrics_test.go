@@ -3,6 +3,7 @@ package ports_test
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -100,9 +101,7 @@ func TestRDMACountersBounded(t *testing.T) {
 			n.report(t)
 			n.gives(t, id, map[string]string{"left": fmt.Sprint("a", i), "right": fmt.Sprint("b", i)})
 			for _, d := range []string{"a", "b"} {
-				for name, file := range counted(fmt.Sprint(d, i), map[string]string{"1/counters/port_rcv_data": "1"}) {
-					all[name] = file
-				}
+				maps.Copy(all, counted(fmt.Sprint(d, i), map[string]string{"1/counters/port_rcv_data": "1"}))
 			}
 		}
 		for _, tt := range []struct{ most, want, omitted int }{{0, 0, 0}, {1, 1, 9}, {7, 7, 3}, {100, 10, 0}} {

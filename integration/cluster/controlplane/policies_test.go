@@ -408,7 +408,7 @@ func (b *bench) refusedPolicies(t *testing.T) {
 	}
 	b.mustKubectl(t, policy("first", "{priority: 7}"), "create", "-f", "-")
 	_, err := b.Kubectl(t.Context(), strings.NewReader(policy("second", "{priority: 7}")), "create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
-	if err == nil || !strings.Contains(err.Error(), `Warning: DeviceExposurePolicy "first" has priority 7, too`) {
+	if err == nil || !strings.Contains(err.Error(), `Warning: DeviceExposurePolicy "first" also has priority 7`) {
 		t.Errorf("said: %v", err)
 	}
 	b.mustKubectl(t, "", "delete", "devpol", "first")

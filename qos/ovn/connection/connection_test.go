@@ -121,11 +121,11 @@ func TestWaitingCaller(t *testing.T) {
 
 func TestEndpoints(t *testing.T) {
 	for _, c := range []struct{ endpoint, want string }{
-		{"unix:nb.sock", `endpoints[0]: "unix:nb.sock" is no absolute path`},
-		{"unix:", "is no absolute path"},
-		{"tcp:127.0.0.1", "is none of"},
-		{"tcp::6641", "is none of"},
-		{"", "is none of"},
+		{"unix:nb.sock", `endpoints[0]: "unix:nb.sock" is not an absolute path`},
+		{"unix:", "is not an absolute path"},
+		{"tcp:127.0.0.1", "is not unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT"},
+		{"tcp::6641", "is not unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT"},
+		{"", "is not unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT"},
 		{"ssl:127.0.0.1:6641", "needs a private key"},
 		{"tcp:[::1]:6641", ""},
 	} {
