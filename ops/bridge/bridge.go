@@ -76,7 +76,7 @@ the kernel.`,
 		{Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName, Description: "name of the port on the host; default: derived from sandbox and step"},
 		ops.MTUParam("1500"),
 		ops.MACParam("MAC address of the interface, or of the bridge in the sandbox"),
-		boolean("isGateway", "give the bridge on the host the gateway address of each address; excludes vlan"),
+		boolean("isGateway", "give the bridge on the host the gateway address of each address; excludes a vlan that is not the bridge's own"),
 		boolean("isDefaultGateway", "isGateway, and a default route to it in the sandbox"),
 		{Name: "forceAddress", Type: contract.Boolean, Description: "accepted, without effect", Ignored: "an address of the bridge that is not ours is never removed; remove it"},
 		boolean("hairpinMode", "let a frame leave through the port it came from; excludes promiscMode"),
@@ -116,12 +116,6 @@ func check(c map[string]any, _ map[string]bool) []contract.FieldError {
 	for _, key := range []string{"isGateway", "isDefaultGateway"} {
 		if is(key) && !addresses && !ipam {
 			say(key, "needs addresses, in whose network the gateway is: add addresses or ipam")
-			break
-		}
-	}
-	for _, key := range []string{"isGateway", "isDefaultGateway"} {
-		if vlan, _ := c["vlan"].(int64); vlan != 0 && is(key) {
-			say(key, fmt.Sprintf("the gateway is the bridge, which is not in VLAN %d: remove it and add routes to a router of that VLAN, or remove vlan", vlan))
 			break
 		}
 	}
@@ -343,6 +337,16 @@ func vlans(c config) ([]netstate.BridgeVLAN, error) {
 func gateway(p *ops.Planner, br, link string, c *config) (gateways []netip.Addr, err error) {
 	if !c.IsGateway && !c.IsDefaultGateway {
 		return nil, nil
+	}
+	// A port without vlan is in the VLAN of the bridge itself, which is in no other one.
+	if c.VLAN != 0 && !p.Kept() {
+		l, err := p.Link(br)
+		if err != nil {
+			return nil, err
+		}
+		if l.DefaultVLAN() != c.VLAN {
+			return nil, ops.Invalid("isGateway", "the gateway is the bridge, which is not in VLAN %d: remove it and add routes to a router of that VLAN, or remove vlan", c.VLAN)
+		}
 	}
 	all, err := p.Gateways(link, "isGateway", c.AddressConfig)
 	if err != nil {
