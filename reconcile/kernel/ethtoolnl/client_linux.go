@@ -100,8 +100,15 @@ func (c *Client) featureNames(ctx context.Context) ([]string, error) {
 	if len(replies) != 1 {
 		return nil, fmt.Errorf("ethtool: %d replies instead of one", len(replies))
 	}
-	c.features, err = decodeFeatureNames(replies[0].Data)
-	return c.features, err
+	names, err := decodeFeatureNames(replies[0].Data)
+	if err == nil && len(names) == 0 {
+		err = errors.New("ethtool: the kernel has named no features")
+	}
+	if err != nil {
+		return nil, err
+	}
+	c.features = names
+	return names, nil
 }
 
 // Set changes one setting. The kernel accepts a feature that the driver then does not

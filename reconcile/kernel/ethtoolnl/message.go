@@ -2,6 +2,7 @@ package ethtoolnl
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/mdlayher/genetlink"
@@ -227,6 +228,9 @@ func decodeFeatures(data []byte, names []string) ([]Setting, error) {
 	}
 	if err := ad.Err(); err != nil {
 		return nil, err
+	}
+	if all == nil {
+		return nil, errors.New("ethtool: the features of the hardware have no mask")
 	}
 	out := make([]Setting, 0, len(names))
 	for i, name := range names {
