@@ -18,6 +18,8 @@ type Snapshot struct {
 	fresh map[string]bool
 	// withheld holds why the objects of a kind cannot be observed at all.
 	withheld map[Kind]error
+	// partial is whether the sandbox has links that are not in the snapshot.
+	partial bool
 }
 
 // NewSnapshot returns a snapshot of the given objects, all of them known.
@@ -31,7 +33,7 @@ func NewSnapshot(objects ...Object) *Snapshot {
 
 // Clone returns an independent copy. Objects are values and are shared.
 func (s *Snapshot) Clone() *Snapshot {
-	return &Snapshot{maps.Clone(s.objects), maps.Clone(s.known), maps.Clone(s.fresh), maps.Clone(s.withheld)}
+	return &Snapshot{maps.Clone(s.objects), maps.Clone(s.known), maps.Clone(s.fresh), maps.Clone(s.withheld), s.partial}
 }
 
 // Put records an observed object.
@@ -46,6 +48,9 @@ func (s *Snapshot) PutAbsent(k Key) {
 	delete(s.objects, k)
 	s.known[k] = true
 }
+
+// PutPartial records that the sandbox has more links than were read.
+func (s *Snapshot) PutPartial() { s.partial = true }
 
 // Withhold records that the objects of a kind cannot be observed, and why. What is
 // wanted of them waits, and what the history has of them stays there.
@@ -67,12 +72,12 @@ func (s *Snapshot) Known(o Object) bool {
 		return true
 	}
 	link := LinkOf(o)
-	if link == "" {
-		return false
+	if link == "" || s.fresh[link] {
+		return link != ""
 	}
-	// All links of the sandbox are in the snapshot, and there is nothing on one that is not.
+	// There is nothing on a link that the sandbox does not have.
 	_, there := s.objects[LinkKey(link)]
-	return s.fresh[link] || !there && !OnHost(link) && !t.Elsewhere
+	return !there && !s.partial && !OnHost(link) && !t.Elsewhere
 }
 
 // Lookup returns the object with o's key, typed.

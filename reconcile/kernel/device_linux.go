@@ -867,6 +867,7 @@ func (t *deviceMove) restore(ctx context.Context) error {
 	if now == nil {
 		return t.vanished(t.device)
 	}
+	t.forget(t.to.name(t.base))
 	back := &deviceMove{
 		Sandbox: t.Sandbox, device: t.device, from: *now, to: t.from.c, base: was.Name,
 		want: netstate.Device{ID: t.device.ID, MAC: was.MAC, MTU: was.MTU, Up: was.Up, Alias: was.Alias, AltNames: append([]string{}, was.AltNames...)},

@@ -80,6 +80,7 @@ func (o *observer) whole(ctx context.Context) error {
 	o.cache.links, o.cache.partial = links, partial != nil
 	o.mu.Unlock()
 	if partial != nil {
+		o.snap.PutPartial()
 		return partial
 	}
 	bridged := false
