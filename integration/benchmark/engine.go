@@ -9,6 +9,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/hostports"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology"
@@ -74,7 +75,7 @@ func bareEngine(document string) (*engine, error) {
 	}
 	e := &engine{topology: t, registry: reg, store: store, host: host}
 	e.reconciler = reconcile.New(reconcile.Options{
-		Registry: reg, Store: store, BootID: host.BootID(), Recorder: recorderFunc(func(p reconcile.Pass) {
+		Registry: reg, Store: store, BootID: host.BootID(), Before: []reconcile.Before{hostports.Before}, Recorder: recorderFunc(func(p reconcile.Pass) {
 			if e.recorder != nil {
 				e.recorder.Pass(p)
 			}

@@ -24,6 +24,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/hostports"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -155,7 +156,7 @@ func (h *hostile) restart() {
 		h.t.Fatal(err)
 	}
 	h.engine = reconcile.New(reconcile.Options{
-		Registry: reg, Store: store, BootID: h.own.BootID(), Patience: time.Second,
+		Registry: reg, Store: store, BootID: h.own.BootID(), Patience: time.Second, Before: []reconcile.Before{hostports.Before},
 		Open: func(path string) (reconcile.Domain, error) { return open(h.own, path) },
 	})
 }
