@@ -2,6 +2,7 @@ package ops
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 
@@ -109,6 +110,30 @@ func (p *Planner) SoftRDMA(link, typ string) error {
 		return noRDMANodes(fmt.Sprintf("%q", link), *want.Name, "remove the step")
 	}
 	p.ProduceDevices(topology.Devices{RDMADevice: *want.Name, DeviceNodes: slices.Clone(have.Nodes)})
+	if p.req.imagined != nil {
+		return nil
+	}
+	return p.keepNodes(want.Key(), have.Nodes)
+}
+
+// keepNodes holds that the containers of a running sandbox have the device nodes of an object. A runtime gives them when it
+// creates a container, and an RDMA device that was made again has others, while the earlier ones may be another pod's.
+func (p *Planner) keepNodes(of netstate.Key, nodes []string) error {
+	const field = "deviceNodes"
+	now := strings.Join(nodes, " ")
+	given, err := p.Choose(of, field, func() (string, error) { return now, nil })
+	switch {
+	case err != nil || given == now:
+		return err
+	case !p.req.Kept:
+		p.chosen[of.String()+" "+field] = now
+		return nil
+	}
+	first := func(nodes string) string {
+		node, _, _ := strings.Cut(nodes, " ")
+		return path.Base(node)
+	}
+	p.await("the device nodes of containers", fault.New(fault.NotReady, fmt.Errorf("containers were given %s, the device is %s now: create the pod again", first(given), first(now))))
 	return nil
 }
 

@@ -51,6 +51,7 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 		if plan.Empty() {
 			return p.finish(plan)
 		}
+		p.renewNodes(plan)
 		if why := p.onlyWithheld(plan); why != nil {
 			return Report{}, p.fail(ctx, why)
 		}
@@ -357,7 +358,8 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 		Unchanged: len(p.executed) == 0,
 	}
 	p.recovered = rep.Unchanged && p.trigger == TriggerRepair && p.before.Phase == Failed
-	if rep.Unchanged && !p.intended && p.known && p.before.Phase == Applied && p.before.Sandbox.Equal(p.sandbox) && maps.Equal(p.before.Chosen, plan.Chosen) {
+	p.renewNodes(plan)
+	if rep.Unchanged && !p.intended && !p.renewed && p.known && p.before.Phase == Applied && p.before.Sandbox.Equal(p.sandbox) && maps.Equal(p.before.Chosen, plan.Chosen) {
 		if sameAddresses(p.before.Results, plan.Results) {
 			return rep, nil
 		}
@@ -394,6 +396,32 @@ func sameAddresses(a, b []topology.StepResult) bool {
 	return slices.EqualFunc(a, b, func(a, b topology.StepResult) bool {
 		return slices.EqualFunc(a.Result.IPs, b.Result.IPs, func(a, b topology.IP) bool { return a.Address == b.Address })
 	})
+}
+
+// renewNodes has the record of a repair name the device nodes of RDMA devices that its steps give now, also if the repair fails: containers that
+// are created from now on get those of the record, and an earlier node may be another pod's. An RDMA device that is gone has
+// none.
+func (p *pass) renewNodes(plan *ops.Plan) {
+	if p.trigger != TriggerRepair {
+		return
+	}
+	p.record.Results = slices.Clone(p.record.Results)
+	for i := range p.record.Results {
+		was := p.record.Results[i].Result.Devices
+		at := slices.IndexFunc(plan.Results, func(r topology.StepResult) bool { return r.Name == p.record.Results[i].Name })
+		if was == nil || was.RDMADevice == "" || at < 0 {
+			continue
+		}
+		now := topology.Devices{}
+		if d := plan.Results[at].Result.Devices; d != nil {
+			now = *d
+		}
+		if !slices.Equal(was.DeviceNodes, now.DeviceNodes) {
+			renewed := *was
+			renewed.DeviceNodes = now.DeviceNodes
+			p.record.Results[i].Result.Devices, p.renewed = &renewed, true
+		}
+	}
 }
 
 // deleted returns what reports whether an object that we created no longer exists and is not wanted:

@@ -39,6 +39,8 @@ type pass struct {
 	left       []Drift // the drift that it is to keep
 	// readdressed says that the results have other addresses than the record had.
 	readdressed bool
+	// renewed says that the record has other device nodes than before.
+	renewed bool
 	// others are the records of the other topologies of the namespace, if this pass attaches,
 	// edits or releases.
 	others    []Record

@@ -40,6 +40,9 @@ type Pass struct {
 	// Readdressed says that addresses which the network gives are others than those recorded
 	// before, without a change.
 	Readdressed bool
+	// NodesChanged says that the record has other device nodes of RDMA devices than before, so that containers are to be given these from
+	// now on. Also a pass that has failed may say that.
+	NodesChanged bool
 	// Recovered says that a repair found nothing to do where the last pass had failed.
 	Recovered bool
 	// StepTypes maps the steps named by Changes to their types.
@@ -70,7 +73,7 @@ type counter interface {
 func (p *pass) report(err error) {
 	info := Pass{
 		Sandbox: p.sandbox.ID, Trigger: p.trigger, Outcome: fault.Of(err), Timing: p.timing,
-		Changes: made(p.executed), Left: p.left, Readdressed: p.readdressed, Recovered: p.recovered, StepTypes: map[string]string{}, Dumps: p.counts[0], Gets: p.counts[1], Writes: p.counts[2],
+		Changes: made(p.executed), Left: p.left, Readdressed: p.readdressed, NodesChanged: p.renewed, Recovered: p.recovered, StepTypes: map[string]string{}, Dumps: p.counts[0], Gets: p.counts[1], Writes: p.counts[2],
 	}
 	info.Timing.Total = p.r.opts.Now().Sub(p.began)
 	if t := p.sandbox.Topology; t != nil {

@@ -21,7 +21,8 @@ pod, without hardware for it. The containers get the device's ` + "`/dev/infinib
 It is slower than TCP: use it for tests, and for programs that need verbs.
 
 The name of the RDMA device is plumbline's own, since all RDMA devices of a node share their names. The device is made again
-if somebody deletes it, renamed back if somebody renames it, and ends with the pod's interface.
+if somebody deletes it, renamed back if somebody renames it, and ends with the pod's interface. A device that was made again has another
+device node, which containers get when they are created: the claim's status says so, until the pod is created again.
 
 The node needs the kernel modules ` + "`rdma_rxe`, `ib_uverbs` and `rdma_ucm`" + `. A VLAN cannot have one: put the device on the interface
 below, where the VLAN's addresses are usable too. On Linux 6.12 devices on interfaces outside of the host's namespace exchange no data.`,

@@ -79,6 +79,7 @@ func declared() []declaration {
 		{"topologies of the node", func() *topologies { return &topologies{} }},
 		{"labels of the node", func() *nodeChanges { return &nodeChanges{} }},
 		{"changes of devices", func() *deviceChanges { return &deviceChanges{} }},
+		{"changes of device nodes", attachment.NewNodes},
 		{"addresses of the host", func() *hostroutes.Addresses { return &hostroutes.Addresses{} }},
 		{"registration with the kubelet", func() *draplugin.Registration { return &draplugin.Registration{} }},
 		{"urgent work", func() *node.Urgent { return &node.Urgent{} }},
@@ -241,7 +242,7 @@ func newFilters(
 
 func newKeeper(
 	c Config, g started, n writes[*nodeClaims], e *reconcile.Reconciler, a *addresses.Allocator, routes *hostroutes.Keeper, rules *filters.Follower, ovn *ovnkubernetes.Ports,
-	kubelet *draplugin.Registration, urgent writes[*node.Urgent], status writes[*claimstatus.Reporter], hooks writes[*nriplugin.Metrics],
+	kubelet *draplugin.Registration, urgent writes[*node.Urgent], status writes[*claimstatus.Reporter], hooks writes[*nriplugin.Metrics], nodes *attachment.Nodes,
 ) *attachment.Keeper {
 	var ported rollout.Ported
 	if ovn != nil {
@@ -249,7 +250,7 @@ func newKeeper(
 	}
 	return attachment.New(attachment.Options{
 		GiveBack: a.GiveBack,
-		Store:    n.to.Store, Engine: e, Yield: urgent.to.Begin, Gate: gate.Dir(c.CDIDir),
+		Store:    n.to.Store, Engine: e, Yield: urgent.to.Begin, Gate: gate.Dir(c.CDIDir), Nodes: nodes,
 		Contracts: c.Registry, Reporter: claimstatus.Claims{To: status.to, Contracts: c.Registry}, Refine: kubelet.Refine,
 		Follow: func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
 			return rollout.Follow(ctx, t, o, c.Registry, ported)

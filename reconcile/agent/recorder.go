@@ -5,6 +5,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/reconcile/metrics"
+	"github.com/plumbline/plumbline/reconcile/pod/attachment"
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
 	"github.com/plumbline/plumbline/reconcile/ports"
 )
@@ -19,12 +20,12 @@ type recorder struct {
 }
 
 func newRecorder(
-	c Config, counts writes[*metrics.Metrics], status writes[*claimstatus.Reporter], n *nodeClaims, base *hostengine.Base, missing writes[*filters.Missing], m writes[*ports.Monitor], networks writes[*podEntries],
+	c Config, counts writes[*metrics.Metrics], status writes[*claimstatus.Reporter], n *nodeClaims, base *hostengine.Base, missing writes[*filters.Missing], m writes[*ports.Monitor], networks writes[*podEntries], nodes writes[*attachment.Nodes],
 ) *recorder {
 	r := &recorder{
 		counts.to, claimstatus.NewDriftReport(claimstatus.DriftOptions{Reporter: status.to, Claim: n.claim, Record: base.Store.Get}),
 		missing.to,
-		[]reconcile.Recorder{m.to, networks.to},
+		[]reconcile.Recorder{m.to, networks.to, nodes.to},
 	}
 	if c.Recorder != nil {
 		r.others = append(r.others, c.Recorder)

@@ -27,6 +27,9 @@ func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
 			if step.Result.Devices == nil {
 				continue
 			}
+			if d := step.Result.Devices; d.RDMADevice != "" && len(d.DeviceNodes) == 0 {
+				return fault.New(fault.NotReady, fmt.Errorf("topology %q: step %q: RDMA device %q does not exist", e.Topologies[i].Object.Name, step.Name, d.RDMADevice))
+			}
 			for _, n := range step.Result.Devices.DeviceNodes {
 				if !slices.Contains(gives.Nodes, n) { // all groups share one node of VFIO
 					gives.Nodes = append(gives.Nodes, n)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
@@ -245,4 +246,47 @@ func TestExportUpdated(t *testing.T) {
 	w.refused(w.Update(t.Context(), "a", next), fault.NotReady, "OTHER needs d.mac")
 	w.wantGeneration("a", "s1", "t1", 2, false)
 	w.wantEnv("a", "OTHER=rail1")
+}
+
+// TestNodesChange: containers that are created after a repair get the device nodes that it has recorded, also if the agent was started again meanwhile;
+// while there are none, the gate is closed. A claim that is no longer attached keeps its gate closed.
+func TestNodesChange(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	w.gives("a", []string{"/dev/infiniband/uverbs5"}, v1alpha1.Step{Name: "d", Type: "dummy"}, v1alpha1.Step{Name: "roce", Type: "rxe", DependOn: []string{"d"}})
+	pod := w.sandbox("s1", 1)
+	w.ok(w.Attach(t.Context(), pod))
+	const id = "s1/a/t1"
+	repaired := func(nodes ...string) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		rec := w.held[id]
+		rec.Results = []topology.StepResult{{Name: "roce", Result: topology.Result{Devices: &topology.Devices{RDMADevice: "pl0", DeviceNodes: nodes}}}}
+		w.held[id] = rec
+	}
+	repaired("/dev/infiniband/uverbs6")
+	w.Nodes.Pass(reconcile.Pass{Sandbox: id})
+	w.Renew(t.Context())
+	w.wantNodes("a", "/dev/infiniband/uverbs5")
+	w.Nodes.Pass(reconcile.Pass{Sandbox: id, NodesChanged: true})
+	w.Renew(t.Context())
+	w.wantNodes("a", "/dev/infiniband/uverbs6")
+
+	repaired()
+	w.Nodes.Pass(reconcile.Pass{Sandbox: id, NodesChanged: true})
+	w.Renew(t.Context())
+	w.wantNodes("a")
+	w.wantGate("a", "")
+
+	repaired("/dev/infiniband/uverbs7")
+	w.ok(w.Synchronize([]attachment.Pod{pod}))
+	w.wantNodes("a", "/dev/infiniband/uverbs7")
+	repaired("/dev/infiniband/uverbs8")
+	w.ok(w.Synchronize([]attachment.Pod{pod}))
+	w.wantNodes("a", "/dev/infiniband/uverbs8")
+
+	w.Nodes.Pass(reconcile.Pass{Sandbox: id, NodesChanged: true})
+	w.ok(w.Withdraw(t.Context(), "a"))
+	w.Renew(t.Context())
+	w.wantGates()
 }

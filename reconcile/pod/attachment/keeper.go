@@ -74,6 +74,8 @@ type Options struct {
 	// Contracts define which steps have device nodes.
 	Contracts contract.Set
 	Reporter  Reporter
+	// Nodes are the claims whose device nodes have changed. Default: none.
+	Nodes *Nodes
 	// Refine is called with the results per topology before the gate opens. Its failure
 	// is logged and does not stop the pod.
 	Refine func(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) error
@@ -133,6 +135,7 @@ type Keeper struct {
 
 // New returns a Keeper.
 func New(o Options) *Keeper {
+	o.Nodes = cmp.Or(o.Nodes, NewNodes())
 	o.AttachTimeout = cmp.Or(o.AttachTimeout, 5*time.Minute)
 	o.ReleaseTimeout = cmp.Or(o.ReleaseTimeout, 30*time.Second)
 	o.Sweep = cmp.Or(o.Sweep, 30*time.Second)

@@ -46,8 +46,8 @@ func (k *Keeper) Synchronize(pods []Pod) error {
 // checkGate closes a gate that must not be open, and opens one again that was lost. If
 // the claim is being attached or released, that sets its gate.
 func (k *Keeper) checkGate(e claims.Entry) error {
-	if k.Gate.OpenFor(e.UID) == k.opens(&e).ID {
-		return nil
+	if s := k.opens(&e); k.Gate.OpenFor(e.UID) == s.ID && (s.ID == "" || !k.hasNodes(&e)) {
+		return nil // device nodes may have changed meanwhile
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), gateWait)
 	defer cancel()
@@ -61,7 +61,7 @@ func (k *Keeper) checkGate(e claims.Entry) error {
 		return errors.Join(err, k.Gate.Close(e.UID))
 	}
 	if s := k.opens(&e); s.ID != "" {
-		return k.openGate(&e, s.ID, s.Netns)
+		return k.openOrHold(&e, s)
 	}
 	return k.Gate.Close(e.UID)
 }
@@ -257,8 +257,11 @@ func (k *Keeper) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-k.Nodes.wake:
+			k.renew(ctx)
 		case <-sweep.C:
 			k.sweep()
+			k.renew(ctx)
 			k.noteAttached(ctx)
 			k.finishUpdates(ctx)
 		}

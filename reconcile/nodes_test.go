@@ -1,0 +1,88 @@
+package reconcile_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/journal"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// nodesChanged records whether the last pass has changed device nodes.
+type nodesChanged struct{ last bool }
+
+func (n *nodesChanged) Pass(p reconcile.Pass)                              { n.last = p.NodesChanged }
+func (*nodesChanged) Drift(reconcile.SandboxID, string, []reconcile.Drift) {}
+func (*nodesChanged) Forget(reconcile.SandboxID)                           {}
+func nodesOf(t *testing.T, r *reconcile.Reconciler, id reconcile.SandboxID) string {
+	t.Helper()
+	rec, _, err := r.Record(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(rec.Results[1].Result.Devices.DeviceNodes, " ")
+}
+
+// TestNodesChange: when an RDMA device in software was made again, a repair says that the containers have the node of the earlier
+// one, and the record has the node of the new one for containers that are created from now on; none while there is no device.
+func TestNodesChange(t *testing.T) {
+	store, err := journal.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &sandbox{t: t, Snapshot: netstate.NewSnapshot(netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")})}
+	recorder := &nodesChanged{}
+	engine := reconcile.New(reconcile.Options{Registry: registry, Store: store, BootID: "boot", Recorder: recorder, Open: func(string) (reconcile.Domain, error) { return k, nil }})
+	top, err := topology.Decode([]byte(`
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: t}
+spec:
+  steps:
+    - {name: d, type: dummy, config: {name: d0}}
+    - {name: roce, type: rxe, dependOn: [d]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb := reconcile.Sandbox{ID: "blue/t", Netns: "/run/netns/blue", Topology: top}
+	if _, err := engine.Ensure(t.Context(), sb); err != nil {
+		t.Fatal(err)
+	}
+	made, _ := netstate.Lookup(k.Snapshot, netstate.RDMALink{Link: "d0"})
+	was := nodesOf(t, engine, sb.ID)
+	if len(made.Nodes) != 2 || was != strings.Join(made.Nodes, " ") {
+		t.Fatalf("nodes %q, of %v", was, made)
+	}
+	if rep, err := engine.Repair(t.Context(), sb.ID); err != nil || !rep.Unchanged || recorder.last {
+		t.Fatalf("without a change: %v %v, nodes changed: %v", rep, err, recorder.last)
+	}
+	again := made
+	again.Nodes = slices.Clone(made.Nodes)
+	again.Nodes[0] = "/dev/infiniband/uverbs6"
+	k.Put(again)
+	for range 2 {
+		if _, err := engine.Repair(t.Context(), sb.ID); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "containers were given uverbs0, the device is uverbs6 now: create the pod again") {
+			t.Errorf("with another node: %v", err)
+		}
+		if now := nodesOf(t, engine, sb.ID); now != strings.Join(again.Nodes, " ") {
+			t.Errorf("with another node the record has %q", now)
+		}
+	}
+	if recorder.last {
+		t.Error("the second pass says that the nodes have changed")
+	}
+	k.Put(made)
+	if _, err := engine.Repair(t.Context(), sb.ID); err != nil || !recorder.last || nodesOf(t, engine, sb.ID) != was {
+		t.Errorf("with the first node again: %v, nodes changed: %v", err, recorder.last)
+	}
+}
