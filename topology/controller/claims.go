@@ -124,8 +124,9 @@ func (c *Claims) OnHeld(f func(key string, h *claim.Held)) {
 	}
 }
 
-// OnNetwork has f called with the record of each claim of which a network was reported, at once and whenever that, or the
-// pod, changes, with nil when there is none. f must not block, and not call Claims.
+// OnNetwork has f called at once with the record of each claim that pods have: also of one without a report on networks, which may
+// have had one when nobody followed it. Later f is called whenever that report or its pod changes, with nil for a claim that is no longer
+// allocated. f must not block, and not call Claims.
 func (c *Claims) OnNetwork(f func(key string, r *record)) {
 	c.mu.Lock()
 	c.network = f
@@ -133,7 +134,7 @@ func (c *Claims) OnNetwork(f func(key string, r *record)) {
 	c.mu.Unlock()
 	for _, key := range keys { // see OnHeld
 		c.mu.Lock()
-		if r := c.records[key]; r.reportsNetwork() {
+		if r := c.records[key]; r != nil && r.pods > 0 {
 			f(key, r)
 		}
 		c.mu.Unlock()
@@ -182,7 +183,7 @@ func (c *Claims) replace(key string, r *record, touched map[string]bool) {
 		c.network(key, r)
 	}
 	if before != nil && r != nil && before.same(r) {
-		before.held, before.network = r.held, r.network
+		before.held, before.network, before.others = r.held, r.network, r.others
 		return
 	}
 	if before == nil && r == nil {
@@ -232,6 +233,13 @@ type record struct {
 	reports    []claim.Reported // of its node, one of each topology
 	held       *claim.Held      // nil without addresses, or if it is for several pods
 	network    uint64           // digest of what was reported of networks in its only pod, 0 for nothing
+	others     []consumer       // the pods before the last, if networks are followed: at most 255
+}
+
+// consumer is a pod for which a claim is reserved.
+type consumer struct {
+	name string
+	uid  types.UID
 }
 
 // reportsNetwork reports whether a claim has a network in one pod.
@@ -256,6 +264,9 @@ func recordOf(c *resourceapi.ResourceClaim, networks bool) *record {
 	}
 	for _, p := range c.Status.ReservedFor {
 		if p.APIGroup == "" && p.Resource == "pods" {
+			if networks && r.pods > 0 {
+				r.others = append(r.others, consumer{r.pod, r.podUID})
+			}
 			r.pods++
 			r.pod, r.podUID = p.Name, p.UID
 		}
@@ -290,6 +301,7 @@ func (r *record) same(other *record) bool {
 	a, b := *r, *other
 	a.held, b.held = nil, nil
 	a.network, b.network = 0, 0
+	a.others, b.others = nil, nil
 	return reflect.DeepEqual(a, b)
 }
 
