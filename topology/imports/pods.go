@@ -10,12 +10,13 @@ import (
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/networkstatus"
 )
 
 // The annotations of Multus.
 const (
 	networksAnnotation = "k8s.v1.cni.cncf.io/networks"
-	statusAnnotation   = "k8s.v1.cni.cncf.io/network-status"
+	statusAnnotation   = networkstatus.Annotation
 )
 
 // workloads are the kinds whose pods are converted, with the path of the pod in them.
@@ -163,7 +164,7 @@ func (p *pod) element(r *record, i int) *attached {
 
 // addressesOf reads which addresses a pod has of its networks, so that no pool allocates them.
 func (c *converter) addressesOf(s *source, r *record) {
-	text, _ := r.left[statusAnnotation].(string)
+	text, _ := statusOf(r.left)
 	v, err := decode(text)
 	list, _ := v.([]any)
 	if err != nil || s.kind != "Pod" {
@@ -185,6 +186,21 @@ func (c *converter) addressesOf(s *source, r *record) {
 	if len(a.spans) > 0 {
 		c.excluded = append(c.excluded, a)
 	}
+}
+
+// statusOf returns what another has written of the addresses of a pod: those that the controller has written are leased from the pools.
+func statusOf(annotations map[string]any) (text string, written bool) {
+	text, written = annotations[statusAnnotation].(string)
+	if written && annotations[networkstatus.Mark] == networkstatus.Digest(text) {
+		return "", false
+	}
+	return text, written
+}
+
+// hasStatus reports whether an object is a pod of which another has written addresses.
+func hasStatus(object map[string]any) bool {
+	_, written := statusOf(asObject(asObject(object["metadata"])["annotations"]))
+	return written && object["kind"] == "Pod"
 }
 
 // resolvePods finds the networks of the pods, and makes those that a pod needs under another name of its interface, or

@@ -63,7 +63,7 @@ func Concerned(object map[string]any, namespace string) bool {
 	if !isWorkload {
 		return true
 	}
-	if kind == "Pod" && asObject(meta["annotations"])[statusAnnotation] != nil {
+	if hasStatus(object) {
 		return true
 	}
 	for _, k := range path {
@@ -98,14 +98,12 @@ func Relevant(objects []map[string]any) []map[string]any {
 		}
 	}
 	return slices.DeleteFunc(objects, func(o map[string]any) bool {
-		meta := asObject(o["metadata"])
 		kind, _ := o["kind"].(string)
 		if kind == "ResourceClaim" || kind == "ResourceClaimTemplate" {
 			return !ofDRANET(o["spec"]) && !requests(o["spec"], classes)
 		}
 		_, isWorkload := workloads[kind]
-		hasAddresses := kind == "Pod" && asObject(meta["annotations"])[statusAnnotation] != nil
-		return isWorkload && !hasAddresses && there[ownerOf(o)]
+		return isWorkload && !hasStatus(o) && there[ownerOf(o)]
 	})
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/imports"
 	"github.com/plumbline/plumbline/topology/imports/cluster"
+	"github.com/plumbline/plumbline/topology/networkstatus"
 )
 
 // server answers discovery and lists as an API server does, in pages.
@@ -284,6 +285,8 @@ func TestWhatIsRead(t *testing.T) {
 		return map[string]any{"apiVersion": "sriovnetwork.openshift.io/v1", "kind": "SriovNetwork", "metadata": map[string]any{"namespace": "operator", "name": name}, "spec": map[string]any{"networkNamespace": target}}
 	}
 	pool := map[string]any{"apiVersion": "whereabouts.cni.cncf.io/v1", "kind": "IPPool", "metadata": map[string]any{"namespace": "kube-system", "name": "p"}, "spec": map[string]any{}}
+	ours := map[string]any{networkstatus.Annotation: "[]", networkstatus.Mark: networkstatus.Digest("[]")}
+	oursToo := map[string]any{networkstatus.Annotation: "[]", networkstatus.Mark: networkstatus.Digest("[]"), "k8s.v1.cni.cncf.io/networks": "a"}
 	networks, status := map[string]any{"k8s.v1.cni.cncf.io/networks": "a"}, map[string]any{"k8s.v1.cni.cncf.io/network-status": "[]"}
 	replicas := podOf("shop", "web-1", "Deployment/web", nil)
 	replicas["apiVersion"], replicas["kind"] = "apps/v1", "ReplicaSet"
@@ -298,7 +301,8 @@ func TestWhatIsRead(t *testing.T) {
 		claim("ResourceClaim", "nic", "nic", ""), claim("ResourceClaim", "gpu", "gpu", ""), claim("ResourceClaim", "made", "nic", "Pod/web-1-a"),
 		claim("ResourceClaimTemplate", "dranet", "dra.net", ""), claim("ResourceClaimTemplate", "vf", "plumbline-vf", ""),
 		podOf("shop", "plain", "", nil), podOf("shop", "alone", "", networks), podOf("other", "far", "", networks),
-		podOf("shop", "web-1-a", "ReplicaSet/web-1", networks), podOf("shop", "web-1-b", "ReplicaSet/web-1", status), podOf("shop", "lost", "ReplicaSet/gone", networks),
+		podOf("shop", "web-1-a", "ReplicaSet/web-1", networks), podOf("shop", "web-1-b", "ReplicaSet/web-1", status), podOf("shop", "leased", "", ours),
+		podOf("shop", "web-1-c", "ReplicaSet/web-1", oursToo), podOf("shop", "lost", "ReplicaSet/gone", networks),
 		replicas, deployment,
 	} {
 		if !s.add(o) {
