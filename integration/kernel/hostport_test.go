@@ -482,11 +482,22 @@ func testLostPorts(t *testing.T, step, command string) {
 		}
 		return deleted
 	}
+	guards := func() []string {
+		t.Helper()
+		deleted, err := hostports.ReleaseGuards(ctxFor(t), n.engine(nil))
+		if err != nil && !frame.IsDamage(err) {
+			t.Error(err)
+		}
+		return deleted
+	}
 	records := func() {
 		t.Helper()
 		anywhere := func(a netip.Addr) bool { return networks[0].Contains(a) || networks[1].Contains(a) }
 		if deleted := search(anywhere); len(deleted) > 0 {
 			t.Errorf("ports of records were deleted: %s", deleted)
+		}
+		if deleted := guards(); len(deleted) > 0 {
+			t.Errorf("guards of records were deleted: %s", deleted)
 		}
 	}
 	unused := func() []string {
@@ -585,6 +596,9 @@ func testLostPorts(t *testing.T, step, command string) {
 	}
 	if deleted := unused(); !slices.Equal(deleted, []string{"0.0.0.0:8081/tcp", "0.0.0.0:8081/udp", "[::]:8081/tcp", "[::]:8081/udp"}) {
 		t.Errorf("deleted %s", deleted)
+	}
+	if deleted := guards(); strings.Contains(step, "bridge") != (len(deleted) == 2) {
+		t.Errorf("the guards of the ports of two pods are not all that was deleted: %s", deleted)
 	}
 	watching = true
 	n.add(again)

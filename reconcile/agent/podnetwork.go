@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"path/filepath"
@@ -155,5 +156,9 @@ func (s *hostPorts) release(ctx context.Context) error {
 	for _, m := range deleted {
 		s.log.Warn("deleted a host port of a pod without a record", "port", m.Host, "to", *m.To)
 	}
-	return err
+	guards, guardsErr := hostports.ReleaseGuards(ctx, s.engine)
+	for _, port := range guards {
+		s.log.Warn("deleted the guard of a bridge port of a pod without a record", "port", port)
+	}
+	return errors.Join(err, guardsErr)
 }

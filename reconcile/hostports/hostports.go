@@ -1,5 +1,5 @@
-// Package hostports deletes ports of the host that no sandbox has. They outlive the sandbox to which they lead: if its record is
-// lost, nobody releases them, and they would lead to the sandbox that gets the address next.
+// Package hostports deletes ports of the host, and guards of ports of bridges, that no sandbox has. They outlive their sandbox: if its
+// record is lost, nobody releases them. The ports would lead to the sandbox that gets the address next, and the guards stay.
 package hostports
 
 import (
@@ -50,19 +50,9 @@ func release(ctx context.Context, d reconcile.Domain, of records, some func(nets
 	if len(ports) == 0 {
 		return nil, nil
 	}
-	all, errs := of.List()
-	var damaged, failed []error
-	for _, err := range errs {
-		switch {
-		case frame.AsOtherVersion(err) != nil: // see lostPorts
-		case frame.IsDamage(err):
-			damaged = append(damaged, err)
-		default:
-			failed = append(failed, err)
-		}
-	}
-	if len(failed) > 0 {
-		return nil, errors.Join(failed...)
+	all, damaged, err := readable(of)
+	if err != nil {
+		return nil, err
 	}
 	for _, m := range lostPorts(ports, all, of.OtherVersions(), unused) {
 		if err := d.Apply(ctx, netstate.Change{Before: m}); err != nil {
@@ -70,7 +60,77 @@ func release(ctx context.Context, d reconcile.Domain, of records, some func(nets
 		}
 		deleted = append(deleted, m)
 	}
-	return deleted, errors.Join(damaged...)
+	return deleted, damaged
+}
+
+// readable returns the records, and which are damaged. An error says that others cannot be read; those of other versions are
+// left out.
+func readable(of records) (all []reconcile.Record, damaged, err error) {
+	all, errs := of.List()
+	var failed []error
+	for _, err := range errs {
+		switch {
+		case frame.AsOtherVersion(err) != nil:
+		case frame.IsDamage(err):
+			damaged = errors.Join(damaged, err)
+		default:
+			failed = append(failed, err)
+		}
+	}
+	return all, damaged, errors.Join(failed...)
+}
+
+// ReleaseGuards deletes the guards of ports that no record has, and of which there is no link. It returns the names of these ports. A
+// guard is recorded before it is created, and so are all of its table before the records are read. Records that cannot
+// be read count as in Release.
+func ReleaseGuards(ctx context.Context, r *reconcile.Reconciler) (deleted []string, err error) {
+	d, err := r.HostDomain()
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	seen := netstate.NewSnapshot()
+	switch err := d.Extend(ctx, seen, []netstate.Object{netstate.PortGuard{}}); {
+	case fault.Of(err) == fault.Unsupported:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	guards := netstate.All[netstate.PortGuard](seen)
+	if len(guards) == 0 {
+		return nil, nil
+	}
+	all, damaged, err := readable(r)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range lostGuards(guards, all, r.OtherVersions()) {
+		port := netstate.Link{Name: netstate.HostName(g.Port)}
+		if err := d.Extend(ctx, seen, []netstate.Object{port}); err != nil {
+			return deleted, err
+		}
+		if _, there := seen.Link(port.Name); there {
+			continue
+		}
+		if err := d.Apply(ctx, netstate.Change{Before: g}); err != nil {
+			return deleted, err
+		}
+		deleted = append(deleted, g.Port)
+	}
+	return deleted, damaged
+}
+
+// lostGuards are those of the guards that no record has, see ReleaseGuards.
+func lostGuards(guards []netstate.PortGuard, records []reconcile.Record, others []*frame.OtherVersion) []netstate.PortGuard {
+	recorded := map[netstate.Key]bool{}
+	for _, rec := range records {
+		for _, c := range rec.History {
+			recorded[c.Key()] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(guards), func(g netstate.PortGuard) bool {
+		return recorded[g.Key()] || slices.ContainsFunc(others, func(o *frame.OtherVersion) bool { return o.Mentions[g.Port] })
+	})
 }
 
 // lostPorts are those of the ports that no record has, see Release. A record has a port

@@ -53,3 +53,14 @@ func TestLostPorts(t *testing.T) {
 		}
 	}
 }
+
+// TestLostGuards holds which guards of ports nobody has: no record, not even one of another version.
+func TestLostGuards(t *testing.T) {
+	guard := func(port string) netstate.PortGuard { return netstate.PortGuard{Port: port} }
+	guards := []netstate.PortGuard{guard("created"), guard("released"), guard("mentioned"), guard("lost")}
+	records := []reconcile.Record{{History: []netstate.Change{{After: guard("created")}, {Before: guard("released")}}}}
+	got := lostGuards(guards, records, []*frame.OtherVersion{{Mentions: map[string]bool{"mentioned": true}}})
+	if want := []netstate.PortGuard{guard("lost")}; !reflect.DeepEqual(got, want) {
+		t.Errorf("lost are %v, want %v", got, want)
+	}
+}

@@ -339,6 +339,11 @@ func (o *observer) queryPortGuards(_ context.Context, queried []netstate.PortGua
 				return err
 			}
 			for _, g := range queried {
+				if g.Port == "" { // a query for all, for what is to be deleted
+					for _, have := range state.guards {
+						o.snap.Put(have)
+					}
+				}
 				if have, there := state.guards[g.Port]; there && state.intact {
 					o.snap.Put(have)
 				} else {
