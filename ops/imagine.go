@@ -148,13 +148,14 @@ func (r *Registry) imaginedRequest(t *topology.Topology, given Givens, im *imagi
 }
 
 // PlanImagined plans a valid topology for a sandbox of a node that nobody has: it has each link and setting that the topology
-// refers to, MTUs of 1500 (or more, if the topology needs that), and a device for each root step that is given none. What it
-// returns beside the plan is what the steps are given there. The rules are those of the pod's NetworkQoS, as in Request.
+// refers to, MTUs of 1500 (or more, if the topology needs that), a device for each root step that is given none, and the pod's
+// own interface with its default routes, unless the topology makes that (spec.role). What it returns beside the plan is what
+// the steps are given there. The rules are those of the pod's NetworkQoS, as in Request.
 func (r *Registry) PlanImagined(ctx context.Context, t *topology.Topology, given Givens, rules Enforced) (*Plan, Givens, error) {
 	err := errUnaffordable
 	if affordable(t) {
 		for _, mtu := range []uint32{1500, imaginedNodes()[0].mtu} {
-			im := imagination{mtu: mtu, domain: "0000", uplink: true}
+			im := imagination{mtu: mtu, domain: "0000", uplink: t.Role == ""}
 			req := r.imaginedRequest(t, given, &im)
 			req.Rules = rules
 			for _, s := range t.Roots() {

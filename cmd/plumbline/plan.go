@@ -284,9 +284,10 @@ func (a *app) plan() *cobra.Command {
 		Short: "Show what apply would change",
 		Long: `Shows what apply would change in a network namespace, and writes nothing.
 
-Without --netns it shows the plan for an empty namespace on an imagined node, which has
-a device for each root step, every link that a config names, and MTUs of 1500. The first
-line says so, and with -o json the field imagined. That needs neither root nor devices.
+Without --netns it shows the plan on an imagined node, for the namespace of a pod that
+has nothing but its own interface (with a role: nothing). The node has a device for each
+root step, every link that a config names, and MTUs of 1500. The first line says so, and
+with -o json the field imagined. That needs neither root nor devices.
 ` + targetHelp + `
 
 A step with ipam of type pool is planned with the first address of its AddressPool,
