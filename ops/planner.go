@@ -437,7 +437,7 @@ func (p *Planner) noteBelongings(d netstate.Device) {
 	if !netstate.OnHost(home) {
 		return
 	}
-	p.noteSoftRDMA(home)
+	p.noteSoftRDMA(home, d.RDMA)
 	for _, a := range p.Addrs(home) {
 		has = append(has, a.Address)
 	}
@@ -447,8 +447,9 @@ func (p *Planner) noteBelongings(d netstate.Device) {
 	}
 }
 
-// noteSoftRDMA adds a note on the RDMA device in software that the host has on a device which is taken.
-func (p *Planner) noteSoftRDMA(home string) {
+// noteSoftRDMA adds a note on the RDMA device in software that the host has on a device which is taken, and on others of all
+// that the device has: a record keeps one for each link.
+func (p *Planner) noteSoftRDMA(home string, all []netstate.RDMADevice) {
 	r, ok := netstate.Lookup(p.view, netstate.RDMALink{Link: home})
 	for _, c := range p.req.Owned {
 		if before, was := c.Before.(netstate.RDMALink); was && c.Foreign && before.Link == home {
@@ -457,6 +458,11 @@ func (p *Planner) noteSoftRDMA(home string) {
 	}
 	if ok && r.Name != nil {
 		p.Note("the host has the RDMA device %q in software on %q: it ends with the move, and is made again when the device is released", *r.Name, netstate.BaseName(home))
+		for _, other := range all {
+			if other.Software && other.Name != *r.Name {
+				p.Note("the host has another RDMA device %q in software on %q: it ends with the move, and is not made again", other.Name, netstate.BaseName(home))
+			}
+		}
 	}
 }
 

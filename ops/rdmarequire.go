@@ -39,7 +39,7 @@ func RDMARequireParam() contract.Param {
 			{Name: "gid", Type: contract.Object, Description: "the device has such a GID for an address of the interface; its index is the result `gidIndex`", Properties: []contract.Param{
 				{Name: "type", Type: contract.String, Enum: []string{"RoCEv2", "RoCEv1", "IB"}, Description: "type of the GID"},
 				{Name: "family", Type: contract.String, Enum: []string{"IPv4", "IPv6"}, Description: "family of the address"},
-				{Name: "scope", Type: contract.String, Enum: []string{"global", "linkLocal"}, Description: "scope of the address: one that is linkLocal is not routed"},
+				{Name: "scope", Type: contract.String, Enum: []string{"global", "linkLocal"}, Description: "scope of the address: one that is linkLocal is not routed. A GID that the kernel adds without such an address is chosen only with linkLocal"},
 			}},
 			{Name: "state", Type: contract.String, Enum: []string{"ACTIVE"}, Description: "state of the port"},
 			{Name: "minRate", Type: contract.String, Description: "rate of the port, at least: 100Gbps, 400Gbps"},
@@ -91,8 +91,12 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 	if port.RateMbps < minMbps {
 		wrong = append(wrong, fmt.Sprintf("its port has %s, less than %s", rate(port.RateMbps), r.MinRate))
 	}
-	if l, ok := p.view.Link(link); ok && l.MTU != nil && r.MTU != 0 && *l.MTU < r.MTU+roceOverhead {
-		wrong = append(wrong, fmt.Sprintf("the MTU %d of %q is too small for packets with %d bytes of payload: set at least %d", *l.MTU, netstate.BaseName(link), r.MTU, r.MTU+roceOverhead))
+	small, err := p.tooSmall(link, r.MTU)
+	if err != nil {
+		return err
+	}
+	if small != "" {
+		wrong = append(wrong, small)
 	}
 	if r.GID != nil {
 		if problem := p.chooseGID(d, port, *r.GID); problem != "" {
@@ -109,6 +113,21 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 		p.await("what it requires of "+d.RDMADevice, &settling{unmet})
 	}
 	return nil
+}
+
+// tooSmall says that the MTU of a link is too small for packets of that payload, "" if it is not, or none is required.
+func (p *Planner) tooSmall(link string, payload uint32) (string, error) {
+	switch {
+	case payload == 0:
+		return "", nil
+	case link == "":
+		return "", Invalid("require.mtu", "the device has no network interface whose MTU could be checked: remove the key")
+	}
+	l, err := p.Link(link)
+	if err != nil || l.MTU == nil || *l.MTU >= payload+roceOverhead {
+		return "", err
+	}
+	return fmt.Sprintf("the MTU %d of %q is too small for packets with %d bytes of payload: set at least %d", *l.MTU, netstate.BaseName(link), payload, payload+roceOverhead), nil
 }
 
 // chooseGID sets the index of the GID that is required, or says why there is none. A program was told the index when its
@@ -147,7 +166,8 @@ func (p *Planner) chooseGID(d *topology.Devices, port netstate.RDMAPort, want GI
 }
 
 // gidFits reports whether a GID is one that is required. Links of several pods may have one name, and their GIDs are in one
-// table if they share a function, so the address has to be one of this link. The link-local one is there without an address.
+// table if they share a function, so the address has to be one of this link. The kernel adds a link-local GID without an address,
+// which is chosen only where it is asked for, or on InfiniBand, which has no other. Addresses of links of the host are not read.
 func (p *Planner) gidFits(link string, g netstate.RDMAGID, want GIDRequirement) bool {
 	ip, err := netip.ParseAddr(g.GID)
 	if err != nil || want.Type != "" && g.Type != want.Type || want.Family != "" && ip.Is4() != (want.Family == "IPv4") {
@@ -156,7 +176,13 @@ func (p *Planner) gidFits(link string, g netstate.RDMAGID, want GIDRequirement) 
 	if want.Scope != "" && ip.IsLinkLocalUnicast() != (want.Scope == "linkLocal") {
 		return false
 	}
-	return link == "" || netstate.OnHost(link) || ip.Is6() && ip.IsLinkLocalUnicast() || slices.ContainsFunc(p.Addrs(link), func(a netstate.Addr) bool {
+	if link == "" || g.Type == "IB" || want.Scope == "linkLocal" {
+		return true
+	}
+	if netstate.OnHost(link) {
+		return !ip.IsLinkLocalUnicast()
+	}
+	return slices.ContainsFunc(p.Addrs(link), func(a netstate.Addr) bool {
 		prefix, err := netip.ParsePrefix(a.Address)
 		return err == nil && prefix.Addr() == ip
 	})
@@ -170,7 +196,7 @@ func (g GIDRequirement) String() string {
 		}
 	}
 	if len(words) == 0 {
-		return "that of an address"
+		return "for an address of the interface"
 	}
 	return strings.Join(words, ", ")
 }

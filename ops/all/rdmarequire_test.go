@@ -16,7 +16,8 @@ func TestRDMARequirements(t *testing.T) {
 	host := netstate.HostName("enp3s0f0v0")
 	table := []netstate.RDMAGID{{Index: 0, GID: "fe80::1", Type: "RoCEv1"}, {Index: 1, GID: "fe80::1", Type: "RoCEv2"}, {Index: 3, GID: "192.0.2.1", Type: "RoCEv2"}, {Index: 5, GID: "192.0.2.1", Type: "RoCEv2"}, {Index: 6, GID: "2001:db8::1", Type: "RoCEv2"}}
 	port := netstate.RDMAPort{Device: "mlx5_2", Link: host, State: new("ACTIVE"), RateMbps: 100_000, GIDs: table}
-	down, none := port, port
+	down, none, only := port, port, port
+	only.GIDs = table[:1]
 	down.State, none.GIDs = new("DOWN"), nil
 	for name, tt := range map[string]struct {
 		require string
@@ -27,11 +28,12 @@ func TestRDMARequirements(t *testing.T) {
 		wrong   string
 	}{
 		"nothing":                    {"", port, "", false, -1, ""},
-		"any GID":                    {"gid: {}", port, "", false, 0, ""},
-		"RoCE v2":                    {"gid: {type: RoCEv2}", port, "", false, 1, ""},
+		"any GID":                    {"gid: {}", port, "", false, 3, ""},
+		"RoCE v2":                    {"gid: {type: RoCEv2}", port, "", false, 3, ""},
 		"IPv4":                       {"gid: {type: RoCEv2, family: IPv4}", port, "", false, 3, ""},
 		"routed":                     {"gid: {type: RoCEv2, scope: global, family: IPv6}", port, "", false, 6, ""},
 		"link-local":                 {"gid: {type: RoCEv1, scope: linkLocal}", port, "", false, 0, ""},
+		"link-local only":            {"gid: {}", only, "", false, -1, `no GID of "enp3s0f0v0" is for an address of the interface: it has 0 RoCEv1 fe80::1`},
 		"as before":                  {"gid: {type: RoCEv2, family: IPv4}", port, "5", true, 5, ""},
 		"as before, while attaching": {"gid: {type: RoCEv2, family: IPv4}", port, "5", false, 5, ""},
 		"changed while attaching":    {"gid: {type: RoCEv2, family: IPv4}", port, "9", false, 3, ""},
@@ -49,15 +51,30 @@ func TestRDMARequirements(t *testing.T) {
 			if tt.told != "" {
 				chosen[port.Key().String()+" gidIndex"] = tt.told
 			}
-			p, err := reg.Plan(t.Context(), ops.Request{
-				Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"ib": {Device: function}}, Kept: tt.kept, Chosen: chosen,
-				Have: netstate.NewSnapshot(tt.port,
-					netstate.Device{ID: function, At: &host, Up: new(true), RDMA: []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2"}}}},
-					netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(true), Master: new(""), MTU: new(uint32(1500))},
-				),
-			})
-			if err != nil {
-				t.Fatal(err)
+			have := netstate.NewSnapshot(netstate.Device{ID: function, At: &host, Up: new(true), RDMA: []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2"}}}})
+			node := netstate.NewSnapshot(tt.port, netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(true), Master: new(""), MTU: new(uint32(1500))})
+			plan := func() *ops.Plan {
+				p, err := reg.Plan(t.Context(), ops.Request{
+					Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"ib": {Device: function}}, Kept: tt.kept, Chosen: chosen, Have: have,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p
+			}
+			p := plan()
+			for range 8 { // as an engine does: what a plan does not ask for is not observed
+				for _, o := range p.Missing {
+					if got, ok := node.Get(o.Key()); ok {
+						have.Put(got)
+					} else {
+						have.PutAbsent(o.Key())
+					}
+				}
+				if len(p.Missing) == 0 {
+					break
+				}
+				p = plan()
 			}
 			if tt.wrong != "" {
 				waits := p.Settling() == "ib"

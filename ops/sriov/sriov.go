@@ -61,6 +61,14 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
+	if userspace && !p.Kept() {
+		switch {
+		case c.Require != nil:
+			return ops.Invalid("require", "the function is bound to a driver for programs, with which it has no RDMA device: bind it to the driver of its card, or remove the key")
+		case c.RDMA != nil && *c.RDMA:
+			return ops.Invalid("rdma", "the function is bound to a driver for programs, with which it has no RDMA device: bind it to the driver of its card, or remove the key")
+		}
+	}
 	if userspace {
 		p.ProduceDevices(topology.Devices{PCIAddress: id})
 		return nil
