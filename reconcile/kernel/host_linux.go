@@ -67,6 +67,7 @@ type Host struct {
 	indexes     map[string]int       // of the links of physical functions
 	lacp        lacpPorts
 	rdma        *rdmaLinks
+	rdmaReads   rdmaReads
 	away        scratch    // zero until it is needed
 	upper       upperProbe // zero until it is needed
 

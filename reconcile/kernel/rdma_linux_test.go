@@ -2,12 +2,14 @@ package kernel
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // TestRDMAAsk: drivers that do not answer hold up each read for a short time only, and so do many of
@@ -95,5 +97,42 @@ func TestRDMAAsk(t *testing.T) {
 		if len(r.of) > rdmaKnown {
 			t.Errorf("%d links are remembered", len(r.of))
 		}
+	})
+}
+
+// TestRDMAReads: a driver that does not answer holds up the reads of its device for a short time each, in one goroutine, and no read of
+// another device. Once it has answered, it is asked again.
+func TestRDMAReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r rdmaReads
+		answer := make(chan struct{})
+		var calls atomic.Int32
+		hung := func() {
+			calls.Add(1)
+			<-answer
+		}
+		for range 3 {
+			began := time.Now()
+			if err := r.read(t.Context(), "mlx5_2", hung); fault.Of(err) != fault.NotReady || err.Error() != "the driver of mlx5_2 does not answer" || time.Since(began) != rdmaPortPatience {
+				t.Errorf("a driver that does not answer: %v after %s", err, time.Since(began))
+			}
+		}
+		if n := calls.Load(); n != 1 {
+			t.Errorf("it was asked %d times, want once", n)
+		}
+		if err := r.read(t.Context(), "mlx5_3", func() { calls.Add(1) }); err != nil || calls.Load() != 2 {
+			t.Errorf("another device meanwhile: %v", err)
+		}
+		close(answer)
+		if err := r.read(t.Context(), "mlx5_2", func() { calls.Add(1) }); err != nil || calls.Load() != 3 || len(r.running) != 0 {
+			t.Errorf("after an answer: %v; %d are running", err, len(r.running))
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		forever := make(chan struct{})
+		if err := r.read(ended, "mlx5_2", func() { <-forever }); !errors.Is(err, context.Canceled) {
+			t.Errorf("after the end of the caller: %v", err)
+		}
+		close(forever)
 	})
 }

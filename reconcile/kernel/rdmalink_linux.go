@@ -51,12 +51,14 @@ func (c *conn) softRDMADevices(ctx context.Context, f sysfs, first string) ([]so
 	typ := rdmaType(nl.RDMA_NLDEV_CMD_GET)
 	err := c.send(ctx, typ, unix.NLM_F_DUMP, nil, uint16(typ), func(b []byte) error {
 		d, ok := decodeSoftRDMA(b)
-		if !ok || len(out) == rdmaDevices || d.name != first && !f.isSoftRDMA(d.name) {
-			return nil
-		}
-		if out = append(out, d); d.name == first {
-			last := len(out) - 1
-			out[0], out[last] = out[last], out[0]
+		switch {
+		case !ok:
+		case d.name == first:
+			if f.isSoftRDMA(d.name) { // a card may have been given the name
+				out = append([]softRDMADevice{d}, out...)
+			}
+		case len(out) < rdmaDevices && f.isSoftRDMA(d.name):
+			out = append(out, d)
 		}
 		return nil
 	})
@@ -142,8 +144,8 @@ func (s *Sandbox) applyRDMALink(ctx context.Context, change netstate.Change) err
 			switch {
 			case err != nil:
 				return err
-			case change.Action() == netstate.Delete && !there:
-				return nil
+			case change.Action() == netstate.Delete && (!there || d.name != deref(before.Name)):
+				return nil // another one is not ours
 			case change.Action() == netstate.Delete:
 				return unlessGone(r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_DELLINK), 0, which), unix.EINVAL, unix.ENODEV)
 			case !there:

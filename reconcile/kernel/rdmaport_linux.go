@@ -3,21 +3,69 @@ package kernel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
 const (
-	// maxGIDs bounds how many entries of a GID table are read, and maxGIDGap how many free ones in a row: tables are large,
-	// and a new GID gets the first free entry (find_gid in drivers/infiniband/core/cache.c).
+	// maxGIDs bounds how many entries of a GID table are read, and maxGIDGap how many free ones in a row: a new GID gets the
+	// first free entry (find_gid in drivers/infiniband/core/cache.c), and cards of mlx5 have 256 entries, which are all read.
 	maxGIDs   = 1024
-	maxGIDGap = 64
+	maxGIDGap = 256
+	// rdmaPortPatience bounds how long a port is waited for: the driver of a card asks its firmware for state and rate.
+	rdmaPortPatience = 5 * time.Second
 )
+
+// rdmaReads are the reads of ports of RDMA devices that have not ended: one for each device.
+type rdmaReads struct {
+	mu      sync.Mutex
+	running map[string]chan struct{} // closed when it ends, by device
+}
+
+// read calls f, which may never return, after an earlier call for the device has returned. It waits rdmaPortPatience.
+func (r *rdmaReads) read(ctx context.Context, device string, f func()) error {
+	limited, cancel := context.WithTimeout(ctx, rdmaPortPatience)
+	defer cancel()
+	for {
+		r.mu.Lock()
+		before, busy := r.running[device]
+		done := before
+		if !busy {
+			done = make(chan struct{})
+			if r.running == nil {
+				r.running = map[string]chan struct{}{}
+			}
+			r.running[device] = done
+			go func() {
+				f()
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				delete(r.running, device)
+				close(done)
+			}()
+		}
+		r.mu.Unlock()
+		select {
+		case <-done:
+			if !busy {
+				return nil
+			}
+		case <-limited.Done():
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return fault.New(fault.NotReady, fmt.Errorf("the driver of %s does not answer", device))
+		}
+	}
+}
 
 // rdmaPort reads the first port of an RDMA device, with the GIDs of a link, or all where that is "". It is false without
 // such a device.
@@ -60,8 +108,17 @@ func (f sysfs) rdmaPort(device, link string) (netstate.RDMAPort, bool) {
 	return out, true
 }
 
-func (o *observer) queryRDMAPort(_ context.Context, queried netstate.RDMAPort) error {
-	if got, there := o.host.sysfs.rdmaPort(queried.Device, queried.Link); there {
+func (o *observer) queryRDMAPort(ctx context.Context, queried netstate.RDMAPort) error {
+	var got netstate.RDMAPort
+	var there bool
+	if err := o.host.rdmaReads.read(ctx, queried.Device, func() { got, there = o.host.sysfs.rdmaPort(queried.Device, queried.Link) }); err != nil {
+		if ctx.Err() == nil { // steps that require something of the device wait, and a release does not
+			o.snap.Withhold(netstate.KindRDMAPort, err)
+			return nil
+		}
+		return err
+	}
+	if there {
 		o.snap.Put(got)
 	} else {
 		o.snap.PutAbsent(queried.Key())

@@ -169,14 +169,14 @@ func TestRDMAPort(t *testing.T) {
 		"1":   {"0000:0000:0000:0000:0000:ffff:0a09:0001", "RoCE v2", "d0"},
 		"2":   {"2001:0db8:0000:0000:0000:0000:0000:0001", "RoCE v2", "d0"},
 		"40":  {"0000:0000:0000:0000:0000:ffff:0a09:0002", "IB/RoCE v1", "d0.7"},
-		"150": {"2001:0db8:0000:0000:0000:0000:0000:0009", "RoCE v2", "d0"}, // no kernel leaves so many entries free
+		"150": {"2001:0db8:0000:0000:0000:0000:0000:0009", "RoCE v2", "d0"},
 	} {
 		files[rxe+"gids/"+i], files[rxe+"gid_attrs/types/"+i], files[rxe+"gid_attrs/ndevs/"+i] = gid[0]+"\n", gid[1]+"\n", gid[2]+"\n"
 	}
 	f := tree(t, files)
 	for _, want := range []netstate.RDMAPort{
 		{Device: "rxe0", Link: "d0", State: new("ACTIVE"), RateMbps: 2500, GIDs: []netstate.RDMAGID{
-			{Index: 0, GID: "fe80::fc17:26ff:fe29:d476", Type: "RoCEv2"}, {Index: 1, GID: "10.9.0.1", Type: "RoCEv2"}, {Index: 2, GID: "2001:db8::1", Type: "RoCEv2"},
+			{Index: 0, GID: "fe80::fc17:26ff:fe29:d476", Type: "RoCEv2"}, {Index: 1, GID: "10.9.0.1", Type: "RoCEv2"}, {Index: 2, GID: "2001:db8::1", Type: "RoCEv2"}, {Index: 150, GID: "2001:db8::9", Type: "RoCEv2"},
 		}},
 		{Device: "rxe0", Link: "host:d0.7", State: new("ACTIVE"), RateMbps: 2500, GIDs: []netstate.RDMAGID{{Index: 40, GID: "10.9.0.2", Type: "RoCEv1"}}},
 		{Device: "mlx5_0", State: new("DOWN"), RateMbps: 100_000, GIDs: []netstate.RDMAGID{{Index: 0, GID: "fe80::506b:4b03:ab:cdef", Type: "IB"}}},
