@@ -19,6 +19,7 @@ import (
 
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
@@ -159,8 +160,12 @@ func newKeeper(host *kernel.Host, dir string, wrap func(reconcile.Domain) reconc
 	if err != nil {
 		return keeper{}, err
 	}
+	reg, err := all.Registry()
+	if err != nil {
+		return keeper{}, err
+	}
 	return keeper{attachment.New(attachment.Options{
-		Store: store, Engine: r, Gate: gate.Dir(filepath.Join(dir, "cdi")), Reporter: noReporter{}, Follow: noReporter{}.follow, Now: time.Now,
+		Store: store, Engine: r, Contracts: reg, Gate: gate.Dir(filepath.Join(dir, "cdi")), Reporter: noReporter{}, Follow: noReporter{}.follow, Now: time.Now,
 		Refine: func(context.Context, *claims.Claim, [][]topology.StepResult) error { return nil },
 		Log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
 	}), store}, nil
