@@ -66,7 +66,7 @@ func TestChartsDashboard(t *testing.T) {
 func unknownMetrics(t *testing.T, d *dashboard.Dashboard) (unknown []string) {
 	t.Helper()
 	exposed := ""
-	for _, pattern := range []string{"../../reconcile/*/testdata/exposition.txt", "../../reconcile/pod/*/testdata/exposition.txt"} {
+	for _, pattern := range []string{"../../reconcile/*/testdata/exposition.txt", "../../reconcile/pod/*/testdata/exposition.txt", "../../qos/*/testdata/exposition.txt"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatal("no metrics", pattern, err)
