@@ -292,6 +292,18 @@ func TestPodNetworkLimited(t *testing.T) {
 	if bits, elapsed := passed(b4); bits < 8*frame*packets {
 		t.Errorf("of what the object excepts, %.0f of %d bits passed in %s", bits, 8*frame*packets, elapsed)
 	}
+	n.end("a", "b")
+}
+
+// end ends pods, after which nothing of them is left for other tests.
+func (n *podNode) end(pods ...string) {
+	n.t.Helper()
+	for _, name := range pods {
+		if err := n.cni.DelNetworkList(ctxFor(n.t), n.list, of(name, "")); err != nil {
+			n.t.Errorf("DEL %s: %v", name, err)
+		}
+	}
+	n.nothingLeft("after the pods have ended")
 }
 
 // sentBytes are those that eth0 of a pod has sent.
@@ -402,6 +414,7 @@ func TestPodNetworkEdited(t *testing.T) {
 			t.Fatalf("edit %d: %v", i, err)
 		}
 	})
+	n.end("a", "b")
 }
 
 // TestEditedUnderTraffic is TestPodNetworkEdited on the interface of a step.
