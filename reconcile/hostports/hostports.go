@@ -97,7 +97,15 @@ func ReleaseGuards(ctx context.Context, r *reconcile.Reconciler) (deleted []stri
 		return nil, err
 	}
 	guards := netstate.All[netstate.PortGuard](seen)
-	if len(guards) == 0 {
+	ports := make([]netstate.Object, len(guards))
+	for i, g := range guards {
+		ports[i] = netstate.Link{Name: netstate.HostName(g.Port)}
+	}
+	if err := d.Extend(ctx, seen, ports); err != nil {
+		return nil, err
+	}
+	guards = slices.DeleteFunc(guards, func(g netstate.PortGuard) bool { _, there := seen.Link(netstate.HostName(g.Port)); return there })
+	if len(guards) == 0 { // as on most nodes: no record needs to be read
 		return nil, nil
 	}
 	all, damaged, err := readable(r)
@@ -105,13 +113,6 @@ func ReleaseGuards(ctx context.Context, r *reconcile.Reconciler) (deleted []stri
 		return nil, err
 	}
 	for _, g := range lostGuards(guards, all, r.OtherVersions()) {
-		port := netstate.Link{Name: netstate.HostName(g.Port)}
-		if err := d.Extend(ctx, seen, []netstate.Object{port}); err != nil {
-			return deleted, err
-		}
-		if _, there := seen.Link(port.Name); there {
-			continue
-		}
 		if err := d.Apply(ctx, netstate.Change{Before: g}); err != nil {
 			return deleted, err
 		}
