@@ -2,29 +2,29 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// The output formats of claim.
+// What claim prints.
 const (
-	formatTemplate = "template"
-	formatClaim    = "claim"
-	formatLimits   = "limits"
+	kindTemplate = "template"
+	kindClaim    = "claim"
+	kindLimits   = "limits"
 )
 
 func (a *app) claim() *cobra.Command {
-	var file, format, namespace, pair string
+	var file, kind, format, namespace, pair string
 	var parameters []string
 	cmd := &cobra.Command{
-		Use:   "claim -f FILE [-o template|claim|limits]",
+		Use:   "claim -f FILE [--kind template|claim|limits] [-o yaml|json]",
 		Short: "Print the claim of a pod that uses a topology",
-		Long: `Prints what a pod that uses a topology asks for, in YAML: a ResourceClaimTemplate with a
+		Long: `Prints what a pod that uses a topology asks for, in YAML or JSON: a ResourceClaimTemplate with a
 request for each root step that takes a device and the constraints between them; the
 same as a ResourceClaim; or the limits of the containers of a pod without a claim.
 
@@ -39,7 +39,7 @@ same PCIe root: its driver has to publish resource.kubernetes.io/pcieRoot.`,
 		Example: `  plumbline claim -f topology.yaml | kubectl apply -f -
   plumbline claim -f topology.yaml --parameter net1.addresses=192.0.2.70
   plumbline claim -f topology.yaml --pair gpu.example.com
-  plumbline claim -f topology.yaml -o limits`,
+  plumbline claim -f topology.yaml --kind limits`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			t, err := a.load(cmd.Context(), file, nil)
@@ -50,23 +50,24 @@ same PCIe root: its driver has to publish resource.kubernetes.io/pcieRoot.`,
 			if err != nil {
 				return err
 			}
-			return a.printClaim(t, set, format, namespace, pair)
+			return a.printClaim(t, set, kind, format, namespace, pair)
 		},
 	}
 	topologyFlag(cmd, &file)
 	parameterFlag(cmd, &parameters)
-	outputFlag(cmd, &format, formatTemplate, formatClaim, formatLimits)
+	choiceFlag(cmd, &kind, "kind", "", "`kind` of request: "+strings.Join([]string{kindTemplate, kindClaim, kindLimits}, ", "), kindTemplate, kindClaim, kindLimits)
+	outputFlag(cmd, &format, formatYAML, formatJSON)
 	cmd.Flags().StringVar(&pair, "pair", "", "`DeviceClass` of a device that comes with each, below the same PCIe root")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the object; default: none, so that kubectl decides")
 	return cmd
 }
 
-func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, format, namespace, pair string) error {
+func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, kind, format, namespace, pair string) error {
 	switch {
-	case len(set) > 0 && format == formatLimits:
-		return fmt.Errorf("--parameter: %s set nothing: leave out -o %s", formatLimits, formatLimits)
-	case pair != "" && format == formatLimits:
-		return fmt.Errorf("--pair: %s constrain nothing: leave out -o %s", formatLimits, formatLimits)
+	case len(set) > 0 && kind == kindLimits:
+		return fmt.Errorf("--parameter: %s set nothing: leave out --kind %s", kindLimits, kindLimits)
+	case pair != "" && kind == kindLimits:
+		return fmt.Errorf("--pair: %s constrain nothing: leave out --kind %s", kindLimits, kindLimits)
 	case t.Role != "":
 		return fmt.Errorf("NetworkTopology %q: it has the role %q: pods have it without a claim", t.Name, t.Role)
 	case len(claim.Roots(t, a.registry)) == 0:
@@ -80,14 +81,14 @@ func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, format
 		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: a claim may set the key %s of step %q: %s. Add --parameter %s.%s=VALUE\n", p.Key, p.Step, topology.Bound(p), p.Step, p.Key)
 	}
 	var out any
-	switch format {
-	case formatLimits:
+	switch kind {
+	case kindLimits:
 		limits := map[string]int{}
 		for _, l := range claim.Limits(t, a.registry) {
 			limits[l.Resource] = l.Count
 		}
 		out = map[string]any{"resources": map[string]any{"limits": limits}}
-	case formatClaim:
+	case kindClaim:
 		of := claim.ResourceClaim(t, a.registry, namespace)
 		claim.SetParameters(&of.Spec, set)
 		if pair != "" {
@@ -102,10 +103,5 @@ func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, format
 		}
 		out = of
 	}
-	text, err := yaml.Marshal(out)
-	if err != nil {
-		return err
-	}
-	_, err = a.out.Write(text)
-	return err
+	return a.document(format, out)
 }

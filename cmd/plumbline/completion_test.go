@@ -13,7 +13,7 @@ func TestCompletion(t *testing.T) {
 		want      string
 	}{
 		{[]string{"graph", "-f", "../../docs/flagship.yaml", "-o", ""}, "svg"},
-		{[]string{"claim", "-f", "../../docs/flagship.yaml", "--output", ""}, "limits"},
+		{[]string{"claim", "-f", "../../docs/flagship.yaml", "--kind", ""}, "limits"},
 		{[]string{"import", "-f", "../../docs/flagship.yaml", "--st"}, "--state-dir"},
 		{[]string{"agent", "--log-format", ""}, "json"},
 		{[]string{"plan", "-f", "../../docs/flagship.yaml", "--device", "vf0=l"}, ":4"},
