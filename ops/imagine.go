@@ -151,7 +151,7 @@ func (r *Registry) imaginedRequest(t *topology.Topology, given Givens, im *imagi
 // refers to, MTUs of 1500 (or more, if the topology needs that), a device for each root step that is given none, and the pod's
 // own interface with its default routes, unless the topology makes that (spec.role). What it returns beside the plan is what
 // the steps are given there. The rules are those of the pod's NetworkQoS, as in Request.
-func (r *Registry) PlanImagined(ctx context.Context, t *topology.Topology, given Givens, rules Enforced) (*Plan, Givens, error) {
+func (r *Registry) PlanImagined(ctx context.Context, t *topology.Topology, given Givens, rules Rules) (*Plan, Givens, error) {
 	err := errUnaffordable
 	if affordable(t) {
 		for _, mtu := range []uint32{1500, imaginedNodes()[0].mtu} {

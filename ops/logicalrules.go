@@ -3,6 +3,7 @@ package ops
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -14,42 +15,58 @@ import (
 // MaxLogicalRules bounds the rows of a sandbox in a database of OVN, for all its ports together.
 const MaxLogicalRules = 4096
 
-// Enforced are the rules of the NetworkQoS objects of a pod, as each backend enforces them. An
-// interface has those of one.
-type Enforced struct {
+// Rules are what the NetworkQoS objects of a pod say about what it sends, as each backend enforces it. An
+// interface has those of one backend. They have no link and no port yet: the planner puts them on interfaces.
+type Rules struct {
 	// Filters are set on links, see Planner.wantRules.
 	Filters []netstate.Filter `json:"filters,omitempty"`
 	// LogicalRules are written for ports of OVN.
 	LogicalRules []netstate.LogicalRule `json:"logicalRules,omitempty"`
 	// Steps has the steps whose interfaces are on networks that other objects cover, with their rules instead.
-	Steps map[string]Enforced `json:"steps,omitempty"`
+	Steps map[string]Rules `json:"stepRules,omitempty"`
 }
 
 // Of returns the rules of what a step makes.
-func (e Enforced) Of(step string) Enforced {
-	if own, ok := e.Steps[step]; ok {
+func (r Rules) Of(step string) Rules {
+	if own, ok := r.Steps[step]; ok {
 		return own
 	}
-	return Enforced{Filters: e.Filters, LogicalRules: e.LogicalRules}
+	return Rules{Filters: r.Filters, LogicalRules: r.LogicalRules}
 }
 
 // Empty reports whether there are no rules.
-func (e Enforced) Empty() bool {
-	for _, own := range e.Steps {
+func (r Rules) Empty() bool {
+	for _, own := range r.Steps {
 		if !own.Empty() {
 			return false
 		}
 	}
-	return len(e.Filters)+len(e.LogicalRules) == 0
+	return len(r.Filters)+len(r.LogicalRules) == 0
 }
 
 // All returns the rules of all steps, those that several have once.
-func (e Enforced) All() (filters []netstate.Filter, logical []netstate.LogicalRule) {
-	filters, logical = slices.Clone(e.Filters), slices.Clone(e.LogicalRules)
-	for _, step := range slices.Sorted(maps.Keys(e.Steps)) {
-		filters, logical = append(filters, e.Steps[step].Filters...), append(logical, e.Steps[step].LogicalRules...)
+func (r Rules) All() (filters []netstate.Filter, logical []netstate.LogicalRule) {
+	filters, logical = slices.Clone(r.Filters), slices.Clone(r.LogicalRules)
+	for _, step := range slices.Sorted(maps.Keys(r.Steps)) {
+		filters, logical = append(filters, r.Steps[step].Filters...), append(logical, r.Steps[step].LogicalRules...)
 	}
 	return filters, logical
+}
+
+// Equal reports whether two sandboxes with these rules send the same. It does not tell an empty list from none, which a record
+// does not keep.
+func (r Rules) Equal(o Rules) bool {
+	filters := func(a, b netstate.Filter) bool { return reflect.DeepEqual(a, b) }
+	logical := func(a, b netstate.LogicalRule) bool { return reflect.DeepEqual(a, b) }
+	return slices.EqualFunc(r.Filters, o.Filters, filters) && slices.EqualFunc(r.LogicalRules, o.LogicalRules, logical) && maps.EqualFunc(r.Steps, o.Steps, Rules.Equal)
+}
+
+// Ruled reports whether a history has objects that rules have made.
+func Ruled(history []netstate.Change) bool {
+	return slices.ContainsFunc(history, func(c netstate.Change) bool {
+		kind := c.Key().Kind
+		return kind == netstate.KindFilter || kind == netstate.KindLogicalRule
+	})
 }
 
 // Backends says which backends may enforce rules in the sandbox of a topology, so that rules are

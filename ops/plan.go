@@ -23,8 +23,7 @@ type Request struct {
 	Netns string
 	// Given holds what was decided for steps outside the topology.
 	Given Givens
-	// Rules are those of the pod's NetworkQoS: filters without links, and rows for ports of OVN without ports, see wantRules.
-	Rules Enforced
+	Rules Rules // of the pod, see wantRules
 	// Refused are the objects of which a field was refused, by their IDs, with the reason: what is Avoidable is planned in
 	// another way.
 	Refused map[string]string

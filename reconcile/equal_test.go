@@ -13,7 +13,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// TestEqual holds that two sandboxes are equal if and only if their records are: for each field of all that a sandbox is made of,
+// TestEqual holds that two sandboxes are equal if and only if their records are, and so their rules: for each field of all that a sandbox is made of,
 // set to something else, and set to nothing.
 func TestEqual(t *testing.T) {
 	example := func() Sandbox {
@@ -21,8 +21,8 @@ func TestEqual(t *testing.T) {
 			Topology: &topology.Topology{Steps: []topology.Step{{Config: map[string]any{
 				"id": int64(7), "rate": 1.5, "on": true, "none": nil, "list": []any{int64(1), "a"}, "map": map[string]any{"a": "b"},
 			}}}, Ignored: []string{"Pod"}, ClaimTemplate: &v1alpha1.ClaimTemplate{}},
-			Given:   ops.Givens{"a": {}},
-			Filters: []netstate.Filter{{}}, LogicalRules: []netstate.LogicalRule{{}},
+			Given: ops.Givens{"a": {}},
+			Rules: ops.Rules{Filters: []netstate.Filter{{}}, LogicalRules: []netstate.LogicalRule{{}}},
 		}
 		fill(reflect.ValueOf(&sb).Elem())
 		return sb
@@ -46,6 +46,9 @@ func TestEqual(t *testing.T) {
 			}
 			if a.Equal(b) != want || b.Equal(a) != want {
 				t.Errorf("%v, zero %t: equal %t, and the records are the same: %t", path, zero, a.Equal(b), want)
+			}
+			if slices.Contains(path, any("Rules")) && a.Rules.Equal(b.Rules) != want {
+				t.Errorf("%v, zero %t: the rules are equal %t, and the records are the same: %t", path, zero, !want, want)
 			}
 		}
 	})
@@ -71,11 +74,11 @@ func fill(v reflect.Value) {
 	case netip.Prefix:
 		v.Set(reflect.ValueOf(netip.MustParsePrefix("192.0.2.0/24")))
 		return
-	case map[string]ops.Enforced: // each of which has such a map
-		step := ops.Enforced{Filters: []netstate.Filter{{}}, LogicalRules: []netstate.LogicalRule{{}}}
+	case map[string]ops.Rules: // each of which has such a map
+		step := ops.Rules{Filters: []netstate.Filter{{}}, LogicalRules: []netstate.LogicalRule{{}}}
 		fill(reflect.ValueOf(step.Filters))
 		fill(reflect.ValueOf(step.LogicalRules))
-		v.Set(reflect.ValueOf(map[string]ops.Enforced{"key": step}))
+		v.Set(reflect.ValueOf(map[string]ops.Rules{"key": step}))
 		return
 	}
 	switch v.Kind() {

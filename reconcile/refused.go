@@ -34,5 +34,5 @@ func (p *pass) asksAgain() bool {
 	if p.trigger != TriggerEnsure && p.trigger != TriggerPlan || p.record.Refused == nil {
 		return false
 	}
-	return !onlyRules(p.record.Sandbox.Rules()).Equal(onlyRules(p.sandbox.Rules()))
+	return !p.record.Sandbox.Rules.Equal(p.sandbox.Rules)
 }

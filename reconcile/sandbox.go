@@ -17,14 +17,8 @@ type Sandbox struct {
 	Topology *topology.Topology `json:"topology"`
 	// Given are the values that were decided for its steps outside the topology.
 	Given ops.Givens `json:"given,omitempty"`
-	// Filters mark and limit what its interfaces send, as NetworkQoS objects of the pod say.
-	// They have no link yet: the planner puts them on each interface.
-	Filters []netstate.Filter `json:"filters,omitempty"`
-	// LogicalRules are these objects for interfaces on networks of OVN, whose database then
-	// has them instead. They have no port yet.
-	LogicalRules []netstate.LogicalRule `json:"logicalRules,omitempty"`
-	// StepRules are those of steps whose interfaces are on networks that other objects cover, instead.
-	StepRules map[string]ops.Enforced `json:"stepRules,omitempty"`
+	// Rules are for what its interfaces send. A record has their fields beside those of the sandbox.
+	ops.Rules
 	// Pod is whose own network the sandbox is. Nil for any other, and if an earlier version has recorded it.
 	Pod *Pod `json:"pod,omitempty"`
 	// Prepared is the sandbox with the steps that give device nodes, applied before this

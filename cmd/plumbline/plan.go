@@ -99,7 +99,7 @@ func (t *target) imagined(ctx context.Context, a *app) (reconcile.Sandbox, *ops.
 	if err == nil {
 		topo, _, err = a.parameterized(ctx, topo, t.parameters)
 	}
-	var rules ops.Enforced
+	var rules ops.Rules
 	if err == nil {
 		rules, err = t.rules(a, from)
 	}
@@ -134,7 +134,7 @@ func (t *target) imagined(ctx context.Context, a *app) (reconcile.Sandbox, *ops.
 	}
 	plan.Notes = append(plan.Notes, slices.Concat(t.notes, notes)...)
 	sb.Netns, sb.Topology, sb.Given = node.NetnsDir+"/pod", topo, given
-	sb.SetRules(rules)
+	sb.Rules = rules
 	return sb, plan, nil
 }
 
@@ -211,12 +211,12 @@ func (t *target) ownNetwork(a *app, topo *topology.Topology, given ops.Givens, w
 }
 
 // rules compiles the NetworkQoS objects of the files.
-func (t *target) rules(a *app, from source) (ops.Enforced, error) {
+func (t *target) rules(a *app, from source) (ops.Rules, error) {
 	if len(from.qos) == 0 {
 		if t.namespace != "" || len(t.labels) > 0 {
-			return ops.Enforced{}, errors.New("--namespace and --labels: are of use with NetworkQoS objects only: add their file with -f")
+			return ops.Rules{}, errors.New("--namespace and --labels: are of use with NetworkQoS objects only: add their file with -f")
 		}
-		return ops.Enforced{}, nil
+		return ops.Rules{}, nil
 	}
 	rules, notes, err := enforce.Files(from.qos, from.data, enforce.Pod{Namespace: t.namespace, Labels: t.labels}, a.registry)
 	for _, n := range notes {

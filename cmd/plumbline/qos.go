@@ -112,7 +112,7 @@ func explained(rec *reconcile.Record, packet qos.Packet) ([]string, error) {
 		}
 		out = append(out, fmt.Sprintf("%s: %s: %s", rec.Sandbox.ID, link, decision(filters, byLink[link], packet)))
 	}
-	_, logical := rec.Sandbox.Rules().All()
+	_, logical := rec.Sandbox.Rules.All()
 	switch {
 	case len(logical) > 0:
 		out = append(out, fmt.Sprintf("%s: rules that OVN enforces are not evaluated", rec.Sandbox.ID))

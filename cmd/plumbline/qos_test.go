@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/tc"
@@ -22,7 +23,7 @@ func TestExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec := &reconcile.Record{Sandbox: reconcile.Sandbox{ID: "blue/t", Filters: compiled.Objects()}}
+	rec := &reconcile.Record{Sandbox: reconcile.Sandbox{ID: "blue/t", Rules: ops.Rules{Filters: compiled.Objects()}}}
 	for _, link := range []string{"net2", "net1"} {
 		for _, f := range compiled.Objects() {
 			f.Link, f.Rule = link, "its earlier name"
@@ -48,7 +49,7 @@ func TestExplained(t *testing.T) {
 	}
 	for want, sb := range map[string]reconcile.Sandbox{
 		"blue/t: no rule covers it":                         {ID: "blue/t"},
-		"blue/t: rules that OVN enforces are not evaluated": {ID: "blue/t", LogicalRules: make([]netstate.LogicalRule, 1)},
+		"blue/t: rules that OVN enforces are not evaluated": {ID: "blue/t", Rules: ops.Rules{LogicalRules: make([]netstate.LogicalRule, 1)}},
 	} {
 		if have, err := explained(&reconcile.Record{Sandbox: sb}, qos.Packet{}); err != nil || !slices.Equal(have, []string{want}) {
 			t.Errorf("%q, %v, want %q", have, err, want)

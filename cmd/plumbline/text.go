@@ -64,7 +64,7 @@ func (t text) header(sb reconcile.Sandbox) {
 		t.line("  step %q has device %s", step, devices[step])
 	}
 	t.given(sb.Given)
-	all := sb.Rules()
+	all := sb.Rules
 	t.holding("egress traffic", all.Of(""))
 	for _, step := range slices.Sorted(maps.Keys(all.Steps)) {
 		t.holding(fmt.Sprintf("egress traffic of step %q", step), all.Steps[step])
@@ -72,7 +72,7 @@ func (t text) header(sb reconcile.Sandbox) {
 }
 
 // holding writes which NetworkQoS rules hold for egress traffic.
-func (t text) holding(traffic string, of ops.Enforced) {
+func (t text) holding(traffic string, of ops.Rules) {
 	var rules []string
 	deciding := slices.Clone(of.Filters)
 	slices.SortStableFunc(deciding, func(a, b netstate.Filter) int { return cmp.Compare(a.Place, b.Place) })

@@ -220,8 +220,10 @@ func TestStatusOfDeadNamespace(t *testing.T) {
 func TestRulesOfBackends(t *testing.T) {
 	var out bytes.Buffer
 	sb := reconcile.Sandbox{
-		ID: "blue/ai", Netns: "/run/netns/blue", Topology: &topology.Topology{Name: "ai"}, Filters: []netstate.Filter{{Rule: "ai/a[0]"}},
-		LogicalRules: []netstate.LogicalRule{{Rule: "ai/a[0]", Priority: new(uint16(28000))}, {Rule: "ai/a[1]", Priority: new(uint16(28001))}},
+		ID: "blue/ai", Netns: "/run/netns/blue", Topology: &topology.Topology{Name: "ai"}, Rules: ops.Rules{
+			Filters:      []netstate.Filter{{Rule: "ai/a[0]"}},
+			LogicalRules: []netstate.LogicalRule{{Rule: "ai/a[0]", Priority: new(uint16(28000))}, {Rule: "ai/a[1]", Priority: new(uint16(28001))}},
+		},
 	}
 	text{&out, false}.header(sb)
 	text{&out, false}.rules([]ruleStatus{

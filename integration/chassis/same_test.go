@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/integration/traffic"
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/enforce"
@@ -132,7 +133,7 @@ func TestSameObject(t *testing.T) {
 	filtered, err := traffic.Bare("filtered")
 	b.ok(err)
 	t.Cleanup(func() { filtered.Close() })
-	sandbox := reconcile.Sandbox{ID: "filtered/storage", Netns: filtered.Netns, Filters: filters}
+	sandbox := reconcile.Sandbox{ID: "filtered/storage", Netns: filtered.Netns, Rules: ops.Rules{Filters: filters}}
 	sandbox.Topology, err = topology.Decode([]byte(storage))
 	b.ok(err)
 	b.ensure(sandbox)

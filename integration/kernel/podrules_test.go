@@ -49,14 +49,14 @@ func newMarkedPods(t *testing.T) *markedPods {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.rules = func(sb *reconcile.Sandbox) (ops.Enforced, error) {
+	n.rules = func(sb *reconcile.Sandbox) (ops.Rules, error) {
 		top := []byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: pods}\nspec: {role: primary, steps: [{name: eth, type: bridge}]}")
 		if o := n.objects.Load(); o != nil {
 			out, _, err := enforce.Files([][]byte{[]byte(o.text)}, top, o.pod, reg)
 			return out, err
 		}
 		if n.dscp.Load() == 0 {
-			return ops.Enforced{}, nil
+			return ops.Rules{}, nil
 		}
 		object := fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q}\nspec: {priority: 1, egress: [{dscp: %d}]}", n.dscp.Load())
 		out, _, err := enforce.Files([][]byte{object}, top, enforce.Pod{Namespace: sb.Pod.Namespace}, reg)

@@ -47,7 +47,7 @@ type podNode struct {
 	network func() (primary.Network, error)
 	known   func(namespace string, pod claims.Pod) error // nil: always
 	knownBy table.Changes
-	rules   func(sb *reconcile.Sandbox) (ops.Enforced, error)
+	rules   func(sb *reconcile.Sandbox) (ops.Rules, error)
 	socket  string
 	began   time.Time    // of the clock by which addresses rest: it stands still
 	ahead   atomic.Int64 // what a test has added to it, in nanoseconds

@@ -40,7 +40,7 @@ func TestFiltersOnInterfaces(t *testing.T) {
   - {name: child, type: macvlan, dependOn: [carrier], config: {name: m0}}
 `)
 	for name, filters := range map[string][]netstate.Filter{"none": nil, "two": {mark(20000, 1), mark(20002, 2)}} {
-		plan, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Enforced{Filters: filters}, Have: withoutIPv6(netstate.NewSnapshot())})
+		plan, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Rules{Filters: filters}, Have: withoutIPv6(netstate.NewSnapshot())})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +83,7 @@ func TestFiltersAreReplaced(t *testing.T) {
 	chained.Chain = 20000
 	now := []netstate.Filter{chained, mark(20000, 1), mark(20002, 2), mark(20004, 3), mark(20006, 4)}
 	next := []netstate.Filter{mark(20002, 7), mark(28080, 5), mark(28090, 6)}
-	request := ops.Request{Topology: steps(t, "\n  - {name: a, type: dummy, config: {name: a0}}\n"), Netns: "/run/netns/pod", Rules: ops.Enforced{Filters: now}, Have: withoutIPv6(netstate.NewSnapshot())}
+	request := ops.Request{Topology: steps(t, "\n  - {name: a, type: dummy, config: {name: a0}}\n"), Netns: "/run/netns/pod", Rules: ops.Rules{Filters: now}, Have: withoutIPv6(netstate.NewSnapshot())}
 	plan, err := reg.Plan(t.Context(), request)
 	if err != nil {
 		t.Fatal(err)
@@ -129,11 +129,11 @@ func TestTooManyFilters(t *testing.T) {
 		f.Handle = uint32(i + 1)
 		filters = append(filters, f)
 	}
-	if _, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Enforced{Filters: filters}, Have: netstate.NewSnapshot()}); err != nil {
+	if _, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Rules{Filters: filters}, Have: netstate.NewSnapshot()}); err != nil {
 		t.Error(err)
 	}
 	filters = append(filters, mark(20002, 1))
-	if _, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Enforced{Filters: filters}, Have: netstate.NewSnapshot()}); !errors.Is(err, ops.ErrTooManyFilters) || fault.Of(err) != fault.Invalid {
+	if _, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Rules{Filters: filters}, Have: netstate.NewSnapshot()}); !errors.Is(err, ops.ErrTooManyFilters) || fault.Of(err) != fault.Invalid {
 		t.Errorf("got %v", err)
 	}
 }
@@ -165,7 +165,7 @@ spec:
 		s := netstate.NewSnapshot(netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int")})
 		return s
 	}
-	request := ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Enforced{LogicalRules: rules}, Have: have()}
+	request := ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Rules{LogicalRules: rules}, Have: have()}
 	if _, err := reg.Plan(t.Context(), request); err != nil {
 		t.Errorf("as many as there may be: %v", err)
 	}
@@ -192,7 +192,7 @@ func TestRulesOfSteps(t *testing.T) {
 	row := func(name string) netstate.LogicalRule {
 		return netstate.LogicalRule{Rule: name, Direction: new(netstate.FromPort), Priority: new(uint16(1)), Match: new("ip"), DSCP: new(uint8(1)), Rate: new(uint32(0)), Burst: new(uint32(0))}
 	}
-	rules := ops.Enforced{Filters: []netstate.Filter{mark(20000, 1)}, LogicalRules: []netstate.LogicalRule{row("ai/all[0]")}, Steps: map[string]ops.Enforced{
+	rules := ops.Rules{Filters: []netstate.Filter{mark(20000, 1)}, LogicalRules: []netstate.LogicalRule{row("ai/all[0]")}, Steps: map[string]ops.Rules{
 		"net": {LogicalRules: []netstate.LogicalRule{row("ai/net[0]")}}, "b": {Filters: []netstate.Filter{mark(20000, 9)}}, "c": {},
 	}}
 	have := withoutIPv6(netstate.NewSnapshot(netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int")}))
@@ -319,7 +319,7 @@ spec:
 		{[]netstate.Filter{mark(20000, 1)}, []netstate.LogicalRule{row}, ""},
 		{nil, nil, "- logical-rule"},
 	} {
-		request := ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Enforced{Filters: tt.filters, LogicalRules: tt.rows}, Have: have, Owned: owned}
+		request := ops.Request{Topology: top, Netns: "/run/netns/pod", Rules: ops.Rules{Filters: tt.filters, LogicalRules: tt.rows}, Have: have, Owned: owned}
 		plan, err := reg.Plan(t.Context(), request)
 		for err == nil && len(plan.Missing) > 0 {
 			for _, o := range plan.Missing {

@@ -122,7 +122,7 @@ func TestRenamedWithFilters(t *testing.T) {
 	for _, o := range on("d0") {
 		have.PutAbsent(o.Key()) // as it was queried
 	}
-	request := ops.Request{Topology: top, Netns: "/run/netns/x", Have: have, Owned: owned, Rules: ops.Enforced{Filters: []netstate.Filter{filter}}}
+	request := ops.Request{Topology: top, Netns: "/run/netns/x", Have: have, Owned: owned, Rules: ops.Rules{Filters: []netstate.Filter{filter}}}
 	plan, err := reg.Plan(t.Context(), request)
 	if err != nil || len(plan.Missing) != 2 || plan.Missing[0].Key() != netstate.ClsactKey("spare0") || netstate.LinkOf(plan.Missing[1]) != "spare0" {
 		t.Fatalf("plan: %+v, %v", plan, err)

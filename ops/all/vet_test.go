@@ -167,7 +167,7 @@ func TestVetCases(t *testing.T) {
 		if err := topology.Validate(t.Context(), c.Topology, ops.Giving(reg, c.Given)); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
-		if p, _, err := reg.PlanImagined(t.Context(), c.Topology, c.Given, ops.Enforced{}); err != nil || p == nil {
+		if p, _, err := reg.PlanImagined(t.Context(), c.Topology, c.Given, ops.Rules{}); err != nil || p == nil {
 			t.Errorf("%s, on an imagined node: %v", file, err)
 		}
 	}

@@ -259,7 +259,7 @@ func (w *World) linkThere(o netstate.Object) bool {
 // plan plans until nothing is missing.
 func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []netstate.Change) (*ops.Plan, error) {
 	for range 32 {
-		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Given: c.Given, Rules: ops.Enforced{Filters: c.Filters, LogicalRules: c.Rules}, Refused: c.Refused, Have: w.Snapshot, Owned: owned, Chosen: w.chosen, Others: w.others, Interrupted: w.interrupted})
+		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Given: c.Given, Rules: ops.Rules{Filters: c.Filters, LogicalRules: c.Rules}, Refused: c.Refused, Have: w.Snapshot, Owned: owned, Chosen: w.chosen, Others: w.others, Interrupted: w.interrupted})
 		if err != nil || len(p.Missing) == 0 {
 			if err == nil {
 				w.chosen = p.Chosen

@@ -43,7 +43,7 @@ func HasObjects(data []byte) bool {
 // Files compiles the NetworkQoS objects of files for the interfaces that a topology
 // makes for a pod, with notes for the user. Other pods are not known, so a destination that
 // is pods has no address.
-func Files(files [][]byte, topologyFile []byte, pod Pod, contracts contract.Set) (out ops.Enforced, notes []string, err error) {
+func Files(files [][]byte, topologyFile []byte, pod Pod, contracts contract.Set) (out ops.Rules, notes []string, err error) {
 	network, err := networkOf(topologyFile)
 	if err != nil {
 		return out, nil, err
@@ -95,7 +95,7 @@ func (r InterfaceRules) differ() bool {
 
 // Compile compiles the rules of a pod for the backends that a topology, with what its steps are given, needs. More than an
 // interface may have are an error of kind Invalid.
-func Compile(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Enforced, err error) {
+func Compile(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Rules, err error) {
 	if !rules.differ() {
 		return compile(rules[""], members, top, given, contracts)
 	}
@@ -111,14 +111,14 @@ func Compile(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *to
 	for _, d := range slices.Sorted(maps.Keys(steps)) {
 		own, err := compile(rules[d], members, steps[d], given, contracts)
 		if err != nil {
-			return ops.Enforced{}, err
+			return ops.Rules{}, err
 		}
 		if d == "" {
 			out.Filters, out.LogicalRules = own.Filters, own.LogicalRules
 			continue
 		}
 		if out.Steps == nil {
-			out.Steps = map[string]ops.Enforced{}
+			out.Steps = map[string]ops.Rules{}
 		}
 		for _, s := range steps[d].Steps {
 			out.Steps[s.Name] = own
@@ -128,7 +128,7 @@ func Compile(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *to
 }
 
 // compile compiles rules for the backends that the steps of a topology need.
-func compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Enforced, err error) {
+func compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Rules, err error) {
 	byTC, byOVN := ops.Backends(top, given, contracts)
 	if byTC {
 		compiled, err := tc.Compile(rules, members)
@@ -139,7 +139,7 @@ func compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topolo
 	}
 	if byOVN {
 		if out.LogicalRules, err = ovn.Objects(rules, members); err != nil {
-			return ops.Enforced{}, fault.New(fault.Invalid, err)
+			return ops.Rules{}, fault.New(fault.Invalid, err)
 		}
 	}
 	return out, nil

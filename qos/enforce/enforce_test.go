@@ -98,7 +98,7 @@ spec:
 	named := func(kind, namespace, name string) string {
 		return fmt.Sprintf("netAttachRefs: [{kind: %s, namespace: %s, name: %s}]", kind, namespace, name)
 	}
-	marks := func(of ops.Enforced) string {
+	marks := func(of ops.Rules) string {
 		var out []string
 		for _, f := range of.Filters {
 			out = append(out, fmt.Sprint("tc ", *f.DSCP))

@@ -330,9 +330,9 @@ func (f *Follower) settled(c *claims.Claim) bool {
 
 // Of returns the rules of a topology in a claim's pod: see Known. More than an interface
 // may have are an error of kind Invalid.
-func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error) {
+func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Rules, error) {
 	if off, _ := f.off(); f.Client == nil || off {
-		return ops.Enforced{}, nil
+		return ops.Rules{}, nil
 	}
 	f.mu.Lock()
 	err := f.known(c.Namespace, c.Pod)
@@ -360,7 +360,7 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
 	}
 	f.mu.Unlock()
 	if err != nil || rules.None() {
-		return ops.Enforced{}, err
+		return ops.Rules{}, err
 	}
 	out, err := enforce.Compile(rules, func(id qos.SetID) []netip.Addr { return sets[id] }, stepsOf(t), t.Given, f.Contracts)
 	if err != nil {

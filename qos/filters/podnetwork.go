@@ -33,10 +33,10 @@ func PodNetwork(rec *reconcile.Record) (e claims.Entry, ok bool) {
 }
 
 // OfPodNetwork returns the rules of the own network of a pod: see KnownOnPrimary.
-func (f *Follower) OfPodNetwork(sb *reconcile.Sandbox) (ops.Enforced, error) {
+func (f *Follower) OfPodNetwork(sb *reconcile.Sandbox) (ops.Rules, error) {
 	e, ok := PodNetwork(&reconcile.Record{Sandbox: *sb})
 	if !ok {
-		return ops.Enforced{}, nil
+		return ops.Rules{}, nil
 	}
 	return f.Of(&e.Claim, &e.Topologies[0])
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -55,13 +56,25 @@ func TestGiven(t *testing.T) {
 	sb := reconcile.Sandbox{ID: testID, Given: ops.Givens{
 		"vf0":  {Device: "0000:03:00.2", Share: "3f", VLAN: 102, Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.5/24")}},
 		"tune": {Addresses: []netip.Prefix{netip.MustParsePrefix("2001:db8::5/64")}},
-	}, Filters: []netstate.Filter{{Rule: "ai/a[0]", Pref: 20000, Handle: 1, Family: new("ipv4"), DSCP: new(uint8(26))}}}
+	}, Rules: ops.Rules{
+		Filters:      []netstate.Filter{{Rule: "ai/a[0]", Pref: 20000, Handle: 1, Family: new("ipv4"), DSCP: new(uint8(26))}},
+		LogicalRules: []netstate.LogicalRule{{Rule: "ai/a[0]"}},
+		Steps:        map[string]ops.Rules{"vf0": {LogicalRules: []netstate.LogicalRule{{Rule: "ai/b[0]"}}}},
+	}}
 	line, err := frame.Encode(entry{Record: &reconcile.Record{Sandbox: sb, Phase: reconcile.Applied}})
 	must(t, err)
 	e, err := decode(bytes.TrimSuffix(line, []byte("\n")))
 	must(t, err)
 	if !reflect.DeepEqual(e.Record.Sandbox, sb) {
 		t.Errorf("%s is read as %+v", line, e.Record.Sandbox)
+	}
+	for _, format := range []string{
+		`},"filters":[{"rule":"ai/a[0]","pref":20000,"handle":1,"family":"ipv4","dscp":26}],"logicalRules":[{"rule":"ai/a[0]"}],`,
+		`,"stepRules":{"vf0":{"logicalRules":[{"rule":"ai/b[0]"}]}}},`,
+	} {
+		if !strings.Contains(string(line), format) {
+			t.Errorf("%s has no %s", line, format)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile"
@@ -33,7 +34,7 @@ func (w *wired) counted(rec *reconcile.Record) map[string]ports.RuleCounters {
 
 // recordOf is a record of filters on d0.
 func recordOf(filters []netstate.Filter) *reconcile.Record {
-	rec := &reconcile.Record{Sandbox: reconcile.Sandbox{Filters: filters}}
+	rec := &reconcile.Record{Sandbox: reconcile.Sandbox{Rules: ops.Rules{Filters: filters}}}
 	for _, f := range filters {
 		rec.History = append(rec.History, netstate.Change{Step: "d", After: f})
 	}

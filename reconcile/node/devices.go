@@ -36,7 +36,7 @@ type Assignment struct {
 	// Given is what else the steps are given, such as addresses.
 	Given ops.Givens
 	// Rules mark and limit what the sandbox's interfaces send.
-	Rules     ops.Enforced
+	Rules     ops.Rules
 	Contracts contract.Set
 	// Own is the record of this sandbox, nil when there is none: it keeps its
 	// devices.
@@ -79,9 +79,7 @@ func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
 		return reconcile.Sandbox{}, err
 	}
 	r.noteOnePF()
-	out := reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology, Given: a.Given.WithoutDevices().WithDevices(r.out)}
-	out.SetRules(a.Rules)
-	return out, nil
+	return reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology, Given: a.Given.WithoutDevices().WithDevices(r.out), Rules: a.Rules}, nil
 }
 
 // assigner is one run of an Assignment.

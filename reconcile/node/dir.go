@@ -49,7 +49,7 @@ type desired struct {
 	topology  *topology.Topology
 	requested map[string]string
 	given     ops.Givens
-	rules     ops.Enforced
+	rules     ops.Rules
 	// fromRecord is set if the topology is that of the sandbox's record, as the file's is
 	// refused: the record is the only copy of it.
 	fromRecord bool
@@ -60,10 +60,7 @@ func (w desired) same(o desired) bool {
 	if w.id != o.id || w.netns != o.netns || !maps.Equal(w.requested, o.requested) {
 		return false
 	}
-	a, b := reconcile.Sandbox{Topology: w.topology, Given: w.given}, reconcile.Sandbox{Topology: o.topology, Given: o.given}
-	a.SetRules(w.rules)
-	b.SetRules(o.rules)
-	return a.Equal(b)
+	return reconcile.Sandbox{Topology: w.topology, Given: w.given, Rules: w.rules}.Equal(reconcile.Sandbox{Topology: o.topology, Given: o.given, Rules: o.rules})
 }
 
 // FromFile reports whether a sandbox was made from a file by a loop: a loop releases

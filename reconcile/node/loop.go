@@ -281,7 +281,7 @@ func (l *Loop) recorded(r reading) map[string]desired {
 			continue // newRecords logs the error
 		}
 		sb := rec.Sandbox
-		w.topology, w.requested, w.given, w.rules, w.fromRecord = sb.Topology, sb.Given.Devices(), sb.Given.WithoutDevices(), sb.Rules(), true
+		w.topology, w.requested, w.given, w.rules, w.fromRecord = sb.Topology, sb.Given.Devices(), sb.Given.WithoutDevices(), sb.Rules, true
 		out[name] = w
 	}
 	return out

@@ -26,10 +26,10 @@ type LogicalRule struct {
 // LogicalRulesOf returns the rules of a sandbox by its record, by interface, and of those of one
 // interface the one that decides first.
 func LogicalRulesOf(rec *reconcile.Record) []LogicalRule {
-	rules := rec.Sandbox.Rules()
+	rules := rec.Sandbox.Rules
 	type key struct{ step, rule string }
 	wanted := map[key]netstate.LogicalRule{}
-	want := func(step string, of ops.Enforced) {
+	want := func(step string, of ops.Rules) {
 		for _, r := range of.LogicalRules {
 			if r.Priority != nil {
 				wanted[key{step, r.Rule}] = r

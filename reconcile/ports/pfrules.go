@@ -16,7 +16,7 @@ type FunctionRule struct {
 
 // FunctionRulesOf returns these rules of a sandbox by its record.
 func FunctionRulesOf(rec *reconcile.Record) []FunctionRule {
-	rules := rec.Sandbox.Rules()
+	rules := rec.Sandbox.Rules
 	var out []FunctionRule
 	moved := map[string]bool{}
 	for _, c := range rec.History {

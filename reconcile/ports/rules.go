@@ -63,7 +63,7 @@ func RulesOf(rec *reconcile.Record, of []Port) []Rule {
 
 // GivenFilters finds the filter that a sandbox was given for one of an interface, by the step that makes the interface.
 func GivenFilters(rec *reconcile.Record) func(step string, f *netstate.Filter) *netstate.Filter {
-	rules, by := rec.Sandbox.Rules(), map[string]map[FilterKey]*netstate.Filter{}
+	rules, by := rec.Sandbox.Rules, map[string]map[FilterKey]*netstate.Filter{}
 	return func(step string, f *netstate.Filter) *netstate.Filter {
 		if _, own := rules.Steps[step]; !own {
 			step = "" // those of all other steps

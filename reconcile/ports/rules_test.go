@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/metrics/metricstest"
@@ -95,7 +96,7 @@ func TestRulesOf(t *testing.T) {
 		return netstate.Filter{Link: link, Rule: rule, Pref: pref, Handle: handle}
 	}
 	rec := &reconcile.Record{
-		Sandbox: reconcile.Sandbox{Filters: []netstate.Filter{filter("", "ai/new[1]", 20000, 7), filter("", "ai/new[1]", 20000, 8), filter("", "ai/new[0]", 20002, 7), filter("", "ai/new[0]", 20003, 9)}},
+		Sandbox: reconcile.Sandbox{Rules: ops.Rules{Filters: []netstate.Filter{filter("", "ai/new[1]", 20000, 7), filter("", "ai/new[1]", 20000, 8), filter("", "ai/new[0]", 20002, 7), filter("", "ai/new[0]", 20003, 9)}}},
 		History: []netstate.Change{
 			{After: filter("net1", "ai/old[1]", 20000, 7)},
 			{After: filter("net1", "ai/old[1]", 20000, 8)},
@@ -163,7 +164,7 @@ func TestRulesOnPF(t *testing.T) {
 		"the rate was set": {[]netstate.Change{rate(0)}, false, nil},
 	} {
 		rec := &reconcile.Record{
-			Sandbox: reconcile.Sandbox{Filters: filters("", 1)}, History: tt.history,
+			Sandbox: reconcile.Sandbox{Rules: ops.Rules{Filters: filters("", 1)}}, History: tt.history,
 			Results: []topology.StepResult{{Name: "vf0", Result: topology.Result{Interfaces: []topology.Interface{{Name: "net1", Sandbox: "/run/netns/blue"}}}}},
 		}
 		for _, r := range ports.RulesOf(rec, []ports.Port{{Name: "net1", Index: 3}}) {
@@ -182,7 +183,7 @@ func TestLogicalRulesOf(t *testing.T) {
 		return netstate.LogicalRule{Port: "lp-" + link, Link: link, Rule: name, Priority: &priority, DSCP: new(uint8(priority % 10)), Rate: new(uint32(priority % 2))}
 	}
 	rec := &reconcile.Record{
-		Sandbox: reconcile.Sandbox{LogicalRules: []netstate.LogicalRule{rule("", "ai/a[0]", 28000), rule("", "ai/a[1]", 28001), rule("", "ai/waiting[0]", 7)}},
+		Sandbox: reconcile.Sandbox{Rules: ops.Rules{LogicalRules: []netstate.LogicalRule{rule("", "ai/a[0]", 28000), rule("", "ai/a[1]", 28001), rule("", "ai/waiting[0]", 7)}}},
 		History: []netstate.Change{
 			{After: rule("net2", "ai/a[0]", 28000)},
 			{After: rule("net1", "ai/a[0]", 28000)},

@@ -88,7 +88,7 @@ type Options struct {
 	// Filters returns the rules that mark and limit what the pod of a claim sends over a topology,
 	// without waiting. While that is not known the error is of kind NotReady, and the pod is
 	// not attached. May be nil.
-	Filters func(c *claims.Claim, t *claims.Topology) (ops.Enforced, error)
+	Filters func(c *claims.Claim, t *claims.Topology) (ops.Rules, error)
 	// GiveBack returns the addresses of a claim that has ended to their pools; it is no
 	// error if there are none. May be nil.
 	GiveBack func(uid types.UID) error
@@ -149,7 +149,7 @@ func New(o Options) *Keeper {
 		o.Identify = netns.At
 	}
 	if o.Filters == nil {
-		o.Filters = func(*claims.Claim, *claims.Topology) (ops.Enforced, error) { return ops.Enforced{}, nil }
+		o.Filters = func(*claims.Claim, *claims.Topology) (ops.Rules, error) { return ops.Rules{}, nil }
 	}
 	return &Keeper{Options: o, attempts: map[string]*attempt{}, todo: map[string]task{}, seen: map[string]bool{}}
 }

@@ -19,20 +19,20 @@ func (k *Keeper) addFilters(e *claims.Entry, sandboxes []reconcile.Sandbox) erro
 		if err != nil {
 			return err
 		}
-		sandboxes[i].SetRules(rules)
+		sandboxes[i].Rules = rules
 	}
 	return nil
 }
 
 // filtersNow returns the filters for a pod that runs: those that it has, while it is not
 // known which it is to have, or if they are too many.
-func (k *Keeper) filtersNow(e *claims.Entry, t *claims.Topology, id reconcile.SandboxID) (ops.Enforced, error) {
+func (k *Keeper) filtersNow(e *claims.Entry, t *claims.Topology, id reconcile.SandboxID) (ops.Rules, error) {
 	out, err := k.Filters(&e.Claim, t)
 	if err == nil {
 		return out, nil
 	}
 	rec, _, err := k.Engine.Record(id)
-	return rec.Sandbox.Rules(), err
+	return rec.Sandbox.Rules, err
 }
 
 // Refilter gives the running sandbox of a claim the filters that Options.Filters returns, and

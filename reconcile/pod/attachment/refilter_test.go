@@ -16,16 +16,16 @@ import (
 
 // filtered has topologies get a number of filters each; unknown while it is negative.
 func (w *world) filtered(numbers map[string]int) {
-	w.Filters = func(_ *claims.Claim, t *claims.Topology) (ops.Enforced, error) {
+	w.Filters = func(_ *claims.Claim, t *claims.Topology) (ops.Rules, error) {
 		n := numbers[t.Object.Name]
 		if n < 0 {
-			return ops.Enforced{}, fault.New(fault.NotReady, errors.New("not known yet"))
+			return ops.Rules{}, fault.New(fault.NotReady, errors.New("not known yet"))
 		}
 		out := make([]netstate.Filter, n)
 		for i := range out {
 			out[i] = netstate.Filter{Pref: 20000, Handle: uint32(i + 1)}
 		}
-		return ops.Enforced{Filters: out}, nil
+		return ops.Rules{Filters: out}, nil
 	}
 }
 
@@ -48,12 +48,12 @@ func TestLogicalRules(t *testing.T) {
 	w.prepare("a", "t1", "t2")
 	rule := netstate.LogicalRule{Rule: "ai/storage[0]", Priority: new(uint16(29000)), Match: new("ip"), DSCP: new(uint8(8))}
 	asked := int64(0)
-	w.Filters = func(_ *claims.Claim, t *claims.Topology) (ops.Enforced, error) {
+	w.Filters = func(_ *claims.Claim, t *claims.Topology) (ops.Rules, error) {
 		asked = t.Object.Generation
 		if t.Object.Name != "t2" {
-			return ops.Enforced{}, nil
+			return ops.Rules{}, nil
 		}
-		return ops.Enforced{LogicalRules: []netstate.LogicalRule{rule}}, nil
+		return ops.Rules{LogicalRules: []netstate.LogicalRule{rule}}, nil
 	}
 	w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
 	dscp := func() (out []uint8) {

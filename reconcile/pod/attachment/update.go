@@ -257,7 +257,7 @@ func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claim
 	if err != nil {
 		return reconcile.Report{}, err
 	}
-	sb.SetRules(rules)
+	sb.Rules = rules
 	return k.ensureUrgent(ctx, sb)
 }
 

@@ -45,9 +45,9 @@ func (s *Server) await(ctx context.Context, p podArgs) error {
 }
 
 // rules are those of a pod's network.
-func (s *Server) rules(sb *reconcile.Sandbox) (ops.Enforced, error) {
+func (s *Server) rules(sb *reconcile.Sandbox) (ops.Rules, error) {
 	if sb.Pod == nil {
-		return ops.Enforced{}, nil
+		return ops.Rules{}, nil
 	}
 	return s.Rules(sb)
 }

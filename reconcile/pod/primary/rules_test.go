@@ -36,11 +36,11 @@ func TestRules(t *testing.T) {
 		}
 		return nil
 	}
-	s.Rules = func(sb *reconcile.Sandbox) (ops.Enforced, error) {
+	s.Rules = func(sb *reconcile.Sandbox) (ops.Rules, error) {
 		if *sb.Pod != (reconcile.Pod{Namespace: "ns", Name: "p", UID: "u"}) {
-			return ops.Enforced{}, errors.New("another pod")
+			return ops.Rules{}, errors.New("another pod")
 		}
-		return ops.Enforced{Filters: []netstate.Filter{{Rule: mark}}}, failed
+		return ops.Rules{Filters: []netstate.Filter{{Rule: mark}}}, failed
 	}
 	s.Changed = func() { changes.Add(1) }
 	add := func(container, args string) string {

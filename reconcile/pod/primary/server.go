@@ -78,7 +78,7 @@ type Options struct {
 	// change, when KnownBy does, and Rules what they say of its network. Without them nothing is marked or limited.
 	Known   func(namespace string, pod claims.Pod) error
 	KnownBy table.Source
-	Rules   func(sb *reconcile.Sandbox) (ops.Enforced, error)
+	Rules   func(sb *reconcile.Sandbox) (ops.Rules, error)
 	// Changed is called when a pod has a network, or none any more. May be nil.
 	Changed func()
 	// Socket is the path at which the plugin finds the agent.
@@ -156,7 +156,7 @@ func New(o Options) *Server {
 		o.KnownBy = &table.Changes{}
 	}
 	if o.Rules == nil {
-		o.Rules = func(*reconcile.Sandbox) (ops.Enforced, error) { return ops.Enforced{}, nil }
+		o.Rules = func(*reconcile.Sandbox) (ops.Rules, error) { return ops.Rules{}, nil }
 	}
 	if o.Changed == nil {
 		o.Changed = func() {}
@@ -387,7 +387,7 @@ func (s *Server) add(ctx context.Context, r cnisocket.Request, ports []any) (jso
 	if err != nil {
 		return nil, err
 	}
-	sb.SetRules(rules)
+	sb.Rules = rules
 	s.saw(owner)
 	report, err := s.apply(ctx, *sb)
 	if err != nil {
