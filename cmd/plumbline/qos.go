@@ -25,7 +25,7 @@ func (a *app) quality() *cobra.Command {
 		Args:  noArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	var netns, to string
+	var netns, to, format string
 	var fragment bool
 	explain := &cobra.Command{
 		Use:   "explain --netns NAMESPACE --to PACKET",
@@ -38,7 +38,8 @@ enforces are not evaluated.
 
 A packet is ADDRESS:PORT/PROTOCOL, of tcp, udp or sctp, or an ADDRESS alone, for other protocols.`,
 		Example: `  plumbline qos explain --netns blue --to 10.0.0.5:443/tcp
-  plumbline qos explain --netns blue --to '[2001:db8::5]:53/udp' --fragment`,
+  plumbline qos explain --netns blue --to '[2001:db8::5]:53/udp' --fragment
+  plumbline qos explain --netns blue --to 10.0.0.5:443/tcp -o json | jq '.sandboxes[].interfaces[].decides.dscp'`,
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			packet, err := tc.ParsePacket(to)
@@ -50,12 +51,13 @@ A packet is ADDRESS:PORT/PROTOCOL, of tcp, udp or sctp, or an ADDRESS alone, for
 			if err != nil {
 				return fmt.Errorf("--netns: %w", err)
 			}
-			return a.explain(ns.Path, packet)
+			return a.explain(ns.Path, packet, format)
 		},
 	}
 	netnsFlag(explain, &netns, "the `namespace` of the pod")
 	explain.Flags().StringVar(&to, "to", "", "the `packet`, such as 10.0.0.5:443/tcp")
 	explain.Flags().BoolVar(&fragment, "fragment", false, "the packet is a fragment without ports: filters that match ports do not match it")
+	outputFlag(explain, &format, formatText, formatJSON, formatYAML)
 	for _, name := range []string{"netns", "to"} {
 		_ = explain.MarkFlagRequired(name) // there is such a flag
 	}
@@ -63,36 +65,68 @@ A packet is ADDRESS:PORT/PROTOCOL, of tcp, udp or sctp, or an ADDRESS alone, for
 	return cmd
 }
 
+// explanation is what qos explain prints.
+type explanation struct {
+	Sandboxes []sandboxExplanation `json:"sandboxes"`
+}
+
+type sandboxExplanation struct {
+	Sandbox    reconcile.SandboxID    `json:"sandbox"`
+	Interfaces []interfaceExplanation `json:"interfaces"` // those with filters
+	// OVN says that OVN enforces rules too, which are not evaluated.
+	OVN bool `json:"ovn"`
+}
+
+type interfaceExplanation struct {
+	Interface string `json:"interface"`
+	// Decides is the rule that the packet meets, nil if none matches it.
+	Decides *ruleExplanation `json:"decides"`
+	// Within are the rules whose limits a fragment is within before that.
+	Within []ruleExplanation `json:"within"`
+}
+
+type ruleExplanation struct {
+	Rule      string `json:"rule"`
+	DSCP      *uint8 `json:"dscp,omitempty"`      // nil if the rule does not mark the packet
+	LimitKbit uint64 `json:"limitKbit,omitempty"` // per second, 0 without a limit
+}
+
 // explain writes what the filters of each interface in a namespace do with a packet.
-func (a *app) explain(netns string, packet qos.Packet) error {
+func (a *app) explain(netns string, packet qos.Packet, format string) error {
 	e, err := a.engine("qos explain", false, nil)
 	if err != nil {
 		return err
 	}
 	defer e.Close()
 	records, damaged := e.List()
-	found := false
+	doc := explanation{Sandboxes: []sandboxExplanation{}}
 	for i := range records {
 		if records[i].Sandbox.Netns != netns {
 			continue
 		}
-		found = true
-		lines, err := explained(&records[i], packet)
+		x, err := explained(&records[i], packet)
 		if err != nil {
 			return fmt.Errorf("sandbox %s: %w", records[i].Sandbox.ID, err)
 		}
-		for _, l := range lines {
-			a.text().line("%s", l)
-		}
+		doc.Sandboxes = append(doc.Sandboxes, x)
 	}
-	if !found {
+	if len(doc.Sandboxes) == 0 {
 		return errors.Join(append(damaged, fmt.Errorf("no topology is applied to namespace %q", netnsName(netns)))...)
 	}
-	return errors.Join(damaged...)
+	if format != formatText {
+		err = a.document(format, doc)
+	} else {
+		for i := range doc.Sandboxes {
+			for _, l := range doc.Sandboxes[i].lines() {
+				a.text().line("%s", l)
+			}
+		}
+	}
+	return errors.Join(append(damaged, err)...)
 }
 
-// explained says what the filters of a sandbox do with a packet, for each of its interfaces.
-func explained(rec *reconcile.Record, packet qos.Packet) ([]string, error) {
+// explained is what the filters of a sandbox do with a packet, for each of its interfaces.
+func explained(rec *reconcile.Record, packet qos.Packet) (sandboxExplanation, error) {
 	// The record's changes have the names that rules had when their filters were set.
 	given := ports.GivenFilters(rec)
 	byLink := map[string][]netstate.Filter{}
@@ -104,38 +138,61 @@ func explained(rec *reconcile.Record, packet qos.Packet) ([]string, error) {
 			byLink[f.Link] = append(byLink[f.Link], f)
 		}
 	}
-	var out []string
+	out := sandboxExplanation{Sandbox: rec.Sandbox.ID, Interfaces: []interfaceExplanation{}}
 	for _, link := range slices.Sorted(maps.Keys(byLink)) {
 		filters, err := tc.Read(byLink[link])
 		if err != nil {
-			return nil, err
+			return out, err
 		}
-		out = append(out, fmt.Sprintf("%s: %s: %s", rec.Sandbox.ID, link, decision(filters, byLink[link], packet)))
+		out.Interfaces = append(out.Interfaces, decision(link, filters, byLink[link], packet))
 	}
 	_, logical := rec.Sandbox.Rules.All()
-	switch {
-	case len(logical) > 0:
-		out = append(out, fmt.Sprintf("%s: rules that OVN enforces are not evaluated", rec.Sandbox.ID))
-	case len(out) == 0:
-		out = append(out, fmt.Sprintf("%s: no rule covers it", rec.Sandbox.ID))
-	}
+	out.OVN = len(logical) > 0
 	return out, nil
 }
 
-// decision says what the filters of an interface do with a packet.
-func decision(filters *tc.Filters, objects []netstate.Filter, packet qos.Packet) string {
+// decision is what the filters of an interface do with a packet.
+func decision(link string, filters *tc.Filters, objects []netstate.Filter, packet qos.Packet) interfaceExplanation {
 	decides, limits := filters.Decide(packet)
-	out := "no rule matches: neither marked nor limited"
+	out := interfaceExplanation{Interface: link, Within: []ruleExplanation{}}
 	if decides != nil {
 		o := &objects[decides.Rule]
-		out = fmt.Sprintf("%s decides: dscp %d", o.Rule, decides.DSCP)
+		out.Decides = &ruleExplanation{Rule: o.Rule, DSCP: &decides.DSCP}
 		if decides.Policer != 0 {
-			out += fmt.Sprintf(", limit %d kbit/s", *o.Rate/125)
+			out.Decides.LimitKbit = *o.Rate / 125
 		}
 	}
 	for _, number := range limits {
 		i := slices.IndexFunc(objects, func(f netstate.Filter) bool { return f.Policer != nil && *f.Policer == number })
-		out += fmt.Sprintf("; as a fragment also within the limit of %s, %d kbit/s", objects[i].Rule, *objects[i].Rate/125)
+		out.Within = append(out.Within, ruleExplanation{Rule: objects[i].Rule, LimitKbit: *objects[i].Rate / 125})
+	}
+	return out
+}
+
+// lines are the explanation for people.
+func (x *sandboxExplanation) lines() (out []string) {
+	for i := range x.Interfaces {
+		out = append(out, fmt.Sprintf("%s: %s: %s", x.Sandbox, x.Interfaces[i].Interface, x.Interfaces[i].line()))
+	}
+	switch {
+	case x.OVN:
+		out = append(out, fmt.Sprintf("%s: rules that OVN enforces are not evaluated", x.Sandbox))
+	case len(out) == 0:
+		out = append(out, fmt.Sprintf("%s: no rule covers it", x.Sandbox))
+	}
+	return out
+}
+
+func (x *interfaceExplanation) line() string {
+	out := "no rule matches: neither marked nor limited"
+	if d := x.Decides; d != nil {
+		out = fmt.Sprintf("%s decides: dscp %d", d.Rule, *d.DSCP)
+		if d.LimitKbit != 0 {
+			out += fmt.Sprintf(", limit %d kbit/s", d.LimitKbit)
+		}
+	}
+	for _, w := range x.Within {
+		out += fmt.Sprintf("; as a fragment also within the limit of %s, %d kbit/s", w.Rule, w.LimitKbit)
 	}
 	return out
 }

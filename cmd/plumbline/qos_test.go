@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -42,8 +43,8 @@ func TestExplained(t *testing.T) {
 			t.Fatal(err)
 		}
 		packet.Fragment = fragment
-		have, err := explained(rec, packet)
-		if err != nil || !slices.Equal(have, []string{"blue/t: net1: " + want, "blue/t: net2: " + want}) {
+		x, err := explained(rec, packet)
+		if have := x.lines(); err != nil || !slices.Equal(have, []string{"blue/t: net1: " + want, "blue/t: net2: " + want}) {
 			t.Errorf("%s: %q, %v, want %q", to, have, err, want)
 		}
 	}
@@ -51,8 +52,40 @@ func TestExplained(t *testing.T) {
 		"blue/t: no rule covers it":                         {ID: "blue/t"},
 		"blue/t: rules that OVN enforces are not evaluated": {ID: "blue/t", Rules: ops.Rules{LogicalRules: make([]netstate.LogicalRule, 1)}},
 	} {
-		if have, err := explained(&reconcile.Record{Sandbox: sb}, qos.Packet{}); err != nil || !slices.Equal(have, []string{want}) {
+		x, err := explained(&reconcile.Record{Sandbox: sb}, qos.Packet{})
+		if have := x.lines(); err != nil || !slices.Equal(have, []string{want}) {
 			t.Errorf("%q, %v, want %q", have, err, want)
+		}
+	}
+}
+
+// TestExplainedJSON: scripts have what people are told, and null where no rule decides.
+func TestExplainedJSON(t *testing.T) {
+	port := qos.Rule{Precedence: 10001, Index: 1, DSCP: 0, RateKbit: 8000, Any: true, Ports: []qos.Port{{Protocol: qos.TCP, Port: 443}}}
+	port.Policy.Namespace, port.Policy.Name = "ai", "a"
+	compiled, err := tc.Compile([]qos.Rule{port}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := &reconcile.Record{Sandbox: reconcile.Sandbox{ID: "blue/t", Rules: ops.Rules{Filters: compiled.Objects()}}}
+	for _, f := range compiled.Objects() {
+		f.Link = "net1"
+		rec.History = append(rec.History, netstate.Change{Step: "s", After: f})
+	}
+	for to, want := range map[string]string{
+		"10.0.0.5:443/tcp": `{"sandbox":"blue/t","interfaces":[{"interface":"net1","decides":{"rule":"ai/a[1]","dscp":0,"limitKbit":8000},"within":[]}],"ovn":false}`,
+		"10.0.0.5:80/tcp":  `{"sandbox":"blue/t","interfaces":[{"interface":"net1","decides":null,"within":[]}],"ovn":false}`,
+	} {
+		packet, err := tc.ParsePacket(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := explained(rec, packet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if have, err := json.Marshal(x); err != nil || string(have) != want {
+			t.Errorf("%s: %s, %v, want %s", to, have, err, want)
 		}
 	}
 }
