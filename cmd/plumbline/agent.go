@@ -43,15 +43,12 @@ func (a *app) agent() *cobra.Command {
 		Use:   "agent",
 		Short: "Run the agent of a node",
 		Long: `Runs on each node of a Kubernetes cluster: publishes its devices, prepares
-ResourceClaims for the kubelet, applies their topologies to a pod's network
-namespace before its containers start, repairs drift, and restores everything when
-the pod ends. A container that uses a claim starts only after all of the claim's
-topologies are verified in its sandbox.
+ResourceClaims for the kubelet, applies their topologies before containers start,
+repairs drift, and restores everything when the pod ends.
 
-Needs the capabilities NET_ADMIN and SYS_ADMIN, the host's network namespace, and
-the directories below at their paths on the host. In a container, --proc names a
-directory with the host's /proc/sys, and for steps of type vfio-pci --sys one with
-its /sys, both writable.
+Needs NET_ADMIN, SYS_ADMIN, the host's network namespace, and the directories below at
+their paths on the host. In a container, --proc names a directory with the host's
+/proc/sys, and for steps of type vfio-pci --sys one with its /sys, both writable.
 
 Serves /metrics, /healthz and /readyz. When it stops, the networks of all pods stay.
 Two agents may run at the same time during an update.`,
@@ -69,44 +66,44 @@ Two agents may run at the same time during an update.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&g.graph, "graph", false, "print the parts of the agent, with what each reads and writes, and exit")
+	f.BoolVar(&g.graph, "graph", false, "print the parts of the agent, and exit")
 	f.StringVar(&g.NodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node; default: NODE_NAME")
 	f.StringVar(&g.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the service account of the pod")
-	f.StringVar(&g.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "`socket` of the container runtime's Node Resource Interface")
+	f.StringVar(&g.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "NRI `socket` of the container runtime")
 	f.StringVar(&g.NRIIndex, "nri-index", "30", "`position` among the NRI plugins, two digits")
 	f.StringVar(&g.PluginDir, "plugin-dir", "/var/lib/kubelet/plugins/dra.networking", "`directory` of the DRA plugin's socket")
-	f.StringVar(&g.RegistrarDir, "registrar-dir", "/var/lib/kubelet/plugins_registry", "`directory` in which the kubelet looks for plugins")
-	f.StringVar(&g.CDIDir, "cdi-dir", "/var/run/cdi", "`directory` in which the container runtime looks for CDI devices")
+	f.StringVar(&g.RegistrarDir, "registrar-dir", "/var/lib/kubelet/plugins_registry", "plugin `directory` of the kubelet")
+	f.StringVar(&g.CDIDir, "cdi-dir", "/var/run/cdi", "CDI `directory` of the container runtime")
 	f.StringVar(&g.Proc, "proc", "/proc", "`directory` with a writable sys/net")
 	f.StringVar(&g.Sys, "sys", "/sys", "`directory` with a writable bus/pci and devices, to bind drivers")
 	f.StringToStringVar(&g.PhysicalNetworks, "physical-network", nil, "`interface=network`: the physical network of a PF; may be repeated")
-	f.BoolVar(&g.LLDP, "lldp", false, "listen to LLDP on the ports of the node, for the attributes switch, switchPort and rail; needs the capability NET_RAW")
-	f.BoolVar(&g.NetworkQoS, "network-qos", false, "enforce NetworkQoS objects; needs list and watch of networkqoses and pods. Without it, filters of an earlier agent are removed")
+	f.BoolVar(&g.LLDP, "lldp", false, "listen to LLDP, for the attributes switch, switchPort and rail; needs NET_RAW")
+	f.BoolVar(&g.NetworkQoS, "network-qos", false, "enforce NetworkQoS objects; without it, filters of an earlier agent are removed")
 	g.ovn.flags(cmd, "", "")
 	g.podNetwork(f)
 	f.StringVar(&g.MetricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
-	f.IntVar(&g.InterfaceMetrics, "interface-metrics", 1024, "`number` of interfaces in pods for which /metrics has counters, with the names of the pods; 0 for none")
-	f.IntVar(&g.RuleMetrics, "rule-metrics", 512, "`number` of rules of NetworkQoS objects on interfaces in pods for which /metrics has counters, with the names of pods and objects; 0 for none")
-	f.StringVar(&g.ProbeSocket, "probe-socket", "", "`socket` to serve probes on, not shared with another agent; none if empty")
+	f.IntVar(&g.InterfaceMetrics, "interface-metrics", 1024, "maximum `number` of interfaces in pods with counters in /metrics")
+	f.IntVar(&g.RuleMetrics, "rule-metrics", 512, "maximum `number` of NetworkQoS rules with counters in /metrics")
+	f.StringVar(&g.ProbeSocket, "probe-socket", "", "`socket` to serve probes on; none if empty")
 	f.StringVar(&g.logLevel, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
-	f.DurationVar(&g.AttachTimeout, "attach-timeout", 5*time.Minute, "`time` limit of an attachment that continues after the runtime's hook; then it is rolled back and tried again")
-	f.StringSliceVar(&g.SealedHandlers, "vm-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"}, "`patterns` of runtime handlers whose containers do not use the pod's network namespace, since they boot a virtual machine or have their own network stack. Their pods do not start with a topology that has interfaces")
+	f.DurationVar(&g.AttachTimeout, "attach-timeout", 5*time.Minute, "`time` after which an attachment is rolled back and tried again")
+	f.StringSliceVar(&g.SealedHandlers, "vm-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"}, "`patterns` of runtime handlers whose containers do not use the pod's network namespace (docs/install.md)")
 	a.daemon.add(cmd)
-	f.DurationVar(&g.Resync, "resync", time.Minute, "`interval` of the periodic check of each sandbox, because not every change produces a notification; longer if more than two sandboxes a second would be due")
+	f.DurationVar(&g.Resync, "resync", time.Minute, "`interval` of the periodic check of each sandbox; at most two checks a second")
 	return cmd
 }
 
 // podNetwork adds the flags for the own network of pods.
 func (g *agentFlags) podNetwork(f *pflag.FlagSet) {
 	p := &g.PodNetwork
-	f.BoolVar(&p.Enabled, "pod-network", false, "install a CNI plugin, and give pods the network of the NetworkTopology of role primary that selects the node")
-	f.StringVar(&p.Plugin, "cni-plugin", "/plumbline-cni", "`program` to install as the CNI plugin, with --pod-network")
-	f.StringVar(&p.BinDir, "cni-bin-dir", "/opt/cni/bin", "`directory` in which the container runtime looks for CNI plugins")
-	f.StringVar(&p.ConfDir, "cni-conf-dir", "/etc/cni/net.d", "`directory` in which the container runtime looks for networks")
-	f.StringVar(&p.ConfName, "cni-conf-name", "10-plumbline.conflist", "`name` of the network's file there: the runtime uses the first")
-	f.StringVar(&p.Socket, "cni-socket", cnisocket.DefaultPath, "`socket` on which the CNI plugin asks the agent, in a directory of its own")
-	f.StringSliceVar(&g.clusterCIDRs, "cluster-cidr", nil, "`CIDR` that contains pod CIDRs of nodes, as kube-controller-manager has it: routes lead to no other, and it is not masqueraded; may be repeated. Default: routes to private addresses")
-	f.StringVar(&p.NetnsDir, "netns-dir", "/var/run/netns", "`directory` in which the container runtime keeps the network namespaces of pods")
+	f.BoolVar(&p.Enabled, "pod-network", false, "install a CNI plugin, and give pods their own network (docs/primary.md)")
+	f.StringVar(&p.Plugin, "cni-plugin", "/plumbline-cni", "`program` to install as the CNI plugin")
+	f.StringVar(&p.BinDir, "cni-bin-dir", "/opt/cni/bin", "CNI plugin `directory` of the container runtime")
+	f.StringVar(&p.ConfDir, "cni-conf-dir", "/etc/cni/net.d", "CNI configuration `directory` of the container runtime")
+	f.StringVar(&p.ConfName, "cni-conf-name", "10-plumbline.conflist", "`name` of the network's file there; the runtime uses the first")
+	f.StringVar(&p.Socket, "cni-socket", cnisocket.DefaultPath, "`socket` for the CNI plugin, in a directory of its own")
+	f.StringSliceVar(&g.clusterCIDRs, "cluster-cidr", nil, "`CIDR` of all pods, as of kube-controller-manager; may be repeated (docs/primary.md)")
+	f.StringVar(&p.NetnsDir, "netns-dir", "/var/run/netns", "`directory` of the container runtime's network namespaces")
 }
 
 var twoDigits = regexp.MustCompile(`^[0-9]{2}$`)

@@ -28,11 +28,9 @@ func (a *app) claim() *cobra.Command {
 request for each root step that takes a device and the constraints between them; the
 same as a ResourceClaim; or the limits of the containers of a pod without a claim.
 
-The ports of a bond are constrained to virtual functions of different physical
-functions, unless spec.claimTemplate.bondPorts of the topology says Any; limits cannot
-express that. With --parameter the claim sets keys of steps' configs, which spec.claimParameters
-of the topology permits; standard error lists these. spec.claimTemplate adds other constraints, and has the controller of a cluster keep
-the ResourceClaimTemplate.
+The ports of a bond are constrained to different physical functions, unless
+spec.claimTemplate.bondPorts says Any; limits cannot express that. With --parameter the
+claim sets keys that spec.claimParameters permits; standard error lists these.
 
 With --pair each device comes with one of another DeviceClass, such as a GPU, below the
 same PCIe root: its driver has to publish resource.kubernetes.io/pcieRoot.`,

@@ -58,15 +58,14 @@ func (a *app) controller() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "controller",
 		Short: "Run the controller of a cluster",
-		Long: `Creates and restores a DeviceClass for every root step that takes a device, of every
-NetworkTopology, and reports the result in the topology's status. Describes the step types as
-CNIPluginSchemas. Serves the admission webhook, which validates topologies, claims,
-claim templates and NetworkQoS objects.
+		Long: `Keeps a DeviceClass for every root step that takes a device, the status of
+NetworkTopologies, and CNIPluginSchemas of the step types. Serves the admission webhook,
+which validates topologies, claims, claim templates and NetworkQoS objects.
 
-One of several replicas leads and writes; all of them serve the webhook. The
-controller creates and renews the webhook's certificate and writes its authority
-into the webhook configurations; with --tls-dir both are your task. It serves
-/metrics, and on another address /healthz and /readyz.`,
+One of several replicas leads and writes; all of them serve the webhook. The controller
+renews the webhook's certificate and writes its authority into the webhook
+configurations; with --tls-dir both are your task. It serves /metrics, and on another
+address /healthz and /readyz.`,
 		Example: `  plumbline controller --kubeconfig ~/.kube/config --namespace plumbline --leader-elect=false --webhook-port 0
   kubectl get networktopologies`,
 		Args: noArgs,
@@ -75,23 +74,23 @@ into the webhook configurations; with --tls-dir both are your task. It serves
 	f := cmd.Flags()
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the service account of the pod")
 	f.StringVar(&c.namespace, "namespace", "", "`namespace` of the lease and the certificate; default: the namespace of the pod")
-	f.BoolVar(&c.elect, "leader-elect", true, "elect a leader among several replicas")
+	f.BoolVar(&c.elect, "leader-elect", true, "elect a leader among replicas")
 	f.StringVar(&c.metrics, "metrics-address", ":9478", "`address` to serve metrics on; 0 for none")
-	f.StringVar(&c.health, "health-address", ":9479", "`address` to serve health and readiness on; 0 for none")
+	f.StringVar(&c.health, "health-address", ":9479", "`address` to serve probes on; 0 for none")
 	f.IntVar(&c.port, "webhook-port", 9443, "`port` of the admission webhook; 0 for none")
-	f.StringVar(&c.service, "webhook-service", "plumbline-webhook", "`name` of the Service of the webhook")
-	f.StringSliceVar(&c.hosts, "webhook-host", nil, "host `names` of the webhook if the API server does not reach it through a Service")
+	f.StringVar(&c.service, "webhook-service", "plumbline-webhook", "`name` of the webhook's Service")
+	f.StringSliceVar(&c.hosts, "webhook-host", nil, "host `names` of a webhook without a Service")
 	f.StringVar(&c.secret, "webhook-secret", "plumbline-webhook", "`name` of the Secret with the webhook's certificate; it must exist")
-	f.StringSliceVar(&c.registrations, "webhook-configuration", []string{admission.Definitions, admission.Requests}, "`names` of the ValidatingWebhookConfigurations that get the certificate authority")
-	f.DurationVar(&c.certificateLife, "webhook-certificate-life", 365*24*time.Hour, "`time` for which a certificate is valid")
-	f.DurationVar(&c.before, "webhook-certificate-renewal", 90*24*time.Hour, "`time` before the end of its validity at which a certificate is renewed")
-	f.StringVar(&c.clientCA, "webhook-client-ca", "", "`file` with the authorities of the API server's client certificate; the webhook then answers nobody else")
-	f.StringVar(&c.tlsDir, "tls-dir", "", "`directory` with tls.crt and tls.key for the webhook, instead of a certificate of its own")
-	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`time` for which changes of the counts in a topology's status are collected before a write; each write is sent to every node that runs the topology")
-	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` from the deletion of a Node object until the node's leases of addresses end")
-	f.StringVar(&c.networkQoS, "network-qos", "", "`which` NetworkQoS objects get conditions: topologies for those that select NetworkTopologies, all if nothing but plumbline enforces any; none if empty")
-	f.BoolVar(&c.podNetwork, "pod-network", false, "agents give pods their own network, so that NetworkQoS objects are enforced there, too")
-	f.BoolVar(&c.networkStatus, "network-status", false, "write the annotation k8s.v1.cni.cncf.io/network-status of pods from the status of their claims; needs get of pods and patch of pods/status")
+	f.StringSliceVar(&c.registrations, "webhook-configuration", []string{admission.Definitions, admission.Requests}, "`names` of the ValidatingWebhookConfigurations")
+	f.DurationVar(&c.certificateLife, "webhook-certificate-life", 365*24*time.Hour, "validity `time` of a certificate")
+	f.DurationVar(&c.before, "webhook-certificate-renewal", 90*24*time.Hour, "`time` from the renewal of a certificate to its end")
+	f.StringVar(&c.clientCA, "webhook-client-ca", "", "`file` with the authorities of the only clients that the webhook answers")
+	f.StringVar(&c.tlsDir, "tls-dir", "", "`directory` with your tls.crt and tls.key for the webhook")
+	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`time` between writes of the counts in a topology's status")
+	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` from a node's deletion to the end of its address leases")
+	f.StringVar(&c.networkQoS, "network-qos", "", "`which` NetworkQoS objects get conditions: topologies (those that select NetworkTopologies), all, or none if empty")
+	f.BoolVar(&c.podNetwork, "pod-network", false, "agents give pods their own network")
+	f.BoolVar(&c.networkStatus, "network-status", false, "write the annotation k8s.v1.cni.cncf.io/network-status of pods")
 	f.TextVar(&c.level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
 	a.daemon.add(cmd)
 	_ = cmd.MarkFlagFilename("kubeconfig")

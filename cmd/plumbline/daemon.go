@@ -21,7 +21,7 @@ type daemonFlags struct {
 
 func (d *daemonFlags) add(cmd *cobra.Command) {
 	choiceFlag(cmd, &d.logFormat, "log-format", "", "`format` of the log: text, or json, one object a line", formatText, formatJSON)
-	cmd.Flags().StringVar(&d.pprof, "pprof-address", "", "loopback `address`, such as 127.0.0.1:6060, that serves Go profiles below /debug/pprof/; empty: profiles are not served")
+	cmd.Flags().StringVar(&d.pprof, "pprof-address", "", "loopback `address` to serve Go profiles on, such as 127.0.0.1:6060; none if empty")
 }
 
 // profile serves profiles until the context ends. They show what the program has in memory, without

@@ -23,11 +23,11 @@ func (a *app) graph() *cobra.Command {
 		Use:   "graph {-f FILE | --status [--netns NAMESPACE]} [-o " + strings.Join(formats, "|") + "]",
 		Short: "Draw a topology, or the state of a sandbox",
 		Long: `Draws a topology. With --status, draws applied topologies with the state of each step:
-in sync in green, waiting in yellow, broken in red, with the fields that differ, the
-fields that another writer changes back, and the error of a step that failed.
+in sync in green, waiting in yellow, broken in red, with the fields that differ and the
+errors.
 
-With --status the default format is text, and all sandboxes are drawn, one below the
-other. A picture (dot, svg) shows one sandbox; --netns selects it.
+With --status the default format is text, for all sandboxes. A picture (dot, svg) shows
+one sandbox; --netns selects it.
 
 Exit status with --status: that of status.`,
 		Example: `  plumbline graph -f topology.yaml

@@ -28,21 +28,19 @@ converted:
 
   ` + strings.Join(imports.Kinds(), "\n  ") + `
 
-A file may have several documents, and lists as kubectl get -o yaml prints them; -f may be
-repeated. What refers to each other, such as a SriovNetwork and the SriovNetworkNodePolicies
-of its resource, is converted together. Needs neither root nor a cluster.
+A file may have several documents and lists; -f may be repeated. Objects that refer to
+each other are converted together. Needs neither root nor a cluster.
 
-With --from-cluster the objects are read from the API server. The user of the kubeconfig
-needs the right "list" on each of these kinds that the cluster serves. Of claims and
-DeviceClasses only DRANET's are read. With -n, networks and pods of one namespace are
-read, and what they refer to in all namespaces.
+With --from-cluster the objects are read from the API server, which needs the right
+"list" on each of these kinds. Of claims and DeviceClasses only DRANET's are read. With
+-n, networks and pods of one namespace are read, and what they refer to.
 
 With --pods, pods and workloads with the annotation k8s.v1.cni.cncf.io/networks are
 converted, too. Networks that build on others of a pod, such as a bond, become one
-topology with them, and a comment at the end has the patch of each workload.
+topology with them. A comment at the end has the patch of each workload.
 
-Each key that is left out is a note, and each that has no counterpart an error, with the
-object and the path of the key. An object with an error is not converted.
+A key that is left out is a note; one without a counterpart is an error, and its object
+is not converted.
 
 Exit status: 0 everything was converted; 1 an object was not.`,
 		Example: `  plumbline import -f network.yaml | kubectl apply -f -

@@ -19,7 +19,7 @@ type kubeFlags struct {
 // flags adds those of each command.
 func (k *kubeFlags) flags(cmd *cobra.Command, f *pflag.FlagSet) {
 	f.StringVar(&k.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: as kubectl")
-	f.StringVar(&k.context, "context", "", "`name` of the context of the kubeconfig; default: the current one")
+	f.StringVar(&k.context, "context", "", "kubeconfig context `name`; default: the current one")
 	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		raw, _ := k.client().RawConfig()
 		var out []string

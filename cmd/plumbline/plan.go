@@ -72,9 +72,8 @@ earlier apply; else the first free one of ` + "`plumbline devices`" + ` that its
 selector matches. --address gives a step addresses beside those of its config;
 without it, a step keeps those of an earlier apply.
 
-Further files of -f may have NetworkQoS objects: those that cover the topology for a
-pod of --namespace with --labels mark and limit what the interfaces send. Without
-them nothing is marked or limited any more.`
+Further files of -f may have NetworkQoS objects for a pod of --namespace with --labels;
+without them nothing is marked or limited any more.`
 
 // inputs reads what the flags name.
 func (t *target) inputs(a *app) (asked map[string]string, given ops.Givens, from source, err error) {
@@ -284,20 +283,17 @@ func (a *app) plan() *cobra.Command {
 		Short: "Show what apply would change",
 		Long: `Shows what apply would change in a network namespace, and writes nothing.
 
-Without --netns it shows the plan on an imagined node, for the namespace of a pod that
-has nothing but its own interface (with a role: nothing). The node has a device for each
-root step, every link that a config names, and MTUs of 1500. The first line says so, and
-with -o json the field imagined. That needs neither root nor devices.
+Without --netns it plans for an imagined node with a device for each root step, every
+link that a config names, and MTUs of 1500; it needs neither root nor devices, and the
+JSON has the field imagined.
 ` + targetHelp + `
 
-A step with ipam of type pool is planned with the first address of its AddressPool,
-read from a file of -f; with type host-local with that of its ranges; the own network
-of pods (role primary) with example pod CIDRs. These are examples, as a note says.
-What the topology exports to containers (spec.export) is shown, too.
+Addresses of a pool (from a file of -f), of host-local ranges, and of the own network of
+pods are examples. spec.export is shown, too.
 
-With --running, shows what an edit of the topology would change in each sandbox of
-this node that has it: which steps are changed live, replaced, added or removed,
-which links are interrupted, and which sandboxes would keep their network.
+With --running, shows for each sandbox of this node that has the topology which steps an
+edit would change live, replace, add or remove, which links would be interrupted, and
+which sandboxes would keep their network.
 
 Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 		Example: `  plumbline plan -f topology.yaml

@@ -66,12 +66,10 @@ func (a *app) pod() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pod",
 		Short: "Show a pod's network as the objects of the cluster report it",
-		Long: `Shows the network of a pod of a cluster from what its objects say: its claims with what
-the node has reported, its Events, and its topologies. It runs anywhere with the rights
-of the user of the kubeconfig, and needs neither the node nor its agent.
-
-Needs get on pods and resourceclaims and list on events in the namespace, and get on
-networktopologies. What may not be read is named, and the rest is shown.
+		Long: `Shows the network of a pod from the cluster's objects: its claims, Events and
+topologies. It needs neither the node nor its agent, but get on pods and resourceclaims
+and list on events in the namespace, and get on networktopologies. What may not be read
+is named, and the rest is shown.
 
 The same program under the name kubectl-plumbline in the PATH is a plugin of kubectl:
 kubectl plumbline status POD. Under the name kubectl_complete-plumbline it completes
@@ -88,22 +86,18 @@ what follows that.`,
 	_ = cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("as", cobra.NoFileCompletions)
 	cmd.AddCommand(
-		p.command("status", "Show a pod's claims, interfaces and Events", `Shows where the pod is, each claim with its topology and generation, each device with its
-interface, addresses and conditions, the interfaces that are built on them, and the
-latest Events about its network.
+		p.command("status", "Show a pod's claims, interfaces and Events", `Shows the pod's node, its claims with topology and generation, its devices with interface,
+addresses and conditions, and the latest Events about its network.
 
 Exit status: 0 its network is as it should be; 2 something differs, see explain; 1 an
 error.`, p.status),
-		p.command("plan", "Show the steps that a pod has, or gets when it starts", `Shows the steps of each topology of the pod in the order in which they are applied, with
-the device of each root step, and the interface in the pod as far as the node has
-reported it. It says whether the topology was edited since.
+		p.command("plan", "Show the steps that a pod has, or gets when it starts", `Shows the steps of each topology of the pod, the device of each root step, the interface
+in the pod, and whether the topology was edited since.
 
 On the node, plumbline plan -f FILE --running shows what an edit would change in the
 kernel.`, p.plan),
-		p.command("explain", "Explain what is wrong with a pod's network, and what to do", `Says why the pod has not the network that it asks for, or what it waits for, the cause
-first, and what to do about each: claims that do not exist or are not allocated,
-topologies that offer no devices, failed steps, drift, ports that are down, edits that
-the pod does not have, and the last Event that says what failed.
+		p.command("explain", "Explain what is wrong with a pod's network, and what to do", `Says why the pod does not have the network that it asks for, the cause first, and what to
+do about it.
 
 Exit status: 0 nothing is wrong; 2 something is; 1 an error.`, p.explain))
 	return cmd
@@ -127,7 +121,7 @@ func (p *podCommand) command(name, short, long string, show func(context.Context
 			}
 			s, err := reader.Read(cmd.Context(), namespace, podName(args[0]))
 			if p.of.as != "" && apierrors.IsForbidden(err) { // which of both, the server says in its own words only
-				err = fmt.Errorf("--as: user %q lacks a right, or you lack that to act as this user: %w", p.of.as, err)
+				err = fmt.Errorf("--as: either user %q may not read this, or you may not impersonate that user: %w", p.of.as, err)
 			}
 			if err != nil {
 				return err

@@ -91,7 +91,7 @@ topology ai, generation 2: the pod has generation 1, see explain
 		{"kubectl-plumbline", "plan bare -n shop", 0, "pod shop/bare on node n1: Running\nNo topology of its claims is known: see kubectl plumbline explain bare -n shop.\n", ""},
 		{"kubectl-plumbline", "explain bare -n shop -o json", 0, `"problem": false`, ""},
 		{"kubectl-plumbline", "status web", 1, "", `pod "web" does not exist in namespace "default": name another namespace with -n`},
-		{"kubectl-plumbline", "status web -n shop --as nobody", 1, "", `--as: user "nobody" lacks a right, or you lack that to act as this user: you may not read pod "web" in namespace "shop": ask for the ClusterRole view in that namespace: not for nobody`},
+		{"kubectl-plumbline", "status web -n shop --as nobody", 1, "", `--as: either user "nobody" may not read this, or you may not impersonate that user: you may not read pod "web" in namespace "shop": ask for the ClusterRole view in that namespace: not for nobody`},
 		{"kubectl-plumbline", "status", 1, "", "name one pod, as in web-0: see `kubectl plumbline status --help`"},
 		{"kubectl-plumbline", "statsu web", 1, "", `unknown command "statsu", did you mean "status"?`},
 		{"kubectl-plumbline", "status web --context none", 1, "", `--kubeconfig: context "none" does not exist`},

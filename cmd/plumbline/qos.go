@@ -30,11 +30,10 @@ func (a *app) quality() *cobra.Command {
 	explain := &cobra.Command{
 		Use:   "explain --netns NAMESPACE --to PACKET",
 		Short: "Name the rule that a packet meets",
-		Long: `Names the rule of a NetworkQoS that decides about a packet to a destination, for each
-interface on which there are filters, with its mark and limit. The packet is evaluated as the kernel
-does, by the filters that the record of the sandbox has; "plumbline status" says whether they are in
-place. Which interface the packet leaves by is decided by the routes of the pod. Rules that OVN
-enforces are not evaluated.
+		Long: `Names for each interface the NetworkQoS rule that decides about a packet to a
+destination, with its mark and limit. The packet is evaluated as the kernel does, by the
+recorded filters; "plumbline status" says whether they are in place. Routes of the pod
+decide which interface it leaves by. Rules that OVN enforces are not evaluated.
 
 A packet is ADDRESS:PORT/PROTOCOL, of tcp, udp or sctp, or an ADDRESS alone, for other protocols.`,
 		Example: `  plumbline qos explain --netns blue --to 10.0.0.5:443/tcp

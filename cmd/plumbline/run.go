@@ -68,7 +68,7 @@ It serves /metrics, /healthz and /readyz.`,
 	_ = cmd.MarkFlagDirname("config")
 	f.StringVar(&d.listen, "listen", "127.0.0.1:9477", "`address` to serve metrics on")
 	f.IntVar(&d.workers, "workers", 4, "`number` of sandboxes checked at the same time")
-	f.DurationVar(&d.resync, "resync", time.Minute, "`interval` of the periodic check of each sandbox, because not every change produces a notification; longer if more than two sandboxes a second would be due")
+	f.DurationVar(&d.resync, "resync", time.Minute, "`interval` of the periodic check of each sandbox; at most two checks a second")
 	a.daemon.add(cmd)
 	a.ovn.flags(cmd, defaultOVS, defaultNB)
 	return cmd

@@ -24,11 +24,9 @@ func (a *app) status() *cobra.Command {
 		Long: `Compares every sandbox with its topology and writes nothing. The state of a sandbox is
 one of: InSync; Drifted, with each field that differs, its object and its step;
 Fighting, if another writer changes a field back after each repair, with both values;
-Failed, with the reason. Rules of NetworkQoS objects are listed by interface, the one that
-decides first before others, with what enforces them (filters of tc, rows of OVN), and with
-the packets and bytes that they have marked and dropped; "-" is not known.
-
-A record that was written by another version of plumbline is listed and not changed.
+Failed, with the reason. NetworkQoS rules are listed by interface in the order of their
+precedence, with their backend, and with the packets and bytes that they have marked and
+dropped; "-" is not known. Records of another version of plumbline are listed.
 
 Exit status: 0 everything is in sync; 2 something is not, a journal file is damaged, or a
 record is of another version; 1 an error.`,

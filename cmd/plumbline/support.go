@@ -46,9 +46,8 @@ metrics of the agent, and the log files given with --log. problems.txt lists wha
 cannot be read. It needs no running agent, and takes at most a minute (--timeout) and
 128 MiB before compression.
 
-It contains no token, key, environment or command line of any process, and nothing
-from the API server, but names of pods, namespaces and topologies, and addresses:
-check it before you send it if these are confidential.`,
+It contains no token, key, environment or command line of a process, and nothing from
+the API server, but names of pods, namespaces and topologies, and addresses.`,
 		Example: `  plumbline support-bundle
   plumbline support-bundle --to case-4711.tar.gz --log /var/log/containers/agent.log
   kubectl -n plumbline-system exec AGENT -- /plumbline support-bundle --to - > node.tar.gz`,

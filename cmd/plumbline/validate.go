@@ -40,17 +40,14 @@ func (a *app) validate() *cobra.Command {
 		Long: `Validates NetworkTopologies, AddressPools, DeviceExposurePolicies, NetworkQoS objects,
 CNIPluginSchemas, ResourceClaims and ResourceClaimTemplates like the admission webhook of
 a cluster, and reports every problem. Topologies are also planned for a node that has
-everything they need. A file may have several documents, and lists as kubectl get -o yaml
-prints them; -f may be repeated. Needs neither root nor a cluster.
+everything they need. A file may have several documents and lists; -f may be repeated.
+Needs neither root nor a cluster.
 
-The objects of all files are compared with each other: claims with topologies, steps with
-pools and policies, NetworkQoS objects with topologies. What is allowed, but probably a
-mistake, is a note; so is a missing object, which may exist in the cluster.
+The objects of all files are compared with each other. A probable mistake, or a missing
+object, which may exist in the cluster, is a note.
 
 A topology that refers to addresses which apply gives it, or names a gateway among
 them, is valid only with such addresses.
-
-With -o json or yaml the problems and notes are lists of the result, for scripts.
 
 Exit status: 0 everything is valid; 1 an error, or with --strict a note.`,
 		Example: `  plumbline validate -f topology.yaml

@@ -194,7 +194,7 @@ func (u *user) isCorrected(t *testing.T) {
 		"stat web":                             `unknown command "stat"`,
 		"status web --context none":            `context "none" does not exist`,
 		"status web --kubeconfig /nonexistent": "/nonexistent",
-		"status web --as system:admin":         `--as: user "system:admin" lacks a right, or you lack that to act as this user`,
+		"status web --as system:admin":         `--as: either user "system:admin" may not read this, or you may not impersonate that user`,
 		"status web --kubeconfig " + other("token: ", "token: x"):                      "the API server does not know the user of the kubeconfig",
 		"status web --kubeconfig " + other(u.bench.Address(), "127.0.0.1:1"):           "connection refused",
 		"version --cluster --kubeconfig " + other(u.bench.Address(), "127.0.0.1:1"):    "connection refused",
