@@ -207,7 +207,7 @@ func CheckStack(p *Planner, parent, name, kind string) error {
 			continue
 		}
 		if other := l.LinkKind; other != kind && (other == "ipvlan" || other == "macvlan") {
-			return ConflictWith(l.Name, "%q carries the %s link %q, and a link carries ipvlan or macvlan, not both", netstate.BaseName(parent), other, l.Name)
+			return ConflictWith(l.Name, "%q carries the %s link %q, and a link carries ipvlan or macvlan, not both: use type %s here, too, or another device", netstate.BaseName(parent), other, l.Name, other)
 		}
 	}
 	return nil

@@ -4,11 +4,16 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology/exposure"
 )
 
 const examples = "../../docs/examples"
@@ -102,4 +107,72 @@ func contentOf(t *testing.T, file string) string {
 		t.Fatal(err)
 	}
 	return string(content)
+}
+
+// TestExamplesTogether holds that the objects of any two examples can be in one cluster: objects have names of their own,
+// nothing is to be said of both folders together, and a device that both share is shared with both, or is undecided, with a
+// reason, where their policies differ.
+func TestExamplesTogether(t *testing.T) {
+	folders, err := filepath.Glob(examples + "/*/topology.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pairs [][2]string
+	for i, one := range folders {
+		for _, two := range folders[i+1:] {
+			pairs = append(pairs, [2]string{filepath.Dir(one), filepath.Dir(two)})
+		}
+	}
+	for _, of := range effort.Sample(t, 7, pairs) {
+		t.Run(filepath.Base(of[0])+"/"+filepath.Base(of[1]), func(t *testing.T) { inOneCluster(t, of[:]) })
+	}
+}
+
+func inOneCluster(t *testing.T, folders []string) {
+	t.Helper()
+	command := []string{"validate", "--strict"}
+	var policies []*exposure.Policy
+	for _, folder := range folders {
+		files, _ := filepath.Glob(folder + "/*.yaml")
+		for _, file := range files {
+			if filepath.Base(file) == "pod.yaml" {
+				continue
+			}
+			command = append(command, "-f", file)
+			found, _, err := exposure.Decode([]byte(contentOf(t, file)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range found {
+				policies = append(policies, exposure.New(o))
+			}
+		}
+	}
+	if _, said, code := runs(t, command...); code != 0 {
+		t.Errorf("the objects of both folders:\n%s", said)
+	}
+	shared := []inventory.Device{{IfName: "enp3s0f0", Kind: inventory.KindPF}, {IfName: "enp3s0f1", Kind: inventory.KindPF}, {IfName: "eth0", Kind: inventory.KindNIC}, {IfName: "br-lab", Kind: inventory.KindVirtual, DevType: "bridge"}}
+	for i := range shared {
+		shared[i].ID, shared[i].Name = "if:"+shared[i].IfName, shared[i].IfName
+	}
+	decided, err := exposure.NewSet(policies, nil).Decide(t.Context(), shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range decided {
+		var of []*exposure.Policy
+		for _, p := range policies {
+			alone, err := exposure.NewSet([]*exposure.Policy{p}, nil).Decide(t.Context(), []inventory.Device{d})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if alone[0].Exposure.Verdict == inventory.Exposed {
+				of = append(of, p)
+			}
+		}
+		differ := len(of) == 2 && !reflect.DeepEqual(of[0].Sharing, of[1].Sharing)
+		if undecided := d.Exposure.Verdict == inventory.Undecided; undecided != differ || undecided && !strings.Contains(d.Exposure.Reason, "has the same priority 0 and decides otherwise") {
+			t.Errorf("device %q of %d policies that differ %t: %+v", d.IfName, len(of), differ, d.Exposure)
+		}
+	}
 }

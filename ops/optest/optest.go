@@ -19,6 +19,7 @@
 package optest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,7 +32,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
@@ -53,6 +54,8 @@ type Case struct {
 	Refused map[string]string
 	Have    []netstate.Object
 	Appears []netstate.Object
+	// Sandbox is the name of the network namespace, "pod" if empty.
+	Sandbox string
 	archive *txtar.Archive
 }
 
@@ -120,7 +123,7 @@ func golden(t *testing.T, c *Case, file, name, got string) {
 		if *update {
 			c.archive.Files[i].Data = []byte(got)
 			write(t, file, c.archive)
-		} else if diff := cmp.Diff(string(f.Data), got); diff != "" {
+		} else if diff := gocmp.Diff(string(f.Data), got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 		return
@@ -259,7 +262,7 @@ func (w *World) linkThere(o netstate.Object) bool {
 // plan plans until nothing is missing.
 func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []netstate.Change) (*ops.Plan, error) {
 	for range 32 {
-		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/pod", Given: c.Given, Rules: ops.Rules{Filters: c.Filters, LogicalRules: c.Rules}, Refused: c.Refused, Have: w.Snapshot, Owned: owned, Chosen: w.chosen, Others: w.others, Interrupted: w.interrupted})
+		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/" + cmp.Or(c.Sandbox, "pod"), Sandbox: c.Sandbox, Given: c.Given, Rules: ops.Rules{Filters: c.Filters, LogicalRules: c.Rules}, Refused: c.Refused, Have: w.Snapshot, Owned: owned, Chosen: w.chosen, Others: w.others, Interrupted: w.interrupted})
 		if err != nil || len(p.Missing) == 0 {
 			if err == nil {
 				w.chosen = p.Chosen
@@ -558,6 +561,69 @@ func Beside(ctx context.Context, t *testing.T, reg *ops.Registry, first, second 
 		}
 	}
 	return nil
+}
+
+// OnOneNode checks the laws for two topologies in sandboxes of their own on one host, of which the second may be refused: as
+// Beside, and what the second finds on the host is what the first has made there.
+func OnOneNode(ctx context.Context, t *testing.T, reg *ops.Registry, first, second *Case) error {
+	t.Helper()
+	for _, firstEnds := range []bool{true, false} {
+		one := NewWorld(first)
+		a, err := one.attach(ctx, reg, first, nil)
+		if err != nil {
+			return err
+		}
+		two := NewWorld(second)
+		two.hostOf(one)
+		b, err := two.attach(ctx, reg, second, nil)
+		if err != nil {
+			return err
+		}
+		one.hostOf(two)
+		one.undisturbed(ctx, t, reg, a, "beside that of another pod")
+		ends, stays := one, two
+		if !firstEnds {
+			a, b, ends, stays = b, a, two, one
+			ends.hostOf(stays)
+		}
+		ends.end(t, a, nil)
+		stays.hostOf(ends)
+		stays.undisturbed(ctx, t, reg, b, "after that of another pod was released")
+		stays.end(t, b, nil)
+		one.hostOf(stays)
+		two.hostOf(stays)
+		for _, w := range []struct {
+			*World
+			of *Case
+		}{{one, first}, {two, second}} {
+			if diff := NewWorld(w.of).Equal(w.Snapshot); len(diff) > 0 {
+				t.Errorf("after two pods of a node ended, the first first: %t: of topology %q:\n%s", firstEnds, w.of.Topology.Name, strings.Join(diff, "\n"))
+			}
+		}
+	}
+	return nil
+}
+
+// hostOf makes the host that of another sandbox, whose devices are not seen there.
+func (w *World) hostOf(other *World) {
+	var all []netstate.Object
+	for _, o := range netstate.All[netstate.Object](w.Snapshot) {
+		if moved(o) || !netstate.OfHost(o) {
+			all = append(all, o)
+		}
+	}
+	for _, o := range netstate.All[netstate.Object](other.Snapshot) {
+		if netstate.OfHost(o) && !moved(o) {
+			all = append(all, o)
+		}
+	}
+	w.Snapshot = netstate.NewSnapshot(all...)
+}
+
+// moved reports whether an object is a device in the sandbox.
+func moved(o netstate.Object) bool {
+	d, ok := o.(netstate.Device)
+	return ok && d.At != nil && !netstate.OnHost(*d.At)
 }
 
 // attached is a topology of a world, with its record.
