@@ -79,8 +79,14 @@ func TestStepPages(t *testing.T) {
 	reg := registry(t)
 	var list strings.Builder
 	list.WriteString(generated + "# Step types\n\n| type | what it does |\n| --- | --- |\n")
-	addressing := contract.Elsewhere{Title: "Keys of addresses and routes", Link: "addressing.md", Params: ops.AddressParams()}
-	generates(t, filepath.Join("steps", addressing.Link), generated+addressing.Markdown("Most step types have these keys, with the same meaning."))
+	var contracts []contract.Contract
+	for _, typ := range reg.Types() {
+		c, _ := reg.Contract(typ)
+		contracts = append(contracts, c)
+	}
+	common := ops.AddressParams()
+	addressing := contract.Elsewhere{Title: "Keys of several types", Link: "addressing.md", Params: append(common, contract.Blocks(contracts, common)...)}
+	generates(t, filepath.Join("steps", addressing.Link), generated+addressing.Markdown("Step types have these keys with the same meaning. Keys of addresses and routes come first."))
 	pages := map[string]bool{"README.md": true, addressing.Link: true}
 	for _, typ := range reg.Types() {
 		c, _ := reg.Contract(typ)
@@ -89,7 +95,7 @@ func TestStepPages(t *testing.T) {
 		fmt.Fprintf(&list, "| [%s](%s) | %s |\n", typ, page, c.Summary)
 		generates(t, filepath.Join("steps", page), generated+contract.Markdown(c, addressing))
 	}
-	fmt.Fprintf(&list, "\n[%s](%s): what most of them have in common.\n", addressing.Title, addressing.Link)
+	fmt.Fprintf(&list, "\n[%s](%s): addresses, routes and others.\n", addressing.Title, addressing.Link)
 	generates(t, filepath.Join("steps", "README.md"), list.String())
 
 	files, err := filepath.Glob("steps/*")

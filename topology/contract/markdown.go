@@ -23,12 +23,15 @@ func Markdown(c Contract, elsewhere Elsewhere) string {
 		fmt.Fprintf(&b, "\n%s\n", d)
 	}
 	b.WriteString("\n## Keys\n\n")
-	own, shared := elsewhere.split(c.Params)
+	own, ignored, shared := elsewhere.split(c.Params)
 	switch {
 	case len(c.Params) == 0:
 		b.WriteString("None.\n")
 	case len(own) > 0:
 		b.WriteString(table(own))
+	}
+	if len(ignored) > 0 {
+		fmt.Fprintf(&b, "\nAccepted, without effect: %s.\n", strings.Join(ignored, ", "))
 	}
 	if len(shared) > 0 {
 		fmt.Fprintf(&b, "\nFor %s see [%s](%s).\n", strings.Join(shared, ", "), elsewhere.Title, elsewhere.Link)
@@ -57,16 +60,42 @@ func (e Elsewhere) Markdown(about string) string {
 	return fmt.Sprintf("# %s\n\n%s\n\n%s", e.Title, strings.TrimSpace(about), table(e.Params))
 }
 
-// split returns the parameters that are not described elsewhere, and the names of the others.
-func (e Elsewhere) split(params []Param) (own []Param, shared []string) {
+// split returns the parameters that the page describes, and the names of those without effect and of
+// those that are described elsewhere.
+func (e Elsewhere) split(params []Param) (own []Param, ignored, shared []string) {
 	for _, p := range params {
-		if slices.ContainsFunc(e.Params, func(o Param) bool { return reflect.DeepEqual(o, p) }) {
+		switch {
+		case slices.ContainsFunc(e.Params, func(o Param) bool { return reflect.DeepEqual(o, p) }):
 			shared = append(shared, "`"+p.Name+"`")
-		} else {
+		case p.Ignored != "" && strings.HasPrefix(p.Description, "accepted"):
+			ignored = append(ignored, "`"+p.Name+"`")
+		default:
 			own = append(own, p)
 		}
 	}
-	return own, shared
+	return own, ignored, shared
+}
+
+// Blocks returns the parameters with properties that several contracts have in the same form, except
+// those of known.
+func Blocks(contracts []Contract, known []Param) []Param {
+	var seen, out []Param
+	in := func(list []Param, p Param) bool {
+		return slices.ContainsFunc(list, func(o Param) bool { return reflect.DeepEqual(o, p) })
+	}
+	for _, c := range contracts {
+		for _, p := range c.Params {
+			nested := len(p.Properties) > 0 || p.Items != nil && len(p.Items.Properties) > 0
+			switch {
+			case !nested || in(known, p) || in(out, p):
+			case in(seen, p):
+				out = append(out, p)
+			default:
+				seen = append(seen, p)
+			}
+		}
+	}
+	return out
 }
 
 func table(params []Param) string {
