@@ -256,9 +256,19 @@ func TestMetricsPage(t *testing.T) {
 	slices.SortFunc(metrics, func(a, b metric) int { return strings.Compare(a.name, b.name) })
 	head := read(t, "testdata/metrics.txt")
 	var page strings.Builder
-	page.WriteString(generated + head + "\n| metric | type | labels | meaning |\n| --- | --- | --- | --- |\n")
+	page.WriteString(generated + head + "\n| metric | labels | meaning |\n| --- | --- | --- |\n")
 	for _, m := range metrics {
-		fmt.Fprintf(&page, "| `%s` | %s | %s | %s |\n", m.name, m.kind, m.labels, m.help)
+		kind := "gauge"
+		switch {
+		case strings.HasSuffix(m.name, "_total"):
+			kind = "counter"
+		case strings.HasSuffix(m.name, "_duration_seconds"), m.name == "plumbline_time_to_repair_seconds":
+			kind = "histogram"
+		}
+		if m.kind != kind {
+			t.Errorf("%s is a %s, and the page says %s by the name", m.name, m.kind, kind)
+		}
+		fmt.Fprintf(&page, "| `%s` | %s | %s |\n", m.name, m.labels, m.help)
 	}
 	page.WriteString("\n## Values of each label\n\nTests check these bounds.\n\n| label | values |\n| --- | --- |\n")
 	for _, label := range slices.Sorted(maps.Keys(used)) {
@@ -436,29 +446,31 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestArchitecture compares the list of packages in architecture.md with the tree:
+// TestArchitecture compares the lists of packages in architecture.md and integration/README.md with the tree:
 // a package without a line fails, and so does a line without a package.
 func TestArchitecture(t *testing.T) {
-	data := read(t, "architecture.md")
-	page := data
+	page := read(t, "architecture.md")
 	listed := map[string]bool{}
-	for _, m := range packageLine.FindAllStringSubmatch(page, -1) {
-		if listed[m[1]] {
-			t.Errorf("the package %q has two lines", m[1])
-		}
-		listed[m[1]] = true
-		if got := filepath.Join("docs", m[2]); got != m[1] {
-			t.Errorf("the line of package %q links to %q", m[1], got)
+	for folder, text := range map[string]string{"docs": page, "integration": read(t, "../integration/README.md")} {
+		for _, m := range packageLine.FindAllStringSubmatch(text, -1) {
+			if listed[m[1]] {
+				t.Errorf("the package %q has two lines", m[1])
+			}
+			listed[m[1]] = true
+			if got := filepath.Join(folder, m[2]); got != m[1] {
+				t.Errorf("the line of package %q links to %q", m[1], got)
+			}
 		}
 	}
+	delete(listed, "integration") // the folder
 	for _, pkg := range packages(t) {
 		if !listed[pkg] {
-			t.Errorf("the package %q has no line in architecture.md: add it to the table of its folder", pkg)
+			t.Errorf("the package %q has no line in architecture.md or integration/README.md: add it to the table of its folder", pkg)
 		}
 		delete(listed, pkg)
 	}
 	for pkg := range listed {
-		t.Errorf("architecture.md lists a package %q, which does not exist", pkg)
+		t.Errorf("a page lists a package %q, which does not exist", pkg)
 	}
 	for _, m := range namedFuncs.FindAllStringSubmatch(page, -1) {
 		source, err := os.ReadFile(m[1])
