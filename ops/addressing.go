@@ -576,7 +576,7 @@ func (p *Planner) checkAddress(field string, addr netstate.Addr) error {
 		return Invalid(field, "%q is the unspecified address and cannot be assigned to an interface", addr.Address)
 	case ip.Is6() && ip.IsMulticast():
 		return Invalid(field, "%q is a multicast address and cannot be assigned to an interface", addr.Address)
-	case ip.Is6() && ip.IsLoopback() && l.LinkKind != "vrf":
+	case ip.Is6() && ip.IsLoopback() && !l.KindTraits().L3Master:
 		return Invalid(field, "%q belongs to the loopback device alone", addr.Address)
 	case !ip.Is6():
 		return nil

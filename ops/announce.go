@@ -36,8 +36,9 @@ func (p *Plan) Announced(have *netstate.Snapshot) []netstate.Addr {
 	var out []netstate.Addr
 	for _, a := range netstate.All[netstate.Addr](have) {
 		l, there := have.Link(a.Link)
+		kind := l.KindTraits()
 		layer3 := l.IPVLAN != nil && l.IPVLAN.Mode != nil && *l.IPVLAN.Mode != "l2" // IFF_NOARP, as inert links
-		if !there || layer3 || l.MAC == nil || l.KindTraits().Inert || l.LinkKind == "vrf" || a.Link == "lo" ||
+		if !there || layer3 || l.MAC == nil || kind.Inert || kind.L3Master || a.Link == "lo" ||
 			a.Tentative || a.DADFailed || !p.Wants(a.Key()) || len(out) == maxAnnounced {
 			continue
 		}

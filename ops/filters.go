@@ -96,11 +96,11 @@ func (q *sequencer) replaced() {
 // others. A VRF sends over its members.
 func (p *Planner) sendsForPod(link string) bool {
 	l, ok := p.view.Link(link)
-	if !ok || netstate.OnHost(link) || l.VRF != nil || l.LinkKind == "vrf" {
+	if !ok || netstate.OnHost(link) || l.KindTraits().L3Master {
 		return false
 	}
 	if l.Master != nil && *l.Master != "" {
-		if m, ok := p.view.Link(*l.Master); !ok || m.VRF == nil && m.LinkKind != "vrf" {
+		if m, ok := p.view.Link(*l.Master); !ok || !m.KindTraits().L3Master {
 			return false
 		}
 	}

@@ -104,7 +104,7 @@ func (p *Planner) logicalPortUnder(link string) (string, bool) {
 			return link, true
 		}
 		l, ok := p.view.Link(link)
-		if !ok || l.Parent == nil || l.LinkKind != "ipvlan" && l.LinkKind != "macvlan" {
+		if kind := l.KindTraits(); !ok || l.Parent == nil || !kind.Stacked || kind.Encapsulates {
 			return "", false
 		}
 		link = *l.Parent

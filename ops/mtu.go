@@ -60,7 +60,7 @@ func (p *Planner) tunnelsInBonds(ports map[string][]string) error {
 		for _, port := range ports[bond] {
 			l, _ := p.view.Link(port)
 			room := p.standingMTU(port, 0)
-			if l.KindTraits().Overhead == nil || l.LivesOn() == (netstate.Key{}) || room == 0 || room >= forced {
+			if l.Headers() == 0 || l.LivesOn() == (netstate.Key{}) || room == 0 || room >= forced {
 				continue
 			}
 			return p.stepError(p.claims[l.Key()]["master"].step, Invalid("mtu",
@@ -83,9 +83,8 @@ func (p *Planner) demandMTU(name string, ports map[string][]string) (raised []st
 		return err
 	}
 	if l.Parent != nil && *l.Parent != "" {
-		headers, why := uint32(0), "it is below"
-		if overhead := l.KindTraits().Overhead; overhead != nil {
-			headers = overhead(l)
+		headers, why := l.Headers(), "it is below"
+		if headers > 0 {
 			why = fmt.Sprintf("it is below and carries %d bytes of headers too", headers)
 		}
 		if err := demand(*l.Parent, headers, why); err != nil {
@@ -193,10 +192,10 @@ func (p *Planner) standingMTU(name string, depth int) uint32 {
 		if born = p.mtu(*view.Parent); born == 0 {
 			born = p.standingMTU(*view.Parent, depth+1)
 		}
-		if kind.Overhead != nil && born != 0 {
-			born = view.TunnelMTU(born)
+		if born != 0 {
+			born = view.MTUOver(born)
 		}
-	case view.LinkKind != "bridge": // which follows its ports
+	case !kind.PortsMTU:
 		born = kind.DefaultMTU
 	}
 	if there {

@@ -171,13 +171,13 @@ func standingOn(wants []want, link string) above {
 	}
 	for i := 0; i < len(out.links); i++ { // it grows
 		at := out.links[i]
-		master := kinds[at] == "bond" || kinds[at] == "bridge"
-		out.bridged = out.bridged || kinds[at] == "bridge"
+		kind := netstate.LinkTraitsOf(kinds[at])
+		out.bridged = out.bridged || kind.PortVLANs
 		for _, pl := range places {
 			switch {
-			case pl.link == at && (kinds[pl.on] == "bond" || kinds[pl.on] == "bridge"):
+			case pl.link == at && netstate.LinkTraitsOf(kinds[pl.on]).TakesPorts():
 				add(pl.on)
-			case pl.on == at && (master || kinds[at] != "vrf"):
+			case pl.on == at && !kind.L3Master:
 				add(pl.link)
 			}
 		}

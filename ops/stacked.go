@@ -163,7 +163,7 @@ func IsUplink(p *Planner, link string) (bool, error) {
 // them. Of a link that is there already nothing is asked.
 func (p *Planner) leaveToNode(link string, a Address) error {
 	l, exists, err := Lookup(p, netstate.Link{Name: link})
-	if err != nil || !exists || l.Parent == nil || !netstate.OnHost(*l.Parent) || l.LinkKind != "ipvlan" && l.LinkKind != "macvlan" || p.req.imagined != nil {
+	if err != nil || !exists || l.Parent == nil || !netstate.OnHost(*l.Parent) || !l.KindTraits().RxHandler || p.req.imagined != nil {
 		return err
 	}
 	if _, there := p.req.Have.Link(link); there {
@@ -206,8 +206,9 @@ func CheckStack(p *Planner, parent, name, kind string) error {
 		if l.Name == name || l.Parent == nil || *l.Parent != parent || p.Leaves(l.Key()) {
 			continue
 		}
-		if other := l.LinkKind; other != kind && (other == "ipvlan" || other == "macvlan") {
-			return ConflictWith(l.Name, "%q carries the %s link %q, and a link carries ipvlan or macvlan, not both: use type %s here, too, or another device", netstate.BaseName(parent), other, l.Name, other)
+		if other := l.LinkKind; other != kind && l.KindTraits().RxHandler {
+			return ConflictWith(l.Name, "%q carries the %s link %q, and a link carries %s or %s, not both: use type %s here, too, or another device",
+				netstate.BaseName(parent), other, l.Name, min(other, kind), max(other, kind), other)
 		}
 	}
 	return nil

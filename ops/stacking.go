@@ -2,6 +2,7 @@ package ops
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 )
@@ -31,9 +32,8 @@ func (p *Planner) checkStacking() error {
 		if err := p.checkParent(l); err != nil {
 			return p.stepError(p.maker(l.Name), err)
 		}
-		if c, claimed := p.claims[l.Key()]["mac"]; claimed && l.LinkKind == "ipvlan" {
-			// ipvlan has no ndo_set_mac_address (drivers/net/ipvlan/ipvlan_main.c).
-			return p.stepError(c.step, Invalid("mac", "%q is an ipvlan link, which has its master's MAC and cannot be given another: remove mac", l.Name))
+		if c, claimed := p.claims[l.Key()]["mac"]; claimed && l.KindTraits().FixedMAC {
+			return p.stepError(c.step, Invalid("mac", "%q is %s, which has its master's MAC and cannot be given another: remove mac", l.Name, netstate.KindPhrase(l.LinkKind)))
 		}
 		n, loop := heights.of(l.Name)
 		switch step := p.responsible(l); {
@@ -93,7 +93,7 @@ func (p *Planner) vrfOf(link string) string {
 		if !ok {
 			return ""
 		}
-		if l.LinkKind == "vrf" {
+		if l.KindTraits().L3Master {
 			return l.Name
 		}
 		link = ""
@@ -122,47 +122,45 @@ func (p *Planner) checkMaster(l netstate.Link) (step string, err error) {
 	if !ok {
 		return "", nil
 	}
-	name, master := netstate.BaseName(l.Name), netstate.BaseName(m.Name)
-	switch {
-	case l.LinkKind == "vrf": // IFF_MASTER and IFF_NO_RX_HANDLER in drivers/net/vrf.c
-		err = Invalid("", "%q is a VRF, and a VRF cannot be in the %s %q", name, m.LinkKind, master)
-	case l.LinkKind == "ipvlan" && m.LinkKind != "vrf": // EINVAL: it has its master's MAC
-		err = Invalid("", "%q is an ipvlan link, and an ipvlan link can be in a VRF only, not in the %s %q", name, m.LinkKind, master)
-	case l.LinkKind == "bridge" && m.LinkKind == "bridge": // ELOOP, br_add_if
-		err = Invalid("", "%q is a bridge, and a bridge cannot be a port of the bridge %q", name, master)
+	masters := l.KindTraits().Masters
+	if masters == nil || slices.Contains(masters, m.LinkKind) {
+		return c.step, nil
 	}
-	return c.step, err
+	only := ""
+	if len(masters) > 0 {
+		phrases := make([]string, len(masters))
+		for i, kind := range masters {
+			phrases[i] = netstate.KindPhrase(kind)
+		}
+		only = ", only in " + strings.Join(phrases, " or ")
+	}
+	return c.step, Invalid("", "%q is %s, which cannot be in the %s %q%s", netstate.BaseName(l.Name), netstate.KindPhrase(l.LinkKind), m.LinkKind, netstate.BaseName(m.Name), only)
 }
 
 // checkParent checks the parent of a link.
 func (p *Planner) checkParent(l netstate.Link) error {
-	if l.Parent == nil || l.KindTraits().Overhead != nil { // a tunnel sends IP through any link
+	kind := l.KindTraits()
+	if l.Parent == nil || kind.Tunnel {
 		return nil
 	}
 	below, ok := p.view.Link(*l.Parent)
 	if !ok {
 		return nil
 	}
-	name := netstate.BaseName(below.Name)
-	if below.LinkKind == "vrf" { // NETIF_F_VLAN_CHALLENGED and IFF_NO_RX_HANDLER
-		return Invalid("master", "%q is a VRF, which cannot carry a %s link: name one of its members", name, l.LinkKind)
+	name, under := netstate.BaseName(below.Name), below.KindTraits()
+	if under.Bare || kind.SkipsOwn && below.LinkKind == l.LinkKind {
+		instead := "the link below it"
+		if under.L3Master {
+			instead = "one of its members"
+		}
+		return Invalid("master", "%q is %s, which cannot carry %s: name %s", name, netstate.KindPhrase(below.LinkKind), netstate.KindPhrase(l.LinkKind), instead)
 	}
-	if below.LinkKind == "ipvlan" { // EINVAL, and another ipvlan is put on its master
-		return Invalid("master", "%q is an ipvlan link, which carries no other link: name its own master", name)
-	}
-	if below.LinkKind == "macvlan" && l.LinkKind == "macvlan" {
-		return Invalid("master", "%q is a macvlan link, and the kernel puts a macvlan of it on its master: name that", name)
-	}
-	if l.LinkKind != "macvlan" && l.LinkKind != "ipvlan" {
-		return nil
-	}
-	// A link has one receive handler: a bond's, a bridge's, macvlan's or ipvlan's.
 	c, claimed := p.claims[below.Key()]["master"]
-	if !claimed {
+	if !claimed || !kind.RxHandler {
 		return nil // the master is foreign, or its step no longer exists
 	}
 	master, _ := c.value.(string)
-	if m, ok := p.view.Link(master); ok && (m.LinkKind == "bond" || m.LinkKind == "bridge") {
+	if m, ok := p.view.Link(master); ok && m.KindTraits().TakesPorts() {
 		master = netstate.BaseName(m.Name)
 		return Invalid("master", "%q is a port of the %s %q, and a port carries no %s link: stack it on %q", name, m.LinkKind, master, l.LinkKind, master)
 	}

@@ -19,9 +19,10 @@ type Ruled interface {
 // those of its record, which are restored within a time.
 func SetRules(ctx context.Context, e Ruled, sb Sandbox, rules ops.Rules, restore time.Duration) (rep Report, changed bool, err error) {
 	rec, _, err := e.Record(sb.ID)
-	same := rec.Sandbox.Rules.Equal(rules)
+	had := rec.Sandbox.Rules
+	same := had.Equal(rules)
 	// The rules in a record that is not Applied may be some that no pass could put in place.
-	if err != nil || same && (rec.Phase == Applied || rec.Sandbox.Rules.Empty() && !ops.Ruled(rec.History)) {
+	if err != nil || same && (rec.Phase == Applied || had.Empty() && !ops.Ruled(rec.History)) {
 		return rep, false, err
 	}
 	sb.Rules = rules
@@ -32,7 +33,7 @@ func SetRules(ctx context.Context, e Ruled, sb Sandbox, rules ops.Rules, restore
 	if err != nil {
 		back, cancel := context.WithTimeout(context.WithoutCancel(ctx), restore)
 		defer cancel()
-		sb.Rules = rec.Sandbox.Rules
+		sb.Rules = had
 		if _, again := e.Ensure(back, sb); again != nil { // the engine has rolled back; this verifies it
 			err = errors.Join(err, fmt.Errorf("restore the rules it had: %w", again))
 		}

@@ -147,6 +147,14 @@ func TestLinkKinds(t *testing.T) {
 		if traits.Stacked && traits.DefaultMTU != 0 {
 			t.Errorf("%s: a stacked link has its parent's MTU: %+v", kind, traits)
 		}
+		if traits.Tunnel && (traits.Stacked || traits.Overhead == nil) || traits.Overhead != nil && !traits.Encapsulates || traits.FixedMAC && !traits.ParentMAC {
+			t.Errorf("%s contradicts itself: %+v", kind, traits)
+		}
+		for _, master := range traits.Masters {
+			if m := netstate.LinkTraitsOf(master); !m.TakesPorts() && !m.L3Master {
+				t.Errorf("%s can be in a %s, which takes nothing in", kind, master)
+			}
+		}
 	}
 	link := reflect.TypeFor[netstate.Link]()
 	for i := range link.NumField() {

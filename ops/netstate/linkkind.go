@@ -9,29 +9,53 @@ import (
 // LinkTraits are what planning knows of the links of one kind (IFLA_INFO_KIND)
 // beyond their options. A kind without a row, such as "device", has none of them.
 type LinkTraits struct {
+	// Phrase is what messages call a link of the kind. "" is its kind with "a" before it.
+	Phrase string
 	// Options reports whether a link holds options of this kind.
 	Options func(Link) bool
+
+	// Stacked links have a parent. Their MTU is at most its, less Overhead.
+	Stacked bool
+	// Tunnel: a link sends IP packets by any link. It may have a parent. Its MTU is bounded
+	// by the parent's at birth and when it is set, and does not follow the parent's.
+	Tunnel bool
+	// Encapsulates: what the parent sends is not the packet of the link, but has a header or tag more.
+	Encapsulates bool
+	// Overhead is how many bytes a link adds to a packet, as far as they count for the MTU of the
+	// parent; nil is none.
+	Overhead func(Link) uint32
+
+	// RxHandler: a link takes all packets of a link below it, which has one receive handler
+	// (netdev_rx_handler_register), and only links of one kind share it.
+	RxHandler bool
+	// L3Master: members of the link keep their addresses and receive handlers, and use its routing table.
+	L3Master bool
+	// Masters are the kinds of master that a link can be in; nil is all.
+	Masters []string
+	// Bare: no stacked link can have such a parent.
+	Bare bool
+	// SkipsOwn: the kernel puts a link on the parent's parent where the parent is of the same kind.
+	SkipsOwn bool
+
 	// DefaultMTU is what the kernel gives a link without a parent, in bytes.
 	DefaultMTU uint32
-	// Stacked links have a parent. Their MTU is at most its.
-	Stacked bool
-	// Overhead is how many bytes a tunnel adds to a packet. A tunnel may have a
-	// parent. Its MTU is then at most the parent's less these at birth and when it is
-	// set, and does not follow the parent's.
-	Overhead func(Link) uint32
+	// ParentMTU: a link has its parent's MTU, and no other.
+	ParentMTU bool
+	// PortsMTU: a link has the smallest MTU of its ports, unless it is set.
+	PortsMTU bool
 	// OwnMAC: a link has a MAC of its own, which the kernel chooses where none is given.
 	OwnMAC bool
 	// ParentMAC: a link has its parent's MAC at birth, and follows its changes.
 	ParentMAC bool
 	// FixedMAC: a link cannot have another MAC than its parent.
 	FixedMAC bool
-	// ParentMTU: a link has its parent's MTU, and no other.
-	ParentMTU bool
 	// ParentState: a link goes down with its parent, and comes up only on one that is up.
 	ParentState bool
 	// ForcesPorts: the link takes only ports that are down, brings them up, and
 	// gives them its MTU and MAC. A port that is released is down.
 	ForcesPorts bool
+	// PortVLANs: the link and its ports are in VLANs.
+	PortVLANs bool
 	// Bounces: a link that joins or leaves goes down and up again.
 	Bounces bool
 	// Shared: others may have members in it, for whom it stays.
@@ -40,20 +64,45 @@ type LinkTraits struct {
 	Inert bool
 }
 
-// Sources: drivers/net/bonding/bond_main.c (bond_enslave), drivers/net/vrf.c
-// (cycle_netdev), net/8021q/vlan.c (vlan_device_event), drivers/net/ipvlan/ipvlan_main.c
-// (ipvlan_device_event, ipvlan_adjust_mtu), drivers/net/macvlan.c (macvlan_device_event),
-// drivers/net/vxlan/vxlan_core.c (vxlan_config_apply).
+// TakesPorts reports whether links are ports of such a link.
+func (t LinkTraits) TakesPorts() bool { return t.RxHandler && !t.Stacked }
+
+// Sources: drivers/net/bonding/bond_main.c (bond_enslave), net/bridge/br_if.c (br_add_if: ELOOP for a bridge,
+// EOPNOTSUPP for IFF_DONT_BRIDGE), drivers/net/vrf.c (cycle_netdev; vrf_setup: IFF_NO_RX_HANDLER,
+// NETIF_F_VLAN_CHALLENGED), net/8021q/vlan.c (vlan_device_event), drivers/net/ipvlan/ipvlan_main.c
+// (ipvlan_device_event, ipvlan_adjust_mtu, ipvlan_link_new; it has no ndo_set_mac_address), drivers/net/macvlan.c
+// (macvlan_device_event, macvlan_common_newlink), drivers/net/vxlan/vxlan_core.c (vxlan_config_apply).
 var linkKinds = map[string]LinkTraits{
-	"bond":    {Options: func(l Link) bool { return l.Bond != nil }, DefaultMTU: 1500, ForcesPorts: true},
-	"bridge":  {Options: func(l Link) bool { return l.Bridge != nil }, DefaultMTU: 1500, OwnMAC: true, Shared: true},
-	"dummy":   {DefaultMTU: 1500, OwnMAC: true, Inert: true},
-	"ipvlan":  {Options: func(l Link) bool { return l.IPVLAN != nil }, Stacked: true, ParentMAC: true, FixedMAC: true, ParentMTU: true},
-	"macvlan": {Options: func(l Link) bool { return l.MACVLAN != nil }, OwnMAC: true, Stacked: true},
-	"veth":    {Options: func(l Link) bool { return l.Veth != nil }, DefaultMTU: 1500, OwnMAC: true},
-	"vlan":    {Options: func(l Link) bool { return l.VLAN != nil }, Stacked: true, ParentMAC: true, ParentState: true},
-	"vrf":     {Options: func(l Link) bool { return l.VRF != nil }, Bounces: true, Shared: true},
-	"vxlan":   {Options: func(l Link) bool { return l.VXLAN != nil }, DefaultMTU: 1500, OwnMAC: true, Overhead: vxlanOverhead},
+	"bond": {
+		Options:   func(l Link) bool { return l.Bond != nil },
+		RxHandler: true, DefaultMTU: 1500, ForcesPorts: true,
+	},
+	"bridge": {
+		Options:   func(l Link) bool { return l.Bridge != nil },
+		RxHandler: true, Masters: []string{"bond", "vrf"}, DefaultMTU: 1500, PortsMTU: true, OwnMAC: true, PortVLANs: true, Shared: true,
+	},
+	"dummy": {DefaultMTU: 1500, OwnMAC: true, Inert: true},
+	"ipvlan": {
+		Phrase: "an ipvlan link", Options: func(l Link) bool { return l.IPVLAN != nil },
+		Stacked: true, RxHandler: true, Masters: []string{"vrf"}, Bare: true, SkipsOwn: true, ParentMTU: true, ParentMAC: true, FixedMAC: true,
+	},
+	"macvlan": {
+		Options: func(l Link) bool { return l.MACVLAN != nil },
+		Stacked: true, RxHandler: true, SkipsOwn: true, OwnMAC: true,
+	},
+	"veth": {Options: func(l Link) bool { return l.Veth != nil }, DefaultMTU: 1500, OwnMAC: true},
+	"vlan": {
+		Options: func(l Link) bool { return l.VLAN != nil },
+		Stacked: true, Encapsulates: true, ParentMAC: true, ParentState: true,
+	},
+	"vrf": {
+		Phrase: "a VRF", Options: func(l Link) bool { return l.VRF != nil },
+		L3Master: true, Masters: []string{}, Bare: true, Bounces: true, Shared: true,
+	},
+	"vxlan": {
+		Options: func(l Link) bool { return l.VXLAN != nil },
+		Tunnel:  true, Encapsulates: true, Overhead: vxlanOverhead, DefaultMTU: 1500, OwnMAC: true,
+	},
 }
 
 // vxlanOverhead is the outer headers and the inner Ethernet header (vxlan_headroom in
@@ -65,17 +114,36 @@ func vxlanOverhead(l Link) uint32 {
 	return 50
 }
 
-// TunnelMTU is the largest MTU of a tunnel over a link of the given one, 0 where the
-// link is no tunnel.
-func (l Link) TunnelMTU(parent uint32) uint32 {
-	overhead := l.KindTraits().Overhead
-	if overhead == nil {
-		return 0
+// Headers is how many bytes the link adds to a packet, see LinkTraits.Overhead.
+func (l Link) Headers() uint32 {
+	if overhead := l.KindTraits().Overhead; overhead != nil {
+		return overhead(l)
 	}
-	return max(parent, overhead(l)+minMTU) - overhead(l)
+	return 0
+}
+
+// MTUOver is the largest MTU of the link over one of the given MTU.
+func (l Link) MTUOver(parent uint32) uint32 {
+	headers := l.Headers()
+	if headers == 0 {
+		return parent
+	}
+	return max(parent, headers+minMTU) - headers
 }
 
 const minMTU = 68 // ETH_MIN_MTU
+
+// KindPhrase is what messages call a link of a kind: "a bridge", "a macvlan link".
+func KindPhrase(kind string) string {
+	t := linkKinds[kind]
+	switch {
+	case t.Phrase != "":
+		return t.Phrase
+	case t.TakesPorts():
+		return "a " + kind
+	}
+	return "a " + kind + " link"
+}
 
 // LinkKinds lists the kinds of link that can be created, sorted.
 func LinkKinds() []string { return slices.Sorted(maps.Keys(linkKinds)) }

@@ -143,7 +143,7 @@ func (m *model) createLink(l Link) {
 	}
 	m.Put(l)
 	m.fresh[l.Name] = true
-	if l.LinkKind == "bridge" {
+	if kind.PortVLANs {
 		m.joinsBridge(l.Name, l)
 	}
 	if l.Veth != nil && l.Veth.Peer != nil {
@@ -160,7 +160,7 @@ func creationMTU(l, parent Link) *uint32 {
 	if l.KindTraits().Overhead == nil || parent.MTU == nil {
 		return cmp.Or(l.MTU, parent.MTU)
 	}
-	fits := l.TunnelMTU(*parent.MTU)
+	fits := l.MTUOver(*parent.MTU)
 	if l.MTU != nil {
 		fits = min(fits, *l.MTU)
 	}
@@ -192,7 +192,7 @@ func (m *model) dropLink(l Link, moved bool) {
 		}
 		m.imply(Restrict(p, func(f string) bool { return f == "master" || f == "up" && after.Up != nil }), after)
 		p = Merge(p, after)
-		if l.LinkKind == "bridge" {
+		if l.KindTraits().PortVLANs {
 			m.leavesBridge(p.Name)
 		}
 		if forced {
@@ -294,7 +294,7 @@ func (m *model) masterChanged(have, l Link) {
 	if have.Master != nil && *have.Master != "" {
 		m.leavesBridge(l.Name)
 	}
-	if ok && master.LinkKind == "bridge" {
+	if ok && master.KindTraits().PortVLANs {
 		m.joinsBridge(l.Name, master)
 	}
 	switch {
@@ -389,11 +389,12 @@ func (m *model) mtuChanged(l Link, mtu uint32) {
 		case c.Master != nil && *c.Master == l.Name && l.KindTraits().ForcesPorts:
 			m.put(Merge(c, Link{MTU: &mtu}))
 			m.mtuChanged(c, mtu) // it may be a bond itself
-		case c.Parent == nil || *c.Parent != l.Name || c.MTU == nil || c.KindTraits().Overhead != nil:
-		case c.KindTraits().ParentMTU && *c.MTU != mtu, *c.MTU > mtu:
-			m.imply(Link{Name: c.Name, MTU: c.MTU}, Link{Name: c.Name, MTU: &mtu})
-			m.put(Merge(c, Link{MTU: &mtu}))
-			m.mtuChanged(c, mtu)
+		case c.Parent == nil || *c.Parent != l.Name || c.MTU == nil || c.KindTraits().Tunnel:
+		case c.KindTraits().ParentMTU && *c.MTU != mtu, *c.MTU > c.MTUOver(mtu):
+			fits := c.MTUOver(mtu)
+			m.imply(Link{Name: c.Name, MTU: c.MTU}, Link{Name: c.Name, MTU: &fits})
+			m.put(Merge(c, Link{MTU: &fits}))
+			m.mtuChanged(c, fits)
 		}
 	}
 }

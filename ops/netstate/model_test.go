@@ -217,6 +217,39 @@ func TestTunnelMTU(t *testing.T) {
 	check("with less below")
 }
 
+// TestStackedOverhead holds that one row is enough for a kind of link that stands on another one and adds to its packets, such as
+// macsec (drivers/net/macsec.c: SecTAG with SCI, 16 bytes, and ICV, 16 bytes): its MTU is less at birth, and follows.
+func TestStackedOverhead(t *testing.T) {
+	netstate.AddLinkKind(t, "macsec", netstate.LinkTraits{
+		Stacked: true, Encapsulates: true, RxHandler: true, Overhead: func(netstate.Link) uint32 { return 32 },
+	})
+	s := netstate.NewSnapshot(netstate.Link{Name: "d0", LinkKind: "dummy", MTU: new(uint32(1500))})
+	mtus := func(when string, want ...uint32) {
+		t.Helper()
+		for i, name := range []string{"d0", "s0", "v0", "s1"} {
+			if l, _ := s.Link(name); l.MTU == nil || *l.MTU != want[i] {
+				t.Errorf("%s, %s has MTU %s, want %d", when, name, netstate.FormatValue(netstate.Value(l, "mtu")), want[i])
+			}
+		}
+	}
+	s.Apply(netstate.Change{After: netstate.Link{Name: "s0", LinkKind: "macsec", Parent: new("d0")}})
+	s.Apply(netstate.Change{After: netstate.Link{Name: "v0", LinkKind: "vlan", Parent: new("s0")}})
+	s.Apply(netstate.Change{After: netstate.Link{Name: "s1", LinkKind: "macsec", Parent: new("v0")}})
+	mtus("created", 1500, 1468, 1468, 1436)
+	set := func(before, after uint32) []netstate.Change {
+		return s.Apply(netstate.Change{Before: netstate.Link{Name: "d0", MTU: &before}, After: netstate.Link{Name: "d0", MTU: &after}})
+	}
+	if implied := set(1500, 1400); len(implied) != 3 {
+		t.Errorf("three links follow: %v", implied)
+	}
+	mtus("with less below", 1400, 1368, 1368, 1336)
+	set(1400, 9000)
+	mtus("with more below", 9000, 1368, 1368, 1336)
+	if phrase := netstate.KindPhrase("macsec"); phrase != "a macsec link" {
+		t.Errorf("messages call it %s", phrase)
+	}
+}
+
 // TestDefaultVLAN: a port is in the default VLAN of its bridge, as its PVID, until another VLAN is that, and in none
 // when it leaves (br_vlan.c).
 func TestDefaultVLAN(t *testing.T) {

@@ -106,7 +106,7 @@ func plan(p *ops.Planner, c config) error {
 	}
 	if master == "" && c.MTU == nil {
 		// The kernel would give it 1500, which does not fit into an Ethernet MTU of 1500.
-		link.MTU = new(1500 - link.KindTraits().Overhead(link))
+		link.MTU = new(1500 - link.Headers())
 	}
 	if err := p.Want(link); err != nil {
 		return err

@@ -111,7 +111,7 @@ func splitCreation(l netstate.Link) (created, rest netstate.Link) {
 		case "up":
 			return member && value == true
 		case "mtu": // a bridge takes the smallest of its ports' instead of one that is set at creation
-			return l.LinkKind == "bridge" && value != nil
+			return l.KindTraits().PortsMTU && value != nil
 		}
 		return false
 	}

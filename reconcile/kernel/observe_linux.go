@@ -89,7 +89,7 @@ func (o *observer) whole(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		bridged = bridged || l.LinkKind == "bridge"
+		bridged = bridged || l.KindTraits().PortVLANs
 		o.snap.Put(l)
 	}
 	if err := o.addresses(ctx); err != nil {
@@ -126,10 +126,11 @@ func (o *observer) resolve(ctx context.Context, c *conn, w ifLink) (netstate.Lin
 		}
 		l.Bond.Primary = &name
 	}
-	if l.KindTraits().Overhead != nil && w.lower == 0 {
+	kind := l.KindTraits()
+	if kind.Tunnel && w.lower == 0 {
 		l.Parent = new("")
 	}
-	if w.lower == 0 || l.LinkKind != "veth" && !l.KindTraits().Stacked && l.KindTraits().Overhead == nil {
+	if w.lower == 0 || l.LinkKind != "veth" && !kind.Stacked && !kind.Tunnel {
 		return l, nil
 	}
 	lower, err := o.lowerName(ctx, c, w)

@@ -114,12 +114,11 @@ func vxlanTaken(l netstate.Link) string {
 }
 
 func explainVXLAN(err error, l, parent netstate.Link) error {
-	overhead := l.KindTraits().Overhead(l)
 	switch {
 	case errors.Is(err, unix.EADDRINUSE): // its socket is opened when it comes up (vxlan_open)
 		return because(fault.Conflict, err, "UDP port %d is used by another socket of its namespace", deref(l.VXLAN.Port))
-	case errors.Is(err, unix.EINVAL) && l.MTU != nil && parent.MTU != nil && *l.MTU+overhead > *parent.MTU:
-		return because(fault.Invalid, err, "mtu %d and %d bytes of headers exceed the %d of its parent %s", *l.MTU, overhead, *parent.MTU, where(*l.Parent))
+	case errors.Is(err, unix.EINVAL) && l.MTU != nil && parent.MTU != nil && *l.MTU+l.Headers() > *parent.MTU:
+		return because(fault.Invalid, err, "mtu %d and %d bytes of headers exceed the %d of its parent %s", *l.MTU, l.Headers(), *parent.MTU, where(*l.Parent))
 	}
 	return err
 }
