@@ -43,7 +43,7 @@ const (
 	program = "/run/pod"
 )
 
-// tables of the host with routes that the agent restores: see docs/addresses.md and
+// tables of the host with routes that the agent restores: see docs/from-multi-nic-cni.md and
 // docs/primary.md.
 var tables = []struct{ name, table string }{
 	{"to pods over ipvlan l3", "28780"},
