@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,18 +24,22 @@ var topologies = v1alpha1.GroupVersion.WithResource("networktopologies")
 
 // checkInstall is what the chart's test runs.
 type checkInstall struct {
-	app                   *app
 	kubeconfig, namespace string
 	agent, controller     string
 	webhook               bool
+	patience              time.Duration
+	out                   io.Writer
 }
 
+// checkInterval is the pause between two attempts of a check.
+const checkInterval = 2 * time.Second
+
 func (a *app) checkInstall() *cobra.Command {
-	c := checkInstall{app: a}
+	var c checkInstall
 	cmd := &cobra.Command{
 		Use:     "check-install",
 		Short:   "Check an installation in a cluster",
-		Long:    "Exits with 0 if every agent is connected to the kubelet and the container runtime of its node, and the controller's webhook refuses an invalid topology. Used by helm test.",
+		Long:    "Exits with 0 if every agent is connected to the kubelet and the container runtime of its node, and the controller's webhook refuses an invalid topology. Until it succeeds, the check is repeated. Used by helm test.",
 		Example: "  plumbline check-install --namespace plumbline-system --agent plumbline-agent --controller plumbline-controller",
 		Args:    noArgs,
 		Hidden:  true,
@@ -45,7 +52,8 @@ func (a *app) checkInstall() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("API server: %w", err)
 			}
-			return c.run(cmd.Context(), client)
+			c.out = a.out
+			return c.await(cmd.Context(), client, checkInterval)
 		},
 	}
 	f := cmd.Flags()
@@ -54,7 +62,27 @@ func (a *app) checkInstall() *cobra.Command {
 	f.StringVar(&c.agent, "agent", "", "`name` of the DaemonSet")
 	f.StringVar(&c.controller, "controller", "", "`name` of the Deployment")
 	f.BoolVar(&c.webhook, "webhook", true, "the release has the webhook")
+	f.DurationVar(&c.patience, "patience", 4*time.Minute, "how long a check that fails is repeated: pods of a new release take a while to start")
 	return cmd
+}
+
+// await repeats the check while it fails, until patience ends, and prints the result of the last attempt.
+func (c checkInstall) await(ctx context.Context, client dynamic.Interface, pause time.Duration) error {
+	end := time.Now().Add(c.patience)
+	for {
+		var said bytes.Buffer
+		attempt := c
+		attempt.out = &said
+		err := attempt.run(ctx, client)
+		if err == nil || time.Until(end) < pause || ctx.Err() != nil {
+			_, failed := c.out.Write(said.Bytes())
+			return errors.Join(err, failed)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
 }
 
 func (c checkInstall) run(ctx context.Context, client dynamic.Interface) error {
@@ -88,7 +116,7 @@ func (c checkInstall) available(ctx context.Context, client dynamic.Interface, r
 	case have < want:
 		return fmt.Errorf("%s %q: %d of %d pods are available: see their events and logs", resource.Resource, name, have, want)
 	}
-	_, err = fmt.Fprintf(c.app.out, "%s %q: %s available.\n", resource.Resource, name, excerpt.Count(int(have), "pod"))
+	_, err = fmt.Fprintf(c.out, "%s %q: %s available.\n", resource.Resource, name, excerpt.Count(int(have), "pod"))
 	return err
 }
 
@@ -106,6 +134,6 @@ func (c checkInstall) refuses(ctx context.Context, client dynamic.Interface) err
 	case !apierrors.HasStatusCause(err, v1alpha1.CauseRefused):
 		return fmt.Errorf("webhook: %w", err)
 	}
-	_, err = fmt.Fprintln(c.app.out, "webhook: refuses an invalid topology.")
+	_, err = fmt.Fprintln(c.out, "webhook: refuses an invalid topology.")
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,13 +46,40 @@ func TestCheckInstall(t *testing.T) {
 			return true, &unstructured.Unstructured{}, c.webhook
 		})
 		var out bytes.Buffer
-		check := checkInstall{app: &app{stdio: stdio{out: &out}}, namespace: "ns", agent: "a", controller: "c", webhook: true}
+		check := checkInstall{out: &out, namespace: "ns", agent: "a", controller: "c", webhook: true}
 		err := check.run(t.Context(), client)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: want an error with %q, have %v", c.name, c.want, err)
 		}
 		if c.want == "" && strings.Count(out.String(), "\n") != 3 {
 			t.Errorf("%s: said %q", c.name, out.String())
+		}
+	}
+}
+
+// TestCheckInstallWaits: a check that is run right after the installation waits until the pods are there.
+func TestCheckInstallWaits(t *testing.T) {
+	for available := range 2 {
+		agent := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": map[string]any{"name": "a", "namespace": "ns"},
+			"status": map[string]any{"desiredNumberScheduled": int64(1), "numberAvailable": int64(1)},
+		}}
+		controller := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "c", "namespace": "ns"}, "status": map[string]any{"replicas": int64(1)},
+		}}
+		client := fake.NewSimpleDynamicClient(runtime.NewScheme(), agent, controller)
+		asked := 0
+		client.PrependReactor("get", "deployments", func(kubetesting.Action) (bool, runtime.Object, error) {
+			if asked++; asked == 3 {
+				_ = unstructured.SetNestedField(controller.Object, int64(available), "status", "availableReplicas")
+			}
+			return true, controller, nil
+		})
+		var out bytes.Buffer
+		check := checkInstall{out: &out, namespace: "ns", agent: "a", controller: "c", patience: 100 * time.Millisecond}
+		err := check.await(t.Context(), client, time.Millisecond)
+		if (err == nil) != (available == 1) || asked < 3 || strings.Count(out.String(), "\n") != 1+available {
+			t.Errorf("available %d: asked %d times, %v:\n%s", available, asked, err, out.String())
 		}
 	}
 }
