@@ -19,6 +19,7 @@ const (
 	AttrIfName          resourceapi.QualifiedName = "ifName"              // string
 	AttrPFName          resourceapi.QualifiedName = "pfName"              // string: interface of the PF, for a vf
 	AttrRDMA            resourceapi.QualifiedName = "rdma"                // bool
+	AttrRDMANetns       resourceapi.QualifiedName = "rdmaNetns"           // string: shared or exclusive, of the node
 	AttrPhysicalNetwork resourceapi.QualifiedName = "physicalNetworkName" // string
 	AttrPhysicalNets    resourceapi.QualifiedName = "physicalNetworks"    // string: all of them, with commas
 	AttrSwitch          resourceapi.QualifiedName = "switch"              // string: what the wire leads to, by LLDP
@@ -35,7 +36,7 @@ const (
 
 // attributeNames are all of them.
 var attributeNames = []resourceapi.QualifiedName{
-	AttrType, AttrIfName, AttrPFName, AttrRDMA, AttrPhysicalNetwork, AttrPhysicalNets,
+	AttrType, AttrIfName, AttrPFName, AttrRDMA, AttrRDMANetns, AttrPhysicalNetwork, AttrPhysicalNets,
 	AttrSwitch, AttrSwitchPort, AttrRail, AttrVendor, AttrDevice, AttrDriver, AttrNUMANode, AttrLinkType, AttrNetworks, AttrSharedBy,
 }
 
@@ -98,6 +99,7 @@ func Attributes(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttrib
 		AttrDevice:            d.DeviceID,
 		AttrDriver:            d.Driver,
 		AttrLinkType:          string(d.LinkType),
+		AttrRDMANetns:         d.RDMANetns,
 		AttrNetworks:          joinAddressed(d),
 		AttrDeviceK8sPCIeRoot: d.PCIeRoot,
 		deviceattribute.StandardDeviceAttributePCIeRoot: d.PCIeRoot,

@@ -89,6 +89,8 @@ type Device struct {
 	// RDMA says that at least one RDMA device belongs to this one.
 	RDMA        bool     `json:"rdma"`
 	RDMADevices []string `json:"rdmaDevices,omitempty"`
+	// RDMANetns is RDMAShared or RDMAExclusive where there is an RDMA device, and "" where the kernel does not say.
+	RDMANetns string `json:"rdmaNetns,omitempty"`
 	// PCIeRoot is the root complex, "pci0000:00".
 	PCIeRoot   string `json:"pcieRoot,omitempty"`
 	IOMMUGroup string `json:"iommuGroup,omitempty"`

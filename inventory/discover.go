@@ -461,7 +461,7 @@ func (s *scan) portOf(master string) HostUse {
 // for a software device, its netdev.
 func (s *scan) readRDMA(netdevs func([]string) (map[string]string, error)) {
 	var others []string
-	ifNames := map[string]string{}
+	ifNames, mode := map[string]string{}, s.rdmaMode()
 	for _, name := range s.names(infinibandDir) {
 		dir, err := s.resolve(path.Join(infinibandDir, name))
 		if err != nil {
@@ -472,7 +472,7 @@ func (s *scan) readRDMA(netdevs func([]string) (map[string]string, error)) {
 		}
 		address, _ := pciOf(path.Dir(dir))
 		if d := s.functions[address]; d != nil {
-			d.addRDMA(name)
+			d.addRDMA(name, mode)
 			continue
 		}
 		others = append(others, name)
@@ -488,12 +488,31 @@ func (s *scan) readRDMA(netdevs func([]string) (map[string]string, error)) {
 	}
 	for _, name := range others {
 		if n := s.netdevs[ifNames[name]]; n != nil && n.device != nil {
-			n.device.addRDMA(name)
+			n.device.addRDMA(name, mode)
 		}
 	}
 }
 
-func (d *Device) addRDMA(name string) { d.RDMA, d.RDMADevices = true, append(d.RDMADevices, name) }
+// Whether all network namespaces share the RDMA devices of a node (rdma-system(8)).
+const (
+	RDMAShared    = "shared"
+	RDMAExclusive = "exclusive"
+)
+
+// rdmaMode reads the parameter netns_mode of ib_core, which rdma system set changes too (drivers/infiniband/core/device.c).
+func (s *scan) rdmaMode() string {
+	switch t, _ := s.text("module/ib_core/parameters", "netns_mode"); t {
+	case "Y":
+		return RDMAShared
+	case "N":
+		return RDMAExclusive
+	}
+	return ""
+}
+
+func (d *Device) addRDMA(name, mode string) {
+	d.RDMA, d.RDMADevices, d.RDMANetns = true, append(d.RDMADevices, name), mode
+}
 
 // linkFunctions completes the virtual functions: which one of its PF each is,
 // and what the PF's interface is called.

@@ -258,7 +258,8 @@ func TestAPILimits(t *testing.T) {
 	}
 	for _, d := range all {
 		attrs := inventory.Attributes(d)
-		if len(attrs) > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice/2 {
+		const others = 8 + 3 + 2 // additionalAttributes; switch, switchPort and rail; capacities
+		if len(attrs) > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice-others {
 			t.Errorf("device %q: %d attributes leave little room for a policy's", d.Name, len(attrs))
 		}
 		for name, a := range attrs {
@@ -423,5 +424,24 @@ func TestSoftwareRDMA(t *testing.T) {
 	}
 	if have, err := of(); len(have) == 0 || err != nil {
 		t.Errorf("devices with a function: %v, %v", have, err)
+	}
+	for file, want := range map[string]string{"Y\n": inventory.RDMAShared, "N\n": inventory.RDMAExclusive, "": ""} {
+		if err := os.WriteFile(filepath.Join(n.dir, "module/ib_core/parameters/netns_mode"), []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		found, err := inventory.Discover(n.tree, n.opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range found {
+			a := inventory.Attributes(d)[inventory.AttrRDMANetns]
+			if want == "" || !d.RDMA {
+				if a.StringValue != nil {
+					t.Errorf("netns_mode %q, device %q: %q", file, d.Name, *a.StringValue)
+				}
+			} else if a.StringValue == nil || *a.StringValue != want {
+				t.Errorf("netns_mode %q, device %q: %v, want %q", file, d.Name, a.StringValue, want)
+			}
+		}
 	}
 }

@@ -248,6 +248,7 @@ func (e entry) asPublished(d inventory.Device) inventory.Device {
 	linkType := string(d.LinkType)
 	read(inventory.AttrLinkType, &linkType)
 	d.LinkType = inventory.LinkType(linkType)
+	read(inventory.AttrRDMANetns, &d.RDMANetns)
 	if a, ok := e.Device.Attributes[inventory.AttrRDMA]; ok && a.BoolValue != nil {
 		d.RDMA = *a.BoolValue
 	}
