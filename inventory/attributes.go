@@ -15,7 +15,7 @@ import (
 // The attributes in the domain dra.networking, written without the domain as
 // the API wants it for a driver's own.
 const (
-	AttrType            resourceapi.QualifiedName = "type"                // string: pf, vf, nic or virtual
+	AttrType            resourceapi.QualifiedName = "type"                // string: pf, vf, nic, virtual, or rdma
 	AttrIfName          resourceapi.QualifiedName = "ifName"              // string
 	AttrPFName          resourceapi.QualifiedName = "pfName"              // string: interface of the PF, for a vf
 	AttrRDMA            resourceapi.QualifiedName = "rdma"                // bool
@@ -80,7 +80,7 @@ func Attributes(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttrib
 		pfName = d.PF.IfName
 	}
 	attrs := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
-		AttrType:            text(string(d.Kind)),
+		AttrType:            text(publishedType(d)),
 		AttrIfName:          text(d.IfName),
 		AttrPFName:          text(pfName),
 		AttrRDMA:            {BoolValue: &d.RDMA},
@@ -118,6 +118,17 @@ func Attributes(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttrib
 	}
 	return attrs
 }
+
+// publishedType is the kind of a device, but for those without an interface, which no step that moves one may get.
+func publishedType(d Device) string {
+	if d.RDMAOnly {
+		return TypeRDMA
+	}
+	return string(d.Kind)
+}
+
+// TypeRDMA is the type of a function with an RDMA device and no interface.
+const TypeRDMA = "rdma"
 
 // JoinNetworks names all physical networks of a device. An attribute of several
 // values is an alpha feature of the API, and a selector can split a string.

@@ -89,6 +89,8 @@ type Device struct {
 	// RDMA says that at least one RDMA device belongs to this one.
 	RDMA        bool     `json:"rdma"`
 	RDMADevices []string `json:"rdmaDevices,omitempty"`
+	// RDMAOnly says that the function has an RDMA device and never an interface, as those of EFA, or of InfiniBand without IPoIB.
+	RDMAOnly bool `json:"rdmaOnly,omitempty"`
 	// RDMANetns is RDMAShared or RDMAExclusive where there is an RDMA device, and "" where the kernel does not say.
 	RDMANetns string `json:"rdmaNetns,omitempty"`
 	// PCIeRoot is the root complex, "pci0000:00".
@@ -213,9 +215,11 @@ func (d Device) State() string {
 		return "no driver"
 	case userspaceDriver(d.Driver):
 		return "userspace"
+	case d.RDMAOnly:
+		return "RDMA"
 	}
 	// A network driver is bound, so there is a netdev, only not in this network
-	// namespace: as a rule it is in a pod. (A pure RDMA function looks the same.)
+	// namespace: as a rule it is in a pod.
 	return "not here"
 }
 

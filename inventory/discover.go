@@ -473,6 +473,7 @@ func (s *scan) readRDMA(netdevs func([]string) (map[string]string, error)) {
 		address, _ := pciOf(path.Dir(dir))
 		if d := s.functions[address]; d != nil {
 			d.addRDMA(name, mode)
+			d.RDMAOnly = d.IfName == "" && !userspaceDriver(d.Driver) && (d.RDMAOnly || len(d.RDMADevices) == 1) && s.bare(dir)
 			continue
 		}
 		others = append(others, name)
@@ -491,6 +492,20 @@ func (s *scan) readRDMA(netdevs func([]string) (map[string]string, error)) {
 			n.device.addRDMA(name, mode)
 		}
 	}
+}
+
+// bare reports whether an RDMA device has no network interface in any namespace. One with a port of Ethernet has one, since RoCE takes
+// its GIDs from it; one of InfiniBand has one if the module for that is loaded (ipoib_add_one in drivers/infiniband/ulp/ipoib).
+func (s *scan) bare(dir string) bool {
+	ports, _ := fs.ReadDir(s.tree, path.Join(dir, "ports"))
+	ipoib := !s.gone("module/ib_ipoib")
+	for _, p := range ports {
+		layer, err := s.text(path.Join(dir, "ports", p.Name()), "link_layer")
+		if err != nil || layer == "Ethernet" || layer == "InfiniBand" && ipoib {
+			return false
+		}
+	}
+	return len(ports) > 0
 }
 
 // Whether all network namespaces share the RDMA devices of a node (rdma-system(8)).

@@ -445,3 +445,40 @@ func TestSoftwareRDMA(t *testing.T) {
 		}
 	}
 }
+
+// TestRDMAOnly: an RDMA device is a device of its own if no interface belongs to it in any namespace. With IPoIB one of InfiniBand has one,
+// and a port that cannot be read may have one.
+func TestRDMAOnly(t *testing.T) {
+	n := open(t, "rdma")
+	only := func() (out []string) {
+		found, err := inventory.Discover(n.tree, n.opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range found {
+			typ := inventory.Attributes(d)[inventory.AttrType].StringValue
+			if d.RDMAOnly != (*typ == inventory.TypeRDMA) {
+				t.Errorf("%s: type %q", d.ID, *typ)
+			}
+			if d.RDMAOnly {
+				out = append(out, d.ID)
+			}
+		}
+		return out
+	}
+	if got := strings.Join(only(), " "); got != "0000:00:05.0 0000:00:06.0" {
+		t.Errorf("without IPoIB: %s", got)
+	}
+	if err := os.MkdirAll(filepath.Join(n.dir, "module/ib_ipoib"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(only(), " "); got != "0000:00:05.0" {
+		t.Errorf("with IPoIB: %s", got)
+	}
+	if err := os.Remove(filepath.Join(n.dir, "devices/pci0000:00/0000:00:05.0/infiniband/rdmap0s5/ports/1/link_layer")); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(only(), " "); got != "" {
+		t.Errorf("with an unknown port: %s", got)
+	}
+}

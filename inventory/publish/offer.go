@@ -298,6 +298,8 @@ func obstacle(d inventory.Device, used map[string]bool) string {
 		return fmt.Sprintf("its PF %q is in use as a whole", d.PF.PCIAddress)
 	case d.LinkType == "" || d.DevType == "wlan" || d.DevType == "wwan":
 		return "neither Ethernet nor InfiniBand"
+	case d.RDMAOnly:
+		return ""
 	case d.IfName == "": // in another namespace, or with no driver that makes one
 		return d.State()
 	case len(uppers) > 0:

@@ -148,6 +148,9 @@ func Fitting(s *topology.Step, c contract.Contract) string {
 		expr += fmt.Sprintf(" && has(%s) && %q in %s.split(\",\")", of, network, of)
 	}
 	if s.Selector != "" {
+		if len(c.Input.DeviceTypes) > 0 && !c.Input.Shares { // it moves an interface, which a function for RDMA alone does not have
+			expr += fmt.Sprintf(" && %s != %q", attribute(inventory.AttrType), inventory.TypeRDMA)
+		}
 		return expr
 	}
 	switch types := c.Input.DeviceTypes; len(types) {

@@ -690,6 +690,15 @@ func TestPrepareDevices(t *testing.T) {
 			t.Errorf("metadata: a device with an interface has %s", name)
 		}
 	}
+	g.results = []topology.StepResult{{Name: "vf0", Result: topology.Result{Devices: &topology.Devices{RDMADevice: "mlx5_2", DeviceNodes: []string{"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"}}}}}
+	if devices, err = g.prepare(rc); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"rdmaDevice": "mlx5_2", "deviceNode": "/dev/infiniband/uverbs2"} {
+		if a := devices[0].Metadata.Attributes[name]; a.StringValue == nil || *a.StringValue != want {
+			t.Errorf("metadata: %s is %+v, want %q", name, a, want)
+		}
+	}
 
 	part, err := e.Preparation(&e.Topologies[0], &e.Topologies[0].Object, g.Contracts)
 	if err != nil || part.Netns != "" || !part.ID.Origin().Prepared || len(part.Topology.Steps) != 1 || part.Topology.Steps[0].Name != "vf1" || len(part.Given) != 1 || part.Prepared != "" {
