@@ -1,12 +1,14 @@
 package journal
 
 import (
+	"maps"
 	"os"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 )
 
@@ -52,10 +54,7 @@ func (j *Journal) those(but string, accept func(holding) bool) []reconcile.Recor
 	if err != nil {
 		return nil
 	}
-	j.mu.Lock()
-	known := j.holdings
-	j.mu.Unlock()
-	now := make(map[string]holding, len(entries))
+	present := make(map[string]bool, len(entries))
 	var out []reconcile.Record
 	for _, e := range entries {
 		name, isLog := strings.CutSuffix(e.Name(), logSuffix)
@@ -63,21 +62,24 @@ func (j *Journal) those(but string, accept func(holding) bool) []reconcile.Recor
 		if !isLog || j.knownOther(name) || unix.Lstat(j.path(name, logSuffix), &st) != nil {
 			continue
 		}
-		h, ok := known[name]
+		present[name] = true
 		if name == but {
-			if ok {
-				now[name] = h
-			}
 			continue
 		}
+		j.mu.Lock()
+		h, ok := j.holdings[name]
+		j.mu.Unlock()
 		if !ok || h.inode != st.Ino || h.size != st.Size || h.mtime != st.Mtim {
 			s, err := j.load(name)
 			if err != nil || !s.found {
 				continue
 			}
-			h = holding{s.inode, int64(s.size), s.mtime, heldBy(s.record), strings.Clone(s.record.Sandbox.Netns), s.record.Phase == reconcile.Releasing}
+			h = holdingOf(s.record)
+			h.inode, h.size, h.mtime = s.inode, int64(s.size), s.mtime
+			j.mu.Lock()
+			j.holdings[name] = h
+			j.mu.Unlock()
 		}
-		now[name] = h
 		if !accept(h) {
 			continue
 		}
@@ -86,9 +88,49 @@ func (j *Journal) those(but string, accept func(holding) bool) []reconcile.Recor
 		}
 	}
 	j.mu.Lock()
-	j.holdings = now
-	j.mu.Unlock()
+	defer j.mu.Unlock()
+	maps.DeleteFunc(j.holdings, func(name string, _ holding) bool { return !present[name] })
 	return out
+}
+
+// wrote keeps what a log holds that its only writer, under its lock, has just written, so that it is
+// not read for that: of many sandboxes that change at once, each would otherwise read the logs of all
+// others after each change.
+func (j *Journal) wrote(name string, r reconcile.Record) {
+	j.keep(name, holdingOf(r))
+}
+
+// wroteChanges is wrote for changes that were added to a log that was in state s before.
+func (j *Journal) wroteChanges(name string, s state, changes []netstate.Change) {
+	j.mu.Lock()
+	h, ok := j.holdings[name]
+	j.mu.Unlock()
+	if !ok || h.inode != s.inode || h.size != int64(s.size) {
+		return // another process has written since: it is read when it is needed
+	}
+	h.devices = slices.Clone(h.devices)
+	for _, device := range heldBy(reconcile.Record{History: changes}) {
+		if !slices.Contains(h.devices, device) {
+			h.devices = append(h.devices, device)
+		}
+	}
+	j.keep(name, h)
+}
+
+// keep keeps what a log holds that its writer has in hand.
+func (j *Journal) keep(name string, h holding) {
+	var st unix.Stat_t
+	if unix.Lstat(j.path(name, logSuffix), &st) != nil {
+		return // as above
+	}
+	h.inode, h.size, h.mtime = st.Ino, st.Size, st.Mtim
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.holdings[name] = h
+}
+
+func holdingOf(r reconcile.Record) holding {
+	return holding{devices: heldBy(r), netns: strings.Clone(r.Sandbox.Netns), releasing: r.Phase == reconcile.Releasing}
 }
 
 func heldBy(r reconcile.Record) []string {

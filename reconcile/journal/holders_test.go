@@ -1,7 +1,9 @@
 package journal
 
 import (
+	"fmt"
 	"os"
+	"runtime"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -52,6 +54,38 @@ func TestHolders(t *testing.T) {
 	expect("beside a damaged file", "green/ai")
 	if _, errs := ours.List(); len(errs) != 1 {
 		t.Errorf("the damaged file is reported by %v", errs)
+	}
+}
+
+// What this process has written is not read again for a sandbox beside it: of pods that end together, each would otherwise
+// read the logs of all others after each of their changes.
+func TestBesideReadsNothingOfItsOwn(t *testing.T) {
+	j := open(t, t.TempDir())
+	j.fsync = func(*os.File) error { return nil }
+	ids := make([]reconcile.SandboxID, 50)
+	for i := range ids {
+		ids[i] = reconcile.SandboxID(fmt.Sprintf("pod-%d/ai", i))
+	}
+	write := map[string]func(reconcile.SandboxID) error{
+		"put":    func(id reconcile.SandboxID) error { return j.Put(record(id, reconcile.Applied, made("bond0"))) },
+		"settle": func(id reconcile.SandboxID) error { return j.Settle(record(id, reconcile.Releasing, made("bond0"))) },
+		"intend": func(id reconcile.SandboxID) error { return j.Intend(id, []netstate.Change{made("data0")}) },
+	}
+	allocations := func() float64 {
+		return testing.AllocsPerRun(1, func() { j.Beside(ids[0], "/run/netns/none") })
+	}
+	must(t, write["put"](ids[0]))
+	for _, way := range []string{"put", "settle", "intend"} {
+		for _, id := range ids {
+			must(t, write[way](id))
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		j.Beside(ids[0], "/run/netns/none")
+		runtime.ReadMemStats(&after)
+		if first, again := float64(after.Mallocs-before.Mallocs), allocations(); first > 2*again {
+			t.Errorf("%s: %v allocations in the first call after 50 writes, %v in the next", way, first, again)
+		}
 	}
 }
 

@@ -51,7 +51,7 @@ var _ reconcile.Store = (*Journal)(nil)
 // does not exist. It fails with fault.Invalid when others could plant files in
 // dir: the reader acts on a log with its own privileges.
 func Open(dir string) (*Journal, error) {
-	j := &Journal{dir: dir, fsync: (*os.File).Sync, gates: map[string]*gate{}, others: map[string]other{}}
+	j := &Journal{dir: dir, fsync: (*os.File).Sync, gates: map[string]*gate{}, holdings: map[string]holding{}, others: map[string]other{}}
 	if err := j.makeDir(dir); err != nil {
 		return nil, fmt.Errorf("journal %q: %w", dir, err)
 	}
@@ -205,9 +205,14 @@ func (j *Journal) Put(r reconcile.Record) error {
 			return err
 		}
 		if !s.found || s.good+len(line) > compactBytes {
-			return j.replace(name, g, line)
+			err = j.replace(name, g, line)
+		} else {
+			err = j.append(name, g, s, line, true)
 		}
-		return j.append(name, g, s, line, true)
+		if err == nil {
+			j.wrote(name, r)
+		}
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("put record of sandbox %q: %w", r.Sandbox.ID, err)
@@ -225,9 +230,14 @@ func (j *Journal) Settle(r reconcile.Record) error {
 		}
 		// A record that is itself large must not be rewritten every time.
 		if !s.found || s.good+len(line) > max(compactBytes, 4*len(line)) {
-			return j.replace(name, g, line)
+			err = j.replace(name, g, line)
+		} else {
+			err = j.append(name, g, s, line, false)
 		}
-		return j.append(name, g, s, line, false)
+		if err == nil {
+			j.wrote(name, r)
+		}
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("settle record of sandbox %q: %w", r.Sandbox.ID, err)
@@ -266,7 +276,11 @@ func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) erro
 			}
 			return j.replace(name, g, line)
 		}
-		return j.append(name, g, s, line, true)
+		if err := j.append(name, g, s, line, true); err != nil {
+			return err
+		}
+		j.wroteChanges(name, s, changes)
+		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("record %d intended changes of sandbox %q: %w", len(changes), id, err)
