@@ -261,6 +261,8 @@ func (t text) interfaces(results []topology.StepResult) {
 		case d == nil:
 		case d.RDMADevice != "":
 			t.line("step %q gives RDMA device %s: %s", r.Name, d.RDMADevice, strings.Join(d.DeviceNodes, " "))
+		case len(r.Result.Interfaces) > 0:
+			t.line("step %q gives %s", r.Name, strings.Join(d.DeviceNodes, " "))
 		default:
 			t.line("step %q has no interface: device %s %s", r.Name, d.PCIAddress, strings.Join(d.DeviceNodes, " "))
 		}

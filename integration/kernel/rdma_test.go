@@ -2,6 +2,8 @@ package kernel
 
 import (
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,6 +79,59 @@ func TestRDMADevice(t *testing.T) {
 		t.Errorf("soft RoCE of a function that is moved: %+v %v", got, err)
 	}
 	release()
+}
+
+// TestDeviceNodes: a step gives the device nodes that its topology names, of the function that it was given: the clock of a physical
+// function, and not of another one, and what the management of a subnet uses. A virtual function of this card has no clock.
+func TestDeviceNodes(t *testing.T) {
+	if !hasCards() {
+		return
+	}
+	l, host := newLane(t), &foreignWriter{t, "", ""}
+	host.run("modprobe -a rdma_rxe ib_uverbs rdma_ucm ib_umad vhost_net tun")
+	host.run("for l in $(ls /sys/class/infiniband); do rdma link delete $l; done") // of other tests
+	host.run("rdma link add rxe1 type rxe netdev enp3s0f1; rdma link add rxe2 type rxe netdev $(ls /sys/class/net/enp3s0f1/device/virtfn1/net)")
+	t.Cleanup(func() { host.run("rdma link delete rxe1; rdma link delete rxe2") })
+	clock := "/dev/" + strings.TrimSpace(host.run("ls /sys/class/net/enp3s0f1/device/ptp"))
+	home := l.state("")
+	ensure := func(device, nodes string) (topology.Devices, error) {
+		s := box(newNetns(t), parse(t, "t", "    - {name: ib, type: rdma, config: {deviceNodes: "+nodes+"}}\n"))
+		s.Given = ops.GivenDevices(map[string]string{"ib": device})
+		engine := l.engine(nil)
+		report, err := engine.Ensure(ctxFor(t), s)
+		if _, err := engine.Release(ctxFor(t), s.ID); err != nil {
+			t.Errorf("release: %v", err)
+		}
+		return stepDevices(report.Results, "ib"), err
+	}
+	pf := strings.TrimSpace(host.run("basename $(readlink -f /sys/class/net/enp3s0f1/device)"))
+	got, err := ensure(pf, "[ptp, umad, vhost-net, tun]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.DeviceNodes) != 6 || !slices.Contains(got.DeviceNodes, clock) || got.RDMADevice != "rxe1" {
+		t.Errorf("results: %+v, the clock is %s", got, clock)
+	}
+	for _, node := range got.DeviceNodes {
+		if info, err := os.Stat(node); err != nil || info.Mode()&os.ModeCharDevice == 0 {
+			t.Errorf("device node %s: %v %v", node, info, err)
+		}
+		if name := filepath.Base(node); strings.HasPrefix(name, "umad") {
+			if of := strings.TrimSpace(read(t, "/sys/class/infiniband_mad/"+name+"/ibdev")); of != "rxe1" {
+				t.Errorf("device node %s is of %s", node, of)
+			}
+		}
+	}
+	vf := functions(t, map[string]string{"ib": "enp3s0f1/1"})["ib"]
+	for nodes, want := range map[string]string{
+		"[ptp]":  "has no device node ptp: choose a device whose driver has a PTP clock",
+		"[issm]": `RDMA device "rxe2" has no device node issm`,
+	} {
+		if _, err := ensure(vf, nodes); fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s of a virtual function: %v, want %s", nodes, err, want)
+		}
+	}
+	l.mustEqual(home, "", "after the release")
 }
 
 // read returns the content of a file.

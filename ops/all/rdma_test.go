@@ -16,20 +16,21 @@ func TestRDMAResult(t *testing.T) {
 	const function = "0000:03:00.2"
 	nodes := func(n string) []string { return []string{"/dev/infiniband/uverbs" + n, "/dev/infiniband/rdma_cm"} }
 	bare := netstate.RDMADevice{Name: "mlx5_2"}
-	third := netstate.RDMADevice{Name: "mlx5_3", Nodes: nodes("3")}
-	fourth := netstate.RDMADevice{Name: "mlx5_4", Nodes: nodes("4")}
+	third := netstate.RDMADevice{Name: "mlx5_3", Nodes: nodes("3"), Management: []string{"/dev/infiniband/umad3"}}
+	fourth := netstate.RDMADevice{Name: "mlx5_4", Nodes: nodes("4"), Management: []string{"/dev/infiniband/umad4", "/dev/infiniband/issm4"}}
 	for name, tt := range map[string]struct {
 		have   []netstate.RDMADevice
 		config string
 		want   topology.Devices
 		err    string
 	}{
-		"first":                       {[]netstate.RDMADevice{third, fourth}, "", topology.Devices{RDMADevice: "mlx5_3", DeviceNodes: nodes("3")}, ""},
-		"first with device nodes":     {[]netstate.RDMADevice{bare, third, fourth}, "", topology.Devices{RDMADevice: "mlx5_3", DeviceNodes: nodes("3")}, ""},
-		"named":                       {[]netstate.RDMADevice{bare, third, fourth}, ", config: {rdmaDevice: mlx5_4}", topology.Devices{RDMADevice: "mlx5_4", DeviceNodes: nodes("4")}, ""},
-		"named, without device nodes": {[]netstate.RDMADevice{bare, third}, ", config: {rdmaDevice: mlx5_2}", topology.Devices{}, `RDMA device "mlx5_2" of device "0000:03:00.2" has no device nodes`},
-		"none with device nodes":      {[]netstate.RDMADevice{bare}, "", topology.Devices{}, `RDMA device "mlx5_2" of device "0000:03:00.2" has no device nodes`},
-		"named, unknown":              {[]netstate.RDMADevice{third}, ", config: {rdmaDevice: mlx5_9}", topology.Devices{}, `rdmaDevice: "mlx5_9" is no RDMA device of device "0000:03:00.2", which has mlx5_3`},
+		"first":                            {[]netstate.RDMADevice{third, fourth}, "", topology.Devices{RDMADevice: "mlx5_3", DeviceNodes: nodes("3")}, ""},
+		"first with device nodes":          {[]netstate.RDMADevice{bare, third, fourth}, "", topology.Devices{RDMADevice: "mlx5_3", DeviceNodes: nodes("3")}, ""},
+		"named":                            {[]netstate.RDMADevice{bare, third, fourth}, ", config: {rdmaDevice: mlx5_4}", topology.Devices{RDMADevice: "mlx5_4", DeviceNodes: nodes("4")}, ""},
+		"named, without device nodes":      {[]netstate.RDMADevice{bare, third}, ", config: {rdmaDevice: mlx5_2}", topology.Devices{}, `RDMA device "mlx5_2" of device "0000:03:00.2" has no device nodes`},
+		"none with device nodes":           {[]netstate.RDMADevice{bare}, "", topology.Devices{}, `RDMA device "mlx5_2" of device "0000:03:00.2" has no device nodes`},
+		"with device nodes that are named": {[]netstate.RDMADevice{third, fourth}, ", config: {rdmaDevice: mlx5_4, deviceNodes: [umad, ptp]}", topology.Devices{RDMADevice: "mlx5_4", DeviceNodes: append(nodes("4"), "/dev/infiniband/umad4", "/dev/ptp3")}, ""},
+		"named, unknown":                   {[]netstate.RDMADevice{third}, ", config: {rdmaDevice: mlx5_9}", topology.Devices{}, `rdmaDevice: "mlx5_9" is no RDMA device of device "0000:03:00.2", which has mlx5_3`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg, top := vetted(t, "    - {name: ib, type: rdma"+tt.config+"}\n")
@@ -37,7 +38,7 @@ func TestRDMAResult(t *testing.T) {
 			p, err := reg.Plan(t.Context(), ops.Request{
 				Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"ib": {Device: function}},
 				Have: netstate.NewSnapshot(
-					netstate.Device{ID: function, At: &host, Up: new(true), RDMA: tt.have},
+					netstate.Device{ID: function, At: &host, Up: new(true), RDMA: tt.have, Nodes: map[string][]string{netstate.NodePTP: {"/dev/ptp3"}}},
 					netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(true), Master: new("")},
 				),
 			})

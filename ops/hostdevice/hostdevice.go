@@ -16,6 +16,7 @@ type config struct {
 	MAC        *string              `json:"mac,omitempty"`
 	MTU        *uint32              `json:"mtu,omitempty"`
 	RDMA       *bool                `json:"rdma,omitempty"`
+	Nodes      []string             `json:"deviceNodes,omitempty"`
 	Require    *ops.RDMARequirement `json:"require,omitempty"`
 }
 
@@ -43,7 +44,7 @@ they are resolved on the host before planning.`,
 		{Name: "kernelpath", Type: contract.String, Description: "path of the device below /sys/devices/"},
 		ops.MACParam("MAC address; default: unchanged"),
 		ops.MTUParam("unchanged"),
-		ops.RDMAParam(), ops.RDMARequireParam(),
+		ops.RDMAParam(), ops.RDMARequireParam(), ops.NodesParam(),
 	}, ops.AddressParams()),
 	Input:  contract.Input{Device: true, DeviceTypes: []string{"nic", "pf"}},
 	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}, Devices: ops.RDMAFields()},
@@ -60,6 +61,9 @@ func plan(p *ops.Planner, c config) error {
 		}
 	}
 	if err := p.RDMA(id, c.RDMA, c.Require != nil); err != nil {
+		return err
+	}
+	if err := p.DeviceNodes(id, c.Nodes); err != nil {
 		return err
 	}
 	if err := p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig); err != nil {

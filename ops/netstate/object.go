@@ -2,6 +2,7 @@ package netstate
 
 import (
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/plumbline/plumbline/topology/fault"
@@ -466,6 +467,29 @@ type Device struct {
 	// belongs to one network namespace (rdma-system(8)).
 	RDMA          []RDMADevice `json:"rdma,omitempty" plan:"-"`
 	RDMAExclusive bool         `json:"rdmaExclusive,omitempty" plan:"-"`
+	// Nodes are the paths of character devices by kind: NodePTP of the device, NodeVhost and NodeTun of the node.
+	Nodes map[string][]string `json:"nodes,omitempty" plan:"-"`
+}
+
+// Kinds of device nodes that are given only where they are asked for.
+const (
+	NodeUMAD  = "umad"
+	NodeISSM  = "issm"
+	NodePTP   = "ptp"
+	NodeVhost = "vhost-net"
+	NodeTun   = "tun"
+)
+
+// ManagementNodes are the device nodes of a kind, NodeUMAD or NodeISSM, of one of the device's RDMA devices.
+func (d Device) ManagementNodes(rdma, kind string) (out []string) {
+	for _, r := range d.RDMA {
+		for _, n := range r.Management {
+			if r.Name == rdma && strings.HasPrefix(path.Base(n), kind) {
+				out = append(out, n)
+			}
+		}
+	}
+	return out
 }
 
 // RDMADevice is a device for verbs, such as mlx5_2.
@@ -474,6 +498,8 @@ type RDMADevice struct {
 	// Nodes are the paths of the character devices that a program needs: uverbsN, and rdma_cm, which all RDMA
 	// devices share.
 	Nodes []string `json:"nodes,omitempty"`
+	// Management are the paths of those for the management of the subnet: umadN, and issmN of InfiniBand, one of each port.
+	Management []string `json:"management,omitempty"`
 	// Software says that the device is of the link (soft RoCE), not of the hardware: it ends when the link leaves its
 	// network namespace.
 	Software bool `json:"software,omitempty"`

@@ -8,6 +8,7 @@ import (
 type config struct {
 	ops.DeviceConfig
 	RDMADevice string               `json:"rdmaDevice,omitempty"`
+	Nodes      []string             `json:"deviceNodes,omitempty"`
 	Require    *ops.RDMARequirement `json:"require,omitempty"`
 	LogLevel   string               `json:"logLevel,omitempty"`
 	LogFile    string               `json:"logFile,omitempty"`
@@ -31,7 +32,7 @@ The node has to share RDMA devices between network namespaces, as is the kernel'
 `,
 	Params: ops.Join(ops.DeviceParams(), []contract.Param{
 		{Name: "rdmaDevice", Type: contract.String, AtCreation: true, Description: "name of the RDMA device, for a device with several; default: the first by name that has device nodes"},
-		ops.RDMARequireParam(),
+		ops.RDMARequireParam(), ops.NodesParam(),
 	}, ops.LogParams()),
 	Input: contract.Input{Device: true},
 	Output: contract.Output{Devices: append([]contract.Param{
@@ -45,5 +46,8 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
-	return p.RDMADevice(id, c.RDMADevice, c.Require)
+	if err := p.RDMADevice(id, c.RDMADevice, c.Require); err != nil {
+		return err
+	}
+	return p.DeviceNodes(id, c.Nodes)
 }

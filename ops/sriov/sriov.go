@@ -13,6 +13,7 @@ type config struct {
 	ops.VFConfig
 	Name     string               `json:"name,omitempty"`
 	RDMA     *bool                `json:"rdma,omitempty"`
+	Nodes    []string             `json:"deviceNodes,omitempty"`
 	Require  *ops.RDMARequirement `json:"require,omitempty"`
 	MTU      *uint32              `json:"mtu,omitempty"`
 	LogLevel string               `json:"logLevel,omitempty"`
@@ -42,7 +43,7 @@ minTxRate, linkState or 802.1ad.`,
     spoofchk: "off"
     trust: "on"
 `,
-	Params: ops.Join(ops.DeviceParams(), []contract.Param{ops.NameParam(ops.RootName), ops.MTUParam("unchanged"), ops.RDMAParam(), ops.RDMARequireParam()},
+	Params: ops.Join(ops.DeviceParams(), []contract.Param{ops.NameParam(ops.RootName), ops.MTUParam("unchanged"), ops.RDMAParam(), ops.RDMARequireParam(), ops.NodesParam()},
 		ops.VFParams("MAC address, set on the PF and on the interface"), ops.AddressParams(), ops.LogParams()),
 	Input:  contract.Input{Device: true, DeviceTypes: []string{"vf"}},
 	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}, Devices: ops.RDMAFields()},
@@ -71,9 +72,12 @@ func plan(p *ops.Planner, c config) error {
 	}
 	if userspace {
 		p.ProduceDevices(topology.Devices{PCIAddress: id})
-		return nil
+		return p.UserspaceNodes(id, c.Nodes)
 	}
 	if err := p.RDMA(id, c.RDMA, c.Require != nil); err != nil {
+		return err
+	}
+	if err := p.DeviceNodes(id, c.Nodes); err != nil {
 		return err
 	}
 	if err := p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig); err != nil {

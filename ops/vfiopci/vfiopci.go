@@ -15,10 +15,11 @@ import (
 type config struct {
 	ops.DeviceConfig
 	ops.VFConfig
-	Driver              string `json:"driver"`
-	AllowUnprotectedDMA bool   `json:"allowUnprotectedDMA,omitempty"`
-	LogLevel            string `json:"logLevel,omitempty"`
-	LogFile             string `json:"logFile,omitempty"`
+	Driver              string   `json:"driver"`
+	AllowUnprotectedDMA bool     `json:"allowUnprotectedDMA,omitempty"`
+	Nodes               []string `json:"deviceNodes,omitempty"`
+	LogLevel            string   `json:"logLevel,omitempty"`
+	LogFile             string   `json:"logFile,omitempty"`
 }
 
 // vfio is the driver that confines the function by the IOMMU.
@@ -54,6 +55,7 @@ host uses the resulting interface.`,
 	Params: ops.Join(ops.DeviceParams(), []contract.Param{
 		{Name: "driver", Type: contract.String, Enum: []string{vfio, "igb_uio", "uio_pci_generic"}, Default: vfio, AtCreation: true, Description: "kernel driver to bind; a running pod keeps the one that it has"},
 		{Name: "allowUnprotectedDMA", Type: contract.Boolean, Description: "accept that no IOMMU confines the device, so that the container can read and write all memory of the node"},
+		ops.NodesParam(),
 	}, ops.VFParams("MAC address, set on the PF"), ops.LogParams()),
 	Input: contract.Input{Device: true, DeviceTypes: []string{"vf"}},
 	Output: contract.Output{Devices: []contract.Param{
@@ -107,7 +109,7 @@ func plan(p *ops.Planner, c config) error {
 		return err
 	}
 	produce(p, have, c.Driver)
-	return nil
+	return p.UserspaceNodes(id, c.Nodes)
 }
 
 // confined refuses a function that the IOMMU does not confine.

@@ -106,6 +106,7 @@ func (o *observer) queryDevice(ctx context.Context, queried netstate.Device) err
 			return err
 		}
 	}
+	d.Nodes = o.host.sysfs.otherNodes(queried)
 	d.LinkKind, d.Parent = cmp.Or(d.LinkKind, queried.LinkKind), cmp.Or(d.Parent, queried.Parent)
 	o.snap.Put(d)
 	return nil

@@ -146,9 +146,10 @@ func (f sysfs) rdma(d netstate.Device, link string) []netstate.RDMADevice {
 		names, software = f.softRDMA(link), true
 		verbs = filepath.Join(f.root, "class/infiniband_verbs")
 	}
+	management := filepath.Join(filepath.Dir(verbs), "infiniband_mad") // ib_umad_init_port in user_mad.c
 	var out []netstate.RDMADevice
 	for _, name := range names {
-		out = append(out, netstate.RDMADevice{Name: name, Nodes: f.nodesIn(verbs, name), Software: software})
+		out = append(out, netstate.RDMADevice{Name: name, Nodes: f.nodesIn(verbs, name), Management: f.nodesOf(management, name), Software: software})
 	}
 	return out
 }
@@ -160,15 +161,41 @@ func (f sysfs) rdmaNodes(name string) []string {
 
 // nodesIn returns the character devices of an RDMA device that a folder lists, and that of the connection manager.
 func (f sysfs) nodesIn(verbs, name string) (out []string) {
-	entries, _ := os.ReadDir(verbs)
+	out = f.nodesOf(verbs, name)
+	if manager := f.node(filepath.Join(f.root, "class/misc/rdma_cm")); manager != "" && len(out) > 0 {
+		out = append(out, manager)
+	}
+	return out
+}
+
+// nodesOf returns the character devices of an RDMA device that a folder lists.
+func (f sysfs) nodesOf(folder, name string) (out []string) {
+	entries, _ := os.ReadDir(folder)
 	for _, e := range entries {
-		at := filepath.Join(verbs, e.Name())
+		at := filepath.Join(folder, e.Name())
 		if node := f.node(at); node != "" && f.text(at, "ibdev") == name {
 			out = append(out, node)
 		}
 	}
-	if manager := f.node(filepath.Join(f.root, "class/misc/rdma_cm")); manager != "" && len(out) > 0 {
-		out = append(out, manager)
+	return out
+}
+
+// otherNodes returns the character devices of a device and of the node that are given where a topology names them. Sources:
+// ptp_clock_register in drivers/ptp/ptp_clock.c; vhost_net_misc in drivers/vhost/net.c; tun_miscdev in drivers/net/tun.c.
+func (f sysfs) otherNodes(d netstate.Device) map[string][]string {
+	out := map[string][]string{}
+	if dir := f.dir(d); dir != "" {
+		clocks, _ := os.ReadDir(filepath.Join(dir, "ptp"))
+		for _, e := range clocks {
+			if node := f.node(filepath.Join(dir, "ptp", e.Name())); node != "" {
+				out[netstate.NodePTP] = append(out[netstate.NodePTP], node)
+			}
+		}
+	}
+	for _, kind := range []string{netstate.NodeVhost, netstate.NodeTun} {
+		if node := f.node(filepath.Join(f.root, "class/misc", kind)); node != "" {
+			out[kind] = []string{node}
+		}
 	}
 	return out
 }
@@ -199,13 +226,13 @@ func (f sysfs) softRDMA(link string) []string {
 	return out
 }
 
-// infinibandNode is the kernel's name of a device node.
-var infinibandNode = regexp.MustCompile(`^infiniband/[a-z_]+[0-9]*$`)
+// deviceNode is the kernel's name of a device node that containers may be given.
+var deviceNode = regexp.MustCompile(`^(infiniband/[a-z_]+[0-9]*|ptp[0-9]+|vhost-net|net/tun)$`)
 
 // node returns the path of the device node of a class device, "" without one.
 func (f sysfs) node(dir string) string {
 	for line := range strings.SplitSeq(f.text(dir, "uevent"), "\n") {
-		if name, ok := strings.CutPrefix(line, "DEVNAME="); ok && infinibandNode.MatchString(name) {
+		if name, ok := strings.CutPrefix(line, "DEVNAME="); ok && deviceNode.MatchString(name) {
 			return "/dev/" + name
 		}
 	}

@@ -114,6 +114,8 @@ func TestRDMAOfDevice(t *testing.T) {
 		dir + "0000:03:00.2/infiniband_verbs/uverbs2/uevent":        "MAJOR=231\nMINOR=194\nDEVNAME=infiniband/uverbs2\n",
 		dir + "0000:03:00.2/infiniband_mad/umad2/ibdev":             "mlx5_2\n",
 		dir + "0000:03:00.2/infiniband_mad/umad2/uevent":            "DEVNAME=infiniband/umad2\n",
+		dir + "0000:03:00.2/infiniband_mad/issm2/ibdev":             "mlx5_2\n",
+		dir + "0000:03:00.2/infiniband_mad/issm2/uevent":            "DEVNAME=infiniband/issm2\n",
 		dir + "0000:03:00.3/infiniband/mlx5_3/node_guid":            "0\n",
 		dir + "0000:03:00.4/infiniband/mlx5_4/node_guid":            "0\n",
 		dir + "0000:03:00.4/infiniband_verbs/uverbs4/ibdev":         "mlx5_4\n",
@@ -131,8 +133,8 @@ func TestRDMAOfDevice(t *testing.T) {
 		id, link string
 		want     []netstate.RDMADevice
 	}{
-		{"0000:03:00.2", "enp3s0f0v0", []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"}}}},
-		{"0000:03:00.2", "", []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"}}}},
+		{"0000:03:00.2", "enp3s0f0v0", []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"}, Management: []string{"/dev/infiniband/issm2", "/dev/infiniband/umad2"}}}},
+		{"0000:03:00.2", "", []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm"}, Management: []string{"/dev/infiniband/issm2", "/dev/infiniband/umad2"}}}},
 		{"0000:03:00.3", "", []netstate.RDMADevice{{Name: "mlx5_3"}}}, // ib_uverbs is not loaded
 		{"0000:03:00.4", "", []netstate.RDMADevice{{Name: "mlx5_4"}}}, // no name of a device node
 		{"0000:04:00.0", "enp4s0f0", []netstate.RDMADevice{{Name: "rxe0", Nodes: []string{"/dev/infiniband/uverbs9", "/dev/infiniband/rdma_cm"}, Software: true}}},
@@ -149,6 +151,24 @@ func TestRDMAOfDevice(t *testing.T) {
 	}
 	if tree(t, nil).rdmaExclusive() {
 		t.Error("without RDMA nothing is exclusive")
+	}
+}
+
+// TestOtherNodes: a device has the nodes of its clocks and of the node, and nothing that a name in sysfs could lead elsewhere.
+func TestOtherNodes(t *testing.T) {
+	const dir = "bus/pci/devices/"
+	f := tree(t, map[string]string{
+		dir + "0000:03:00.0/ptp/ptp1/uevent": "MAJOR=248\nMINOR=1\nDEVNAME=ptp1\n",
+		dir + "0000:03:00.1/ptp/ptp2/uevent": "DEVNAME=ptp2/../mem\n",
+		"class/misc/vhost-net/uevent":        "MAJOR=10\nMINOR=238\nDEVNAME=vhost-net\n",
+		"class/misc/tun/uevent":              "MAJOR=10\nMINOR=200\nDEVNAME=net/tun\n",
+	})
+	node := map[string][]string{netstate.NodeVhost: {"/dev/vhost-net"}, netstate.NodeTun: {"/dev/net/tun"}}
+	clock := map[string][]string{netstate.NodePTP: {"/dev/ptp1"}, netstate.NodeVhost: {"/dev/vhost-net"}, netstate.NodeTun: {"/dev/net/tun"}}
+	for id, want := range map[string]map[string][]string{"0000:03:00.0": clock, "0000:03:00.1": node, "if:dummy0": node} {
+		if diff := cmp.Diff(want, f.otherNodes(netstate.Device{ID: id})); diff != "" {
+			t.Errorf("device %s (-want +got):\n%s", id, diff)
+		}
 	}
 }
 

@@ -15,6 +15,7 @@ type nodePolicy struct {
 	resource string // without its prefix
 	selector string
 	driver   string // of a userspace driver
+	vhost    bool   // /dev/vhost-net and /dev/net/tun are for the pods, too
 }
 
 // nodePolicy reads a SriovNetworkNodePolicy: which functions its resource has.
@@ -27,7 +28,7 @@ func (c *converter) nodePolicy(s *source) {
 		spec.note("nodeSelector", "is left out: functions that match are used on any node: restrict the pods to nodes, or withhold the functions of others by a DeviceExposurePolicy")
 	}
 	spec.none("the scheduler knows the NUMA node of a device, and does not align pods by it unless a claim has a constraint", "excludeTopology")
-	spec.none("/dev/vhost-net is given to no pod", "needVhostNet")
+	p.vhost = spec.flag("needVhostNet")
 	spec.none("no vDPA device is made", "vdpaType")
 	var exprs []string
 	nic := spec.sub("nicSelector")
@@ -84,12 +85,12 @@ func (c *converter) devices(n *network, s *step, p *record) {
 	}
 	_, bare, _ := strings.Cut(n.resource, "/")
 	var exprs []string
-	found, drivers := false, map[string]bool{}
+	found, vhost, drivers := false, false, map[string]bool{}
 	for _, o := range c.policies {
 		if o.resource != bare || o.from.failed() {
 			continue
 		}
-		found = true
+		found, vhost = true, vhost || o.vhost
 		drivers[o.driver] = true
 		if o.selector != "" && !slices.Contains(exprs, o.selector) {
 			exprs = append(exprs, o.selector)
@@ -107,6 +108,12 @@ func (c *converter) devices(n *network, s *step, p *record) {
 		s.typ = "vfio-pci"
 	case s.typ == "host-device":
 		s.typ = "sriov" // moving a virtual function is the same, and is undone on its physical function
+	}
+	if vhost {
+		if s.config == nil {
+			s.config = map[string]any{}
+		}
+		s.config["deviceNodes"] = []any{"vhost-net", "tun"}
 	}
 	for i, e := range exprs {
 		if len(exprs) > 1 {

@@ -1,0 +1,87 @@
+package ops
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// Node kinds of the key deviceNodes, each with the paths that a node has where it is imagined, and with the advice where there is none.
+var nodeKinds = map[string]struct{ imagined, advice string }{
+	netstate.NodeUMAD:  {"/dev/infiniband/umad0", "load the kernel module ib_umad on the node"},
+	netstate.NodeISSM:  {"/dev/infiniband/issm0", "only ports of InfiniBand have one, and only with the kernel module ib_umad: load it on the node"},
+	netstate.NodePTP:   {"/dev/ptp0", "choose a device whose driver has a PTP clock, as ethtool -T shows"},
+	netstate.NodeVhost: {"/dev/vhost-net", "load the kernel module vhost_net on the node"},
+	netstate.NodeTun:   {"/dev/net/tun", "load the kernel module tun on the node"},
+}
+
+// NodesParam is the key deviceNodes of a step that takes a device.
+func NodesParam() contract.Param {
+	return contract.Param{
+		Name: "deviceNodes", Type: contract.List, AtCreation: true,
+		Description: "further device nodes for the containers, readable and writable: `umad`, `issm` of the RDMA device (`/dev/infiniband/umadN`, `issmN`: a program can be the subnet's manager), `ptp` (`/dev/ptpN`, the clock of the device: a program can set it), `vhost-net` (`/dev/vhost-net`), `tun` (`/dev/net/tun`). Only a topology can name them, not a claim",
+		Items: &contract.Param{
+			Name: "deviceNode", Type: contract.String, Description: "kind of device node",
+			Enum: []string{netstate.NodeUMAD, netstate.NodeISSM, netstate.NodePTP, netstate.NodeVhost, netstate.NodeTun},
+		},
+	}
+}
+
+// DeviceNodes adds the device nodes of these kinds to the step's result, beside those that it gives already.
+func (p *Planner) DeviceNodes(id string, kinds []string) error {
+	if len(kinds) == 0 {
+		return nil
+	}
+	d, ok, err := Lookup(p, netstate.Device{ID: id})
+	if err != nil || !ok {
+		return err
+	}
+	out := topology.Devices{}
+	switch {
+	case p.current.devices != nil:
+		out = *p.current.devices
+	case d.HasPCIAddress():
+		out.PCIAddress = d.ID
+	}
+	for _, kind := range kinds {
+		known := nodeKinds[kind]
+		nodes := d.Nodes[kind]
+		of := fmt.Sprintf("device %q", id)
+		switch kind {
+		case netstate.NodeVhost, netstate.NodeTun:
+			of = "the node"
+		case netstate.NodeUMAD, netstate.NodeISSM:
+			if out.RDMADevice == "" {
+				return Invalid("deviceNodes", "%s is of an RDMA device, and the step gives none: remove it, or rdma: false", kind)
+			}
+			of, nodes = fmt.Sprintf("RDMA device %q", out.RDMADevice), d.ManagementNodes(out.RDMADevice, kind)
+		}
+		if p.req.imagined != nil {
+			nodes = []string{known.imagined}
+		}
+		if len(nodes) == 0 {
+			return fault.New(fault.Unsupported, fmt.Errorf("deviceNodes: %s has no device node %s: %s, or remove it from the key", of, kind, known.advice))
+		}
+		for _, n := range nodes {
+			if !slices.Contains(out.DeviceNodes, n) {
+				out.DeviceNodes = append(slices.Clone(out.DeviceNodes), n)
+			}
+		}
+	}
+	p.ProduceDevices(out)
+	return nil
+}
+
+// UserspaceNodes is DeviceNodes for a function that is bound to a driver for programs, with which it has neither clock nor RDMA device.
+func (p *Planner) UserspaceNodes(id string, kinds []string) error {
+	for _, kind := range kinds {
+		if kind != netstate.NodeVhost && kind != netstate.NodeTun {
+			return Invalid("deviceNodes", "a function that is bound to a driver for programs has no %s: remove it, or bind the function to the driver of its card", kind)
+		}
+	}
+	return p.DeviceNodes(id, kinds)
+}
