@@ -493,7 +493,6 @@ func (f *Follower) Updates(apply func(ctx context.Context, claim types.UID) (cha
 func (u *Updates) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer context.AfterFunc(ctx, u.of.queue.ShutDown)()
 	for range workers {
 		wg.Go(func() {
 			for u.next(ctx) {
@@ -501,6 +500,7 @@ func (u *Updates) Run(ctx context.Context) {
 		})
 	}
 	<-ctx.Done()
+	u.of.queue.ShutDown() // not by context.AfterFunc, which this function's return could stop before it began
 }
 
 // Run runs until ctx ends.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -173,4 +174,30 @@ func TestSwitchedOffOnNode(t *testing.T) {
 	node.Store(&map[string]string{})
 	labels.Changed()
 	refused(`the NetworkQoS objects of namespace "ns" are not known`)
+}
+
+// TestUpdatesEnd: updates end with their context, whichever of its parts learns of that first.
+func TestUpdatesEnd(t *testing.T) {
+	for range 300 {
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 50 { // which are told one after the other
+			context.AfterFunc(ctx, func() {})
+		}
+		updates := filters.New(filters.Options{Log: slog.New(slog.DiscardHandler), Now: time.Now}).Updates(nil)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			updates.Run(ctx)
+		}()
+		for range 50 {
+			context.AfterFunc(ctx, func() {})
+		}
+		runtime.Gosched()
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the updates do not end")
+		}
+	}
 }

@@ -21,10 +21,22 @@ func Watched[T, O runtime.Object](w watch.Interface, err error, again time.Durat
 	if err != nil {
 		return nil, err
 	}
-	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+	return drained{watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
 		if o, ok := e.Object.(T); ok && e.Type != watch.Bookmark && e.Type != watch.Error {
 			e.Object = of(o)
 		}
 		return e, true
-	}), nil
+	})}, nil
+}
+
+// drained is a filtered watch whose goroutine ends with it, also while it holds an event that nobody takes any more.
+type drained struct{ watch.Interface }
+
+// Stop implements watch.Interface.
+func (d drained) Stop() {
+	d.Interface.Stop()
+	go func() {
+		for range d.ResultChan() {
+		}
+	}()
 }

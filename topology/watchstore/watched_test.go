@@ -70,3 +70,17 @@ func TestUnserved(t *testing.T) {
 		}
 	})
 }
+
+// TestWatchedEnds: a watch that is stopped while it has an event leaves no goroutine: the bubble fails for one.
+func TestWatchedEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := watch.NewFake()
+		w, err := watchstore.Watched(source, nil, 0, shorter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source.Add(&metav1.PartialObjectMetadata{})
+		w.Stop()
+		synctest.Wait()
+	})
+}
