@@ -21,6 +21,7 @@ var plugins = map[string]func(*converter, *network, *record){
 	"macvlan":             (*converter).onMaster,
 	"ovn-k8s-cni-overlay": (*converter).ovn,
 	"ptp":                 (*converter).ptp,
+	"rdma":                (*converter).rdma,
 	"sbr":                 (*converter).sbr,
 	"sriov":               (*converter).sriov,
 	"tuning":              (*converter).onInterface,
@@ -52,6 +53,9 @@ func (c *converter) conf(n *network, conf *record) {
 func (c *converter) plugin(n *network, p *record) {
 	p.ignore(ofList...)
 	typ, _ := p.left["type"].(string)
+	if bare, of := strings.CutPrefix(typ, "cnv-"); of && plugins[bare] != nil { // a plugin as KubeVirt's operators call it
+		typ, p.left["type"] = bare, bare
+	}
 	if convert, ok := plugins[typ]; ok {
 		c.common(p)
 		convert(c, n, p)
@@ -71,6 +75,7 @@ func (c *converter) plugin(n *network, p *record) {
 // instead says what there is for plugins without a counterpart.
 var instead = map[string]string{
 	"bandwidth": ": write a NetworkQoS that selects the topology, and remove the plugin; sriov has max_tx_rate",
+	"ipoib":     ": IPoIB links are not made; a device with an IPoIB interface can be moved by a step of type host-device",
 	"firewall":  ": NetworkPolicies are of the cluster's own network; remove the plugin",
 	"portmap":   ": write portMappings in the config of a step of type bridge or ptp, and remove the plugin",
 	"loopback":  ": the interface lo of a pod is up; remove the plugin",
@@ -90,8 +95,9 @@ func (c *converter) common(p *record) {
 	capabilities := p.sub("capabilities")
 	for _, k := range capabilities.keys() {
 		why := map[string]string{
-			"ips":            "a pod cannot choose its address: name it in a topology of its own, or keep one for its name with reclaimAfter of the AddressPool",
-			"mac":            "a pod cannot choose its MAC address: name it in a topology of its own",
+			"ips":            "a pod names its address in its claim, if the topology permits it: convert the pods that do, with --pods, or write claimParameters",
+			"mac":            "a pod names its MAC address in its claim, if the topology permits it: convert the pods that do, with --pods, or write claimParameters",
+			"rdma":           "containers have the device nodes of an RDMA device in any case",
 			"deviceID":       "",
 			"CNIDeviceInfo":  "",
 			"portMappings":   "hostPorts of containers are for the pod's own network: write portMappings in the config of the step",
@@ -316,6 +322,18 @@ func (c *converter) onInterface(n *network, p *record) {
 	c.step(n, p, typ)
 }
 
+// rdma is for the plugin that moves the RDMA device of a function, where the node does not share these devices.
+func (c *converter) rdma(n *network, p *record) {
+	p.ignore("type", "name")
+	s := n.addressed()
+	if s == nil || s.typ != "sriov" && s.typ != "host-device" {
+		p.problem("type", "%q is for the RDMA device of a function, and the plugin before it does not move one", "rdma")
+		return
+	}
+	s.config["rdma"] = true
+	p.note("type", "becomes rdma: true of the step: a function without an RDMA device is refused")
+}
+
 func (c *converter) sbr(n *network, p *record) {
 	p.ignore("type", "name")
 	s := n.addressed()
@@ -377,5 +395,6 @@ func (c *converter) ovn(n *network, p *record) {
 		return
 	}
 	ipam := p.sub("ipam")
+	p.none(persistent, "allowPersistentIPs")
 	c.ipam(n, c.step(n, p, "ovn-k8s-cni-overlay"), ipam, false)
 }

@@ -77,6 +77,10 @@ func (c *converter) claimOf(s *source) {
 func (c *converter) request(n *network, r *record, configs []*record, taken map[string]string) {
 	name := r.text("name")
 	exactly := r.sub("exactly")
+	if r.has("deviceClassName") { // of v1beta1, in which a request has the keys of exactly itself
+		exactly = r.below(r.at, r.left)
+		r.left = nil
+	}
 	if r.has("firstAvailable") {
 		r.problem("firstAvailable", "alternatives cannot be converted: write a topology for each")
 		r.ignore("firstAvailable")
@@ -161,12 +165,17 @@ func (c *converter) translated(from *source, e expression) string {
 			return fmt.Sprintf("device.attributes[%q].%s%s", inventory.Driver, optional, ours[name])
 		case name == "isSriovVf":
 			return fmt.Sprintf("device.attributes[%q].type == \"vf\"", inventory.Driver)
+		case name == "encapsulation" && optional == "":
+			return fmt.Sprintf(`device.attributes[%q].?linkType.orValue("")`, inventory.Driver)
 		case name == "pciAddress":
 			return fmt.Sprintf("device.attributes[%q].%spciBusID", "resource.kubernetes.io", optional)
 		}
 		from.problem(e.at, "devices have no attribute that corresponds to %q of %s: select by another one", name, dranetDriver)
 		return text
 	})
+	if strings.Contains(e.cel, "encapsulation") {
+		out = strings.ReplaceAll(out, `"ether"`, `"ethernet"`)
+	}
 	out = isDRANET.ReplaceAllString(out, "")
 	return strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(out), "&&"))
 }
@@ -187,6 +196,16 @@ func (c *converter) dranet(n *network, s *step, r *record) {
 	}
 	if iface.flag("dhcp") {
 		s.config["ipam"] = map[string]any{"type": "dhcp"}
+	}
+	switch typ := iface.text("type"); typ {
+	case "":
+	case "IPVLAN":
+		s.typ = "ipvlan"
+	default:
+		iface.problem("type", "%q cannot be converted: a device is moved, or carries links of ipvlan", typ)
+	}
+	if v, ok := iface.number("acceptRA"); ok && v > 0 {
+		s.config["acceptRA"] = true
 	}
 	iface.none("no programs of the host are on a device that a pod has", "disableEbpfPrograms")
 	for _, k := range []string{"gsoMaxSize", "groMaxSize", "gsoIPv4MaxSize", "groIPv4MaxSize"} {

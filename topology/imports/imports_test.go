@@ -143,7 +143,7 @@ var silent = map[string]*regexp.Regexp{
 	"a host, of which only the networks count":              regexp.MustCompile(`^HostInterface (metadata\.name|spec\.hostName|spec\.interfaces\[\d+\]\.(hostIP|interfaceName|pciAddress|product|vendor))$`),
 	"what multi-nic-cni has computed of a network":          regexp.MustCompile(`^CIDR spec\.(config\b|cidr\[\d+\]\.(vlanCIDR|hosts))`),
 	"what a pod is beside its networks":                     regexp.MustCompile(`^(Pod|Deployment|StatefulSet) (unheardOf|metadata\.unheardOf|.*annotations\.(unheardOf|k8s\.v1\.cni\.cncf\.io/network-status)|spec\b.*(replicas|containers|image|limits|claims|labels|selector|unheardOf)\b)`),
-	"the namespace of an operator's own object":             regexp.MustCompile(`^(SriovNetwork|SriovIBNetwork|MultiNicNetwork) metadata\.namespace$`),
+	"the namespace of an operator's own object":             regexp.MustCompile(`^(SriovNetwork|SriovIBNetwork|MultiNicNetwork|HostDeviceNetwork|IPoIBNetwork|MacvlanNetwork) metadata\.namespace$`),
 	"who has an address":                                    regexp.MustCompile(`^(IPPool spec\.allocations\.\d+|OverlappingRangeIPReservation spec)\.(id|containerid|podref|ifname)$`),
 }
 
@@ -197,7 +197,7 @@ func reported(notes []imports.Remark, object, path string) bool {
 // isNetwork reports whether objects of its kind become topologies.
 func isNetwork(o map[string]any) bool {
 	switch o["kind"] {
-	case "NetworkAttachmentDefinition", "SriovNetwork", "SriovIBNetwork", "MultiNicNetwork", "ResourceClaim", "ResourceClaimTemplate", "UserDefinedNetwork", "ClusterUserDefinedNetwork":
+	case "NetworkAttachmentDefinition", "SriovNetwork", "SriovIBNetwork", "MultiNicNetwork", "HostDeviceNetwork", "IPoIBNetwork", "MacvlanNetwork", "ResourceClaim", "ResourceClaimTemplate", "UserDefinedNetwork", "ClusterUserDefinedNetwork":
 		return true
 	}
 	return false
@@ -221,7 +221,7 @@ func title(o map[string]any) string {
 		namespace = cmp.Or(namespace, "default")
 	}
 	switch kind {
-	case "MultiNicNetwork", "ClusterUserDefinedNetwork", "CIDR", "HostInterface", "DeviceClass":
+	case "MultiNicNetwork", "ClusterUserDefinedNetwork", "CIDR", "HostInterface", "DeviceClass", "HostDeviceNetwork", "IPoIBNetwork", "MacvlanNetwork":
 		namespace = ""
 	}
 	if namespace != "" {

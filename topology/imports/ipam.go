@@ -39,7 +39,7 @@ func (c *converter) ipam(n *network, s *step, ipam *record, atNode bool) {
 	case "static":
 		s.config["ipam"] = c.rest(ipam, typ, "addresses")
 		if !ipam.has("addresses") && s.config["ipam"].(map[string]any)["addresses"] == nil {
-			ipam.note("addresses", "is missing: the network gives no address, and a pod cannot choose one")
+			ipam.note("addresses", "is missing: the network gives no address. A pod names it in its claim, if the topology permits it: convert the pods that do, with --pods")
 			delete(s.config, "ipam")
 		}
 	default:
@@ -207,9 +207,9 @@ func (c *converter) whereabouts(n *network, s *step, ipam *record) {
 		}
 		of[is6] = true
 		spec.Subnets = append(spec.Subnets, subnet)
-		spec.Exclude = append(spec.Exclude, r.texts("exclude")...)
+		spec.Exclude = append(spec.Exclude, excludes(r)...)
 	}
-	spec.Exclude = append(spec.Exclude, ipam.texts("exclude")...)
+	spec.Exclude = append(spec.Exclude, excludes(ipam)...)
 	if gateway := ipam.text("gateway"); gateway != "" {
 		setGateway(ipam, &spec, gateway)
 	}
@@ -227,6 +227,17 @@ func (c *converter) whereabouts(n *network, s *step, ipam *record) {
 	}
 	p := &pool{key: "whereabouts " + string(key), spec: spec, name: label(network)}
 	c.usePool(n, s, p)
+}
+
+// excludes takes what whereabouts does not give. To it, a prefix with bits set behind its length is the network around it.
+func excludes(r *record) []string {
+	out := r.texts("exclude")
+	for i, text := range out {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out[i] = p.Masked().String()
+		}
+	}
+	return out
 }
 
 // setGateway sets the gateway of the subnet that it is in.

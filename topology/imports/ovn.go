@@ -55,6 +55,8 @@ func selectedNamespaces(selector *record) (out []string, ok bool) {
 	return out, ok && len(out) > 0
 }
 
+const persistent = "ovn-kubernetes keeps addresses for virtual machines; an AddressPool with reclaimAfter keeps them for pods of one name"
+
 // networkOfOVN converts the configuration of a network.
 func (c *converter) networkOfOVN(n *network, spec *record) {
 	topology := spec.text("topology")
@@ -92,7 +94,8 @@ func (c *converter) networkOfOVN(n *network, spec *record) {
 		config["vlanID"] = id
 	}
 	ipam := from.sub("ipam")
-	ipam.none("ovn-kubernetes keeps addresses for virtual machines; an AddressPool with reclaimAfter keeps them for pods of one name", "lifecycle")
+	ipam.none(persistent, "lifecycle")
+	from.none(persistent, "ipamLifecycle") // its earlier spelling
 	switch mode := ipam.text("mode"); mode {
 	case "", "Enabled", "Disabled":
 	default:

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Source is a kind of which objects of a cluster are read.
@@ -52,10 +54,13 @@ func Concerned(object map[string]any, namespace string) bool {
 		return ofDRANET(spec)
 	case "ResourceClaim": // of one that was made for a pod the template is converted
 		return ownerOf(object) == (owner{})
-	case "SriovNetwork", "SriovIBNetwork":
+	case "SriovNetwork", "SriovIBNetwork", "HostDeviceNetwork", "IPoIBNetwork", "MacvlanNetwork":
 		target, _ := spec["networkNamespace"].(string)
 		if target == "" {
 			target, _ = meta["namespace"].(string)
+		}
+		if target == "" { // the object has no namespace
+			target = metav1.NamespaceDefault
 		}
 		return namespace == "" || target == namespace
 	}

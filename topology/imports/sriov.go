@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/plumbline/plumbline/inventory"
 )
 
@@ -159,16 +161,22 @@ func (c *converter) sriovIBNetwork(s *source) {
 
 // ofOperator begins a network of the SR-IOV operator.
 func (c *converter) ofOperator(s *source, spec *record) *network {
-	n := c.network(s)
-	n.namespace = cmp.Or(spec.text("networkNamespace"), s.namespace)
-	n.namespaces = []string{n.namespace}
-	c.made[n.definition()] = true
+	n := c.definedBy(s, spec)
 	resource := spec.text("resourceName")
 	if resource == "" {
 		spec.problem("resourceName", "is missing")
 		return n
 	}
 	n.resource, n.resourceAt = c.ResourcePrefix+"/"+resource, spec.path("resourceName")
+	return n
+}
+
+// definedBy begins a network of which an operator makes a NetworkAttachmentDefinition of the same name.
+func (c *converter) definedBy(s *source, spec *record) *network {
+	n := c.network(s)
+	n.namespace = cmp.Or(spec.text("networkNamespace"), s.namespace, metav1.NamespaceDefault)
+	n.namespaces = []string{n.namespace}
+	c.made[n.definition()] = true
 	return n
 }
 

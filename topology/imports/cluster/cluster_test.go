@@ -111,7 +111,7 @@ func (s *server) resources(group, version string) any {
 		if from.Group != group || s.unserved[from.Kind] {
 			continue
 		}
-		global := slices.Contains([]string{"DeviceClass", "CIDR", "HostInterface", "MultiNicNetwork", "ClusterUserDefinedNetwork"}, from.Kind)
+		global := slices.Contains([]string{"DeviceClass", "CIDR", "HostInterface", "MultiNicNetwork", "MacvlanNetwork", "HostDeviceNetwork", "IPoIBNetwork", "ClusterUserDefinedNetwork"}, from.Kind)
 		list = append(list,
 			map[string]any{"name": resourceOf(from.Kind), "kind": from.Kind, "namespaced": !global, "verbs": []string{"get", "list"}},
 			map[string]any{"name": resourceOf(from.Kind) + "/status", "kind": from.Kind, "namespaced": !global, "verbs": []string{"get"}})
