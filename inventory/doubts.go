@@ -46,14 +46,14 @@ const maxDoubts = 8
 
 // Doubts are remarks on an expression that compiles and probably means something else: CEL compares attributes when
 // a device is selected, so that the compiler accepts values of any type, and any domain. additional are the names of
-// attributes that policies add, as domain/name; nil if they are not known. near returns the name among others that was
+// attributes that policies add, as domain/name; nil if they are not known. similar returns the name among others that was
 // probably meant, "" for none.
-func (s Selector) Doubts(additional []string, near func(name string, others []string) string) []string {
+func (s Selector) Doubts(additional []string, similar func(name string, others []string) string) []string {
 	parsed, issues := s.compiled.Environment.Parse(s.expr)
 	if s.expr == "" || issues != nil && issues.Err() != nil {
 		return nil
 	}
-	d := &doubter{attributes: newAttributeReader(), guarded: map[resourceapi.QualifiedName]bool{}, additional: additional, near: near}
+	d := &doubter{attributes: newAttributeReader(), guarded: map[resourceapi.QualifiedName]bool{}, additional: additional, similar: similar}
 	root := parsed.NativeRep().Expr()
 	ast.PreOrderVisit(root, ast.NewExprVisitor(d.attributes.bind))
 	ast.PreOrderVisit(root, ast.NewExprVisitor(d.guard))
@@ -69,7 +69,7 @@ type doubter struct {
 	attributes attributeReader
 	guarded    map[resourceapi.QualifiedName]bool // that are tested before they are read, or read as optional
 	additional []string
-	near       func(name string, others []string) string
+	similar    func(name string, others []string) string
 	found      []string
 }
 
@@ -81,8 +81,8 @@ func (d *doubter) say(format string, args ...any) {
 
 // hint names what was probably meant.
 func (d *doubter) hint(name string, others []string) string {
-	if near := d.near(name, others); near != "" {
-		return fmt.Sprintf(", did you mean %q?", near)
+	if similar := d.similar(name, others); similar != "" {
+		return fmt.Sprintf(", did you mean %q?", similar)
 	}
 	return ""
 }
@@ -229,12 +229,12 @@ func (d *doubter) missing(name resourceapi.QualifiedName, functions bool) {
 		d.say("no device has an attribute %q%s", name, d.hint(string(name), standardNames()))
 	case d.additional != nil && !slices.Contains(d.additional, string(name)):
 		d.say("no device has an attribute %q: no DeviceExposurePolicy adds it%s", name, d.hint(string(name), d.additional))
-	case d.additional == nil && d.near(domain, []string{Driver, standardDomain}) != "", d.additional == nil && slices.Contains(attributeNames, resourceapi.QualifiedName(id)):
-		near := d.near(domain, []string{Driver, standardDomain})
-		if near == "" {
-			near = Driver
+	case d.additional == nil && d.similar(domain, []string{Driver, standardDomain}) != "", d.additional == nil && slices.Contains(attributeNames, resourceapi.QualifiedName(id)):
+		similar := d.similar(domain, []string{Driver, standardDomain})
+		if similar == "" {
+			similar = Driver
 		}
-		d.say("no device has attributes of the domain %q, unless a DeviceExposurePolicy adds them: did you mean %q?", domain, near)
+		d.say("no device has attributes of the domain %q, unless a DeviceExposurePolicy adds them: did you mean %q?", domain, similar)
 	}
 }
 

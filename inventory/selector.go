@@ -85,9 +85,9 @@ func (s Selector) Match(ctx context.Context, d Device) (bool, error) {
 func (s Selector) Networks(ctx context.Context, d Device) []PhysicalNetwork {
 	var out []PhysicalNetwork
 	for _, n := range d.PhysicalNetworks {
-		alone := d
-		alone.PhysicalNetwork, alone.PhysicalNetworks = n.Name, []PhysicalNetwork{n}
-		if matches, err := s.Match(ctx, alone); err == nil && matches {
+		onNetwork := d
+		onNetwork.PhysicalNetwork, onNetwork.PhysicalNetworks = n.Name, []PhysicalNetwork{n}
+		if matches, err := s.Match(ctx, onNetwork); err == nil && matches {
 			out = append(out, n)
 		}
 	}

@@ -127,8 +127,8 @@ func Places(rules []Rule) []int {
 	return out
 }
 
-// Changed is what a change of the input has changed: pods with other rules, or other
-// addresses, and sets with other members.
+// Changed lists the effects of a change of the input: pods with other rules or addresses, and sets with other
+// members.
 type Changed struct {
 	Pods map[types.NamespacedName]bool
 	Sets map[SetID]bool
@@ -178,8 +178,7 @@ func NewCompiler() *Compiler {
 	}
 }
 
-// SetPolicy adds or replaces a policy. One with an error does nothing, which includes that
-// the one before it is gone.
+// SetPolicy adds or replaces a policy. A policy with an error has no rules, and the earlier one of its name is gone.
 func (c *Compiler) SetPolicy(p *Policy) Changed {
 	changed := c.DeletePolicy(p.Key)
 	if p.Err != nil {
@@ -370,8 +369,8 @@ func (c *Compiler) fits(p *compiled) bool {
 	return p.dropped && p.members <= c.mostMembers && c.kept[p.Key.Namespace]+p.members <= c.mostOfNamespace
 }
 
-// fitting notes the policies of a namespace whose members can be kept again. They are when the sets of one are
-// queried: to find them takes as long as for a new policy.
+// fitting marks the sets of the policies whose members fit into the bounds again. They are computed when the sets are
+// queried, since that takes as long as for a new policy.
 func (c *Compiler) fitting(namespace string, changed Changed) {
 	for _, p := range c.policies[namespace] {
 		if c.fits(p) {

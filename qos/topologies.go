@@ -33,9 +33,9 @@ func (p *Policy) Selects(podNetwork bool) bool {
 // Covers reports whether a policy covers a network without regard to the labels of namespaces, which topologies do not have.
 func (p *Policy) Covers(n Network) bool { return p.mayCover(n) }
 
-// Definitions are the NetworkAttachmentDefinitions that a policy refers to, as NAMESPACE/NAME; alone says that it selects nothing
+// Definitions are the NetworkAttachmentDefinitions that a policy refers to, as NAMESPACE/NAME; only says that it selects nothing
 // else.
-func (p *Policy) Definitions() (names []string, alone bool) {
+func (p *Policy) Definitions() (names []string, only bool) {
 	for _, t := range p.networks {
 		if d := t.definition(); d != "" {
 			names = append(names, d)
@@ -164,12 +164,12 @@ func OnlyOVNKubernetes(kinds []string) string {
 	return strings.Join(kinds, " and ") + " that are selected by their labels are known to ovn-kubernetes alone, which enforces objects there with its own CRD and controller; for plumbline name the network in netAttachRefs, or select topologies with networkSelectionType " + string(v1alpha1.NetworkTopologies)
 }
 
-// NoTopology is what becomes of a policy that selects no NetworkTopology where nothing but these
-// networks is enforced.
+// NoTopology is the message about a policy that selects no NetworkTopology, where nothing but their networks is
+// enforced.
 const NoTopology = "it selects no NetworkTopology, and nothing else is enforced. The primary network of pods is that of the CNI plugin: ovn-kubernetes enforces objects there, with its own CRD and controller. For networks of claims add networkSelectors with networkSelectionType " + string(v1alpha1.NetworkTopologies)
 
-// Notes are what is allowed and has no effect: fields, or the policy as a whole on the topologies of a
-// cluster. ours says that nothing but topologies is enforced, podNetwork that one of them may be the primary network of pods.
+// Notes returns remarks on what is valid and has no effect: fields, or the whole policy on these topologies. ours:
+// nothing but topologies is enforced. podNetwork: one of them may be the primary network of pods.
 func (p *Policy) Notes(ours, podNetwork bool) []string {
 	out := slices.Clone(p.Warnings)
 	if p.Err == nil && ours && !p.Selects(podNetwork) {

@@ -17,9 +17,9 @@ const (
 	// settle is the time for which a new value has to be the only one received, so that a
 	// neighbour with a new name each second does not cause a write each second.
 	settle = time.Minute
-	// shortest and longest bound a time to live: a speaker that leaves and returns each
+	// minTTL and maxTTL bound a time to live: a speaker that leaves and returns each
 	// second would else cause a write each time.
-	shortest, longest = time.Minute, time.Hour
+	minTTL, maxTTL = time.Minute, time.Hour
 	// contested is the time for which a sender counts beside another one. While a port without a known neighbour
 	// has two, none of them is accepted.
 	contested   = 2 * time.Minute
@@ -100,7 +100,7 @@ func (t *Table) Heard(name string, f Frame, now time.Time) bool {
 	if p == nil {
 		return false
 	}
-	until := now.Add(min(max(f.TTL, shortest), longest))
+	until := now.Add(min(max(f.TTL, minTTL), maxTTL))
 	if p.known != nil && !now.Before(p.until) {
 		p.known, p.next = nil, nil
 	}

@@ -73,8 +73,8 @@ func TestTable(t *testing.T) {
 			h.knows(ttl-1, "forged")
 		},
 		"two after a silence": func(h *heard) {
-			h.hears(0, says("a", "leaf", shortest), true)
-			h.hears(shortest-time.Second, says("b", "forged", ttl), false)
+			h.hears(0, says("a", "leaf", minTTL), true)
+			h.hears(minTTL-time.Second, says("b", "forged", ttl), false)
 			h.hears(2*time.Second, says("b", "forged", ttl), false)
 			h.knows(0, "-") // not: that there is none
 			h.hears(30*time.Second, says("a", "leaf", ttl), false)
@@ -87,7 +87,7 @@ func TestTable(t *testing.T) {
 			h.hears(contested, says("a", "leaf", ttl), true)
 		},
 		"a flood of senders": func(h *heard) {
-			h.hears(0, says("a", "leaf", shortest), true)
+			h.hears(0, says("a", "leaf", minTTL), true)
 			for i := range 1000 {
 				h.hears(time.Second/10, says(fmt.Sprint("b", i), "forged", ttl), false)
 			}
@@ -143,12 +143,12 @@ func TestTable(t *testing.T) {
 			h.hears(0, says("pod", "", 0), false)
 			h.knows(30*time.Minute, "leaf")
 			h.hears(0, says("a", "", 0), false)
-			h.knows(shortest-1, "leaf")
+			h.knows(minTTL-1, "leaf")
 			h.knows(1, "")
 		},
 		"a time to live without end": func(h *heard) {
 			h.hears(0, says("a", "leaf", 65535*time.Second), true)
-			h.knows(longest-1, "leaf")
+			h.knows(maxTTL-1, "leaf")
 			h.knows(1, "")
 		},
 		"a cable that is moved": func(h *heard) {

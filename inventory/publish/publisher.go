@@ -105,11 +105,11 @@ type Neighbours interface {
 const maxSettle = 5 // times Settle
 
 // A scan reads files of each interface of the host, of which every pod may have one, and starting pods
-// notify of theirs. The next scan begins idle times later than the last one took, so that
+// notify of theirs. The next scan begins idleFactor times later than the last one took, so that
 // scans take at most a tenth of a processor, but at most maxIdle later.
 const (
-	idle    = 9
-	maxIdle = 5 * time.Second
+	idleFactor = 9
+	maxIdle    = 5 * time.Second
 )
 
 // Publisher keeps the ResourceSlices of one node up to date.
@@ -261,7 +261,7 @@ func (p *Publisher) Run(ctx context.Context, to Slices) error {
 
 // wait returns when it is time for the next scan, false when there is none.
 func (p *Publisher) wait(ctx context.Context, at time.Duration) bool {
-	resting := time.NewTimer(min(idle*p.took, maxIdle))
+	resting := time.NewTimer(min(idleFactor*p.took, maxIdle))
 	defer resting.Stop()
 	select {
 	case <-ctx.Done():
@@ -323,8 +323,8 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	if err := p.rule(ctx, &k); err != nil {
 		return next, fmt.Errorf("policies: %w", err)
 	}
-	var soon time.Duration
-	k.down, soon = p.lasting(down(k.devices))
+	var untilTaint time.Duration
+	k.down, untilTaint = p.lasting(down(k.devices))
 	p.mu.Lock()
 	k.plain, k.noSharing, k.noCounters = p.lacks.NoTaints, p.lacks.NoSharing, p.lacks.NoCounters
 	p.mu.Unlock()
@@ -340,8 +340,8 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	p.say(withheld, errors.Join(partial, uplinks.Problem(), unheard))
 	p.sayDirty(k)
 	p.sayMiswired(k)
-	if soon > 0 {
-		next = min(next, soon)
+	if untilTaint > 0 {
+		next = min(next, untilTaint)
 	}
 	// Write to disk first: the scheduler may allocate what it has seen, so the next agent
 	// must find that there.
@@ -488,7 +488,7 @@ func (p *Publisher) publish(ctx context.Context, to Slices, offered []entry) err
 // lasting returns which of the dead links have been so for long enough, and
 // when the next one will.
 func (p *Publisher) lasting(dead map[string]bool) (map[string]bool, time.Duration) {
-	now, out, soon := p.opts.Now(), map[string]bool{}, time.Duration(0)
+	now, out, untilTaint := p.opts.Now(), map[string]bool{}, time.Duration(0)
 	for name := range p.since {
 		if !dead[name] {
 			delete(p.since, name)
@@ -508,11 +508,11 @@ func (p *Publisher) lasting(dead map[string]bool) (map[string]bool, time.Duratio
 		switch {
 		case left <= 0:
 			out[name] = true
-		case soon == 0 || left < soon:
-			soon = left
+		case untilTaint == 0 || left < untilTaint:
+			untilTaint = left
 		}
 	}
-	return out, soon
+	return out, untilTaint
 }
 
 // say logs what is withheld, and what could not be read, when that has changed.

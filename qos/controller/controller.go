@@ -148,8 +148,8 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 			return nil
 		}
 		began := c.Now()
-		if early := turns.wait(namespace, began); early > 0 {
-			c.queue.AddAfter(namespace, early)
+		if wait := turns.wait(namespace, began); wait > 0 {
+			c.queue.AddAfter(namespace, wait)
 			c.queue.Done(namespace)
 			continue
 		}
@@ -215,8 +215,7 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 	return nil
 }
 
-// define has the networks that interfaces of a topology are on, and the primary network, taken into account for destinations that are
-// pods.
+// define registers the networks of a topology's interfaces, and the primary network, for destinations that are pods.
 func (c *NetworkQoS) define(o any) {
 	t, ok := o.(*v1alpha1.NetworkTopology)
 	if ok && c.Contracts != nil {
@@ -276,7 +275,7 @@ func (c *NetworkQoS) edited(key types.NamespacedName) {
 	c.destinations.Edited(key)
 }
 
-// store is what a reflector fills NetworkQoS by: it queues the namespaces of changes, and list has queued
+// store is the store that a reflector fills for NetworkQoS: it queues the namespaces of changes; list has queued
 // everything.
 func (c *NetworkQoS) store() *watchstore.Store[types.NamespacedName, *metav1.PartialObjectMetadata] {
 	return &watchstore.Store[types.NamespacedName, *metav1.PartialObjectMetadata]{
@@ -433,9 +432,9 @@ const (
 // maxTies is how many ties a condition names.
 const maxTies = 4
 
-// Without returns what becomes of an object that is not enforced: it is invalid, selects no network that agents make, or its namespace
-// has older ones that take all that is enforced of one. Objects that select no such network are about networks of others,
-// and get no conditions, unless the kind is ours alone.
+// Without returns the conditions of an object that is not enforced: it is invalid, selects no network that agents
+// make, or its namespace has older objects that reach the bounds. An object that selects no such network may be about
+// networks of others: unless ours is set, it gets no conditions.
 func Without(p *qos.Policy, ours, podNetwork bool) (o Outcome, is bool) {
 	var c metav1.Condition
 	switch selects := p.Selects(podNetwork); {
@@ -470,7 +469,7 @@ func withoutEffect(p *qos.Policy, reason, message string) Outcome {
 
 // onPrimary returns the first of the topologies of role primary that an object covers as the primary network of pods, "" for none,
 // and whether it covers no other topology.
-func onPrimary(p *qos.Policy, topologies []selectable) (name string, alone bool) {
+func onPrimary(p *qos.Policy, topologies []selectable) (name string, only bool) {
 	others := false
 	for _, t := range topologies {
 		switch {
@@ -511,14 +510,14 @@ func qosLabels(t *v1alpha1.NetworkTopology, contracts contract.Set) map[string]s
 // undefined says which NetworkAttachmentDefinitions that an object refers to no topology stands for, and whether it covers no other
 // network.
 func undefined(p *qos.Policy, topologies []selectable) (message string, none bool) {
-	names, alone := p.Definitions()
+	names, only := p.Definitions()
 	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return slices.ContainsFunc(topologies, func(t selectable) bool { return qos.Defined(t.labels, name) })
 	})
 	if len(missing) == 0 {
 		return "", false
 	}
-	return fmt.Sprintf("no NetworkTopology has a step with netAttachDefName %s, or the annotation %s: %[1]s, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller", missing[0], v1alpha1.AnnotationDefinition), alone && len(missing) == len(names)
+	return fmt.Sprintf("no NetworkTopology has a step with netAttachDefName %s, or the annotation %s: %[1]s, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller", missing[0], v1alpha1.AnnotationDefinition), only && len(missing) == len(names)
 }
 
 // Conditions returns what becomes of the objects of a namespace that are enforced, with what nodes report on them, by name.
@@ -529,12 +528,12 @@ func Conditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies 
 	ties, complete := qos.PossibleTies(enforced)
 	all := selectables(topologies, contracts)
 	for _, p := range enforced {
-		primary, alone := onPrimary(p, all)
+		primary, only := onPrimary(p, all)
 		if over(p) {
 			out = append(out, withoutEffect(p, reasonTooManyTo, fmt.Sprintf("its destination pods have more than %d addresses, or more than %d together with other objects of the namespace: select fewer pods in classifier.to, or give prefixes as ipBlock", v1alpha1.MaxDestinationAddresses, qos.MaxNamespaceMembers)))
 			continue
 		}
-		if alone && !podNetwork {
+		if only && !podNetwork {
 			out = append(out, withoutEffect(p, reasonPrimary, fmt.Sprintf("it selects only topology %q (role: primary), and no agent makes the own network of pods: set podNetwork.enabled of the chart, or select topologies of claims", primary)))
 			continue
 		}

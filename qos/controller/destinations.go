@@ -43,8 +43,8 @@ type Destinations struct {
 	// room is called with a namespace that may have room for an object that was left out, perhaps while mu is held.
 	room func(namespace string)
 
-	// heldMu guards claims that are not taken into account yet. It is apart from mu, while which is held sets are computed: claims are
-	// set under a lock that the webhook waits for.
+	// heldMu guards claims that are not processed yet. It is not mu, which is held while sets are computed: claims
+	// are set under a lock that the webhook waits for.
 	heldMu sync.Mutex
 	held   map[string]*claim.Held
 	wake   chan struct{} // has an element when there are some
@@ -108,8 +108,8 @@ func (d *Destinations) untake(key types.NamespacedName) {
 	d.edited[key] = true
 }
 
-// SetPolicy adds or replaces an object. One that no destination is pods of, or that is not enforced
-// on topologies, is not kept; neither is one for which its namespace has no room.
+// SetPolicy adds or replaces an object. An object is not kept if none of its destinations is pods, if it is not
+// enforced on topologies, or if its namespace has no room for it.
 func (d *Destinations) SetPolicy(p *qos.Policy) {
 	d.lock()
 	defer d.mu.Unlock()
@@ -170,7 +170,7 @@ func (d *Destinations) checkRoom(namespace string) {
 	}
 }
 
-// Reread has those of the objects that are enforced in a namespace read which were left out, if there may be room for them.
+// Reread queues the objects of a namespace that were left out, and may have room now, to be read again.
 func (d *Destinations) Reread(namespace string, enforced []*qos.Policy) {
 	d.lock()
 	defer d.mu.Unlock()
@@ -219,16 +219,17 @@ func (d *Destinations) SetPod(key types.NamespacedName, uid types.UID, of map[st
 	d.place(key)
 }
 
-// SetPrimary sets the labels of a topology of role primary; not is one that has no such role, or is gone. Pods reach one another
-// by their primary addresses whichever of these topologies their nodes have, so each has those of all pods.
-func (d *Destinations) SetPrimary(name string, of map[string]string, not bool) {
+// SetPrimary sets the labels of a topology of role primary, or with deleted forgets a topology that is gone or has
+// no such role. Pods reach one another by their primary addresses whichever of these topologies their nodes have, so
+// each has the addresses of all pods.
+func (d *Destinations) SetPrimary(name string, of map[string]string, deleted bool) {
 	d.lock()
 	defer d.mu.Unlock()
 	old, was := d.primaries[name]
 	switch {
-	case not && !was || !not && was && maps.Equal(old, of):
+	case deleted && !was || !deleted && was && maps.Equal(old, of):
 		return
-	case not:
+	case deleted:
 		delete(d.primaries, name)
 	default:
 		d.primaries[name] = of

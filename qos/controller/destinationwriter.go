@@ -121,12 +121,12 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 		}
 	}
 	// To put the addresses together takes a while if there are many, and if they were too many.
-	if early := w.written[key].at.Add(destinationsPause).Sub(w.now()); early > 0 {
-		return early, nil
+	if wait := w.written[key].at.Add(destinationsPause).Sub(w.now()); wait > 0 {
+		return wait, nil
 	}
 	began := w.now()
-	if early := w.turns.wait(key.Namespace, began); early > 0 {
-		return early, nil
+	if wait := w.turns.wait(key.Namespace, began); wait > 0 {
+		return wait, nil
 	}
 	uid, status := w.Status(key)
 	w.turns.took(key.Namespace, w.now().Sub(began), w.now())
@@ -151,8 +151,8 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 		return 0, nil
 	}
 	if now := digest(status); there[uid] != now {
-		if early := w.written[key].pause(status).Sub(w.now()); early > 0 {
-			return early, nil
+		if wait := w.written[key].pause(status).Sub(w.now()); wait > 0 {
+			return wait, nil
 		}
 		if err := w.sets.write(ctx, key, uid, status, now); err != nil {
 			return 0, err

@@ -305,8 +305,8 @@ func (r *record) same(other *record) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// uses reports whether the claim is allocated for this very topology: an earlier one of the
-// same name is another.
+// uses reports whether the claim is allocated for this topology, by its UID: an earlier topology of the same name
+// does not count.
 func (r *record) uses(name string, uid types.UID) bool {
 	return slices.ContainsFunc(r.topologies, func(t claim.TopologyRef) bool {
 		return t.Name == name && (t.UID == "" || t.UID == uid)

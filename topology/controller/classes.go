@@ -85,12 +85,11 @@ func Unselective(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract
 	return nil, nil
 }
 
-// selectors returns those of the class of a root step: any device of ours that the step's
-// type can take, and of those what the step's own selector chooses. They are one
-// expression, as each costs the scheduler a conversion of each device and a place among the
-// few that it remembers; two, if one would be too long or too expensive. On an error, such
-// as that of an attribute a device lacks, the scheduler gives up on the pod; so the first
-// part excludes devices of other drivers before the step's selector is evaluated.
+// selectors returns the selectors of a root step's class: one for devices that the step's type can take, and the
+// step's own. They are joined into one expression, as each costs the scheduler a conversion of every device and a
+// place in its cache; they stay two if one would be too long or too expensive. The type's selector comes first and
+// excludes devices of other drivers: where an expression fails, as on a missing attribute, the scheduler gives up on
+// the pod.
 func selectors(s *topology.Step, c contract.Contract) []resourceapi.DeviceSelector {
 	one := func(expr string) resourceapi.DeviceSelector {
 		return resourceapi.DeviceSelector{CEL: &resourceapi.CELDeviceSelector{Expression: expr}}
@@ -201,9 +200,8 @@ func NameClash(step string, class *resourceapi.DeviceClass) string {
 		step, *class.Spec.ExtendedResourceName, class.Name, whose)
 }
 
-// yields reports whether a class that has the extended resource name of one of ours is the
-// one to keep it. Of two topologies that were written at the same time one has to give up
-// the name; have is nil if our class does not have it yet.
+// yields reports whether our class leaves its extended resource name to another class that has it. Of two topologies
+// that were written at the same time one has to give up the name; have is nil if our class does not have it yet.
 func yields(have, other *resourceapi.DeviceClass) bool {
 	if ref := metav1.GetControllerOf(other); have == nil || ref == nil || ref.Kind != v1alpha1.Kind {
 		return true

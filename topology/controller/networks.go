@@ -18,8 +18,8 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// networksAge is how old what is known of the cluster's networks may be: they seldom
-// change, and the nodes of a large cluster are many megabytes.
+// networksAge is the maximum age of our copy of the cluster's networks: they seldom change, and the nodes of a large
+// cluster are many megabytes.
 const networksAge = 10 * time.Minute
 
 // Network is a network that pods of the cluster reach, or an address of a node or a pod.
@@ -87,8 +87,8 @@ func literals(leases []*v1alpha1.AddressLease) []Network {
 // maxOverlaps is how many overlaps a condition names.
 const maxOverlaps = 4
 
-// overlaps says with what a pool shares addresses. Its subnet may well be a network of
-// nodes: only what the pool would give away counts.
+// overlaps names the owners of addresses that a pool could allocate. The pool's subnet may be a network of nodes, as
+// long as the pool does not allocate their addresses.
 func overlaps(l *addresspool.Layout, layouts map[string]*addresspool.Layout, networks []Network) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(layouts)) {

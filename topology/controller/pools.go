@@ -224,8 +224,8 @@ func (c *Pools) endKept(ctx context.Context, leases []v1alpha1.AddressLease, poo
 	return again, errs
 }
 
-// beyond returns the leases that are kept for pods of a namespace beyond the number that a pool keeps for one: those that
-// would be kept for the shortest time. So a tenant that creates pods with ever new names keeps no others from the pool.
+// beyond returns the leases kept for pods of a namespace that exceed the pool's limit for one namespace: those that
+// end first. So a tenant that creates pods with ever new names does not take the pool from others.
 func beyond(leases []v1alpha1.AddressLease) map[string]bool {
 	type key struct{ pool, namespace string }
 	kept := map[key][]*v1alpha1.AddressLease{}
@@ -247,9 +247,9 @@ func beyond(leases []v1alpha1.AddressLease) map[string]bool {
 	return out
 }
 
-// graceLeft is for how long a lease stays whose Node object has not existed since a time. n is another object of the
-// name, nil for none: the agent of a node that was created again reads it up to minutes later, so that it has the grace
-// from then on.
+// graceLeft returns how long the lease of a node stays whose Node object was deleted at since. n is a newer Node
+// object of the same name, or nil: its agent reads it up to minutes later, so the grace begins again when that object
+// was created.
 func graceLeft(n *metav1.PartialObjectMetadata, since, now time.Time, grace time.Duration) time.Duration {
 	if n != nil && n.CreationTimestamp.After(since) {
 		since = n.CreationTimestamp.Time

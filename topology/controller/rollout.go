@@ -224,8 +224,8 @@ func stopping(o *v1alpha1.NetworkTopology, runs []Run) *v1alpha1.RolloutFailure 
 // this edit: perhaps the edit is why it is not ready, and the next node would be lost as well.
 const deadNode = 10 * time.Minute
 
-// passed returns which nodes others do not wait for: those that are not ready would hold them up for as
-// long as that lasts.
+// passed returns the nodes that others do not wait for: nodes that are not ready, which would block the rollout for
+// as long as that lasts.
 func (found *Outcome) passed(o *v1alpha1.NetworkTopology) func(node string) bool {
 	return func(node string) bool {
 		if found.NotReady == nil {

@@ -57,7 +57,8 @@ func Unshared(ctx context.Context, cache client.Reader, compiled *exposure.Compi
 	return missing, nil
 }
 
-// condition says what the policies say. Which nodes have such a device, and offer it, the status of a policy says.
+// condition reports whether policies share the devices. Which nodes have and offer such a device is in the status of
+// the policy.
 func (s *Shares) condition() metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionShared, Status: metav1.ConditionTrue, Reason: reasonSucceeded,

@@ -31,8 +31,8 @@ import (
 // maxTemplates bounds those of one topology: an author of topologies must not fill the store.
 const maxTemplates = 1024
 
-// retryClash is when a name that another object has is tried again, or what the API server
-// has refused: foreign objects are not watched, nor are its features.
+// retryClash is the interval of retries after a name clash with a foreign object, or a refusal by the API server:
+// neither foreign objects nor the server's features are watched.
 const retryClash = time.Minute
 
 // Templates is what a pass over the ResourceClaimTemplates of a topology has found.
