@@ -270,8 +270,8 @@ func (a *Allocator) Grants() (out []addresspool.Grant, err error) {
 	return out, err
 }
 
-// Unused returns a function that reports whether an address is one that nodes give to pods, of a
-// pool or of the networks, and that this one has given to none.
+// Unused returns a function that reports whether an address is in a pool or in the networks, and this node has given
+// it to no pod.
 func (a *Allocator) Unused(networks []netip.Prefix) (func(netip.Addr) bool, error) {
 	grants, err := a.Grants()
 	if err != nil {

@@ -27,8 +27,8 @@ import (
 // timeout of a request; a pod may wait for it.
 const timeout = 10 * time.Second
 
-// nodeAge is how old what is known of the Node object may be. Thousands of nodes read theirs,
-// and leases of a node that is created again end a multiple of this time later.
+// nodeAge is the maximum age of our copy of the Node object. Thousands of nodes read theirs, and leases of a node
+// that is created again end a multiple of this time later.
 const nodeAge = 2 * time.Minute
 
 // Client is a client of the API server, with a cache of pools and of the node's leases. It

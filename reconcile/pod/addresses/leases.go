@@ -188,14 +188,14 @@ func (a *Allocator) readPools() error {
 	return nil
 }
 
-// ample reports whether a pool has enough for leases ahead of need. That ends at less than
-// what makes the pool Low: a lease that makes it so is given up at once, and is taken again
-// when it is not Low any more.
+// ample reports whether a pool has enough addresses for leases ahead of need. The bound is below that of the
+// condition Low: a lease that made the pool Low would be given up at once, and taken again as soon as the pool is no
+// longer Low.
 func ample(size, leased int64) bool { return leased < size-max(size/5, 1) }
 
-// adopt has the file say what the API server says: leases of this node that the file
-// does not have are its own, as after a crash, and blocks whose lease is gone, or is
-// another one, are lost. What is heard may be late, so that it is only the reason to ask.
+// adopt brings the file into line with the API server: leases of this node that the file lacks are added, as after a
+// crash, and blocks whose lease is gone, or is another one, are lost. The watch may lag, so what it tells is only the
+// reason to query.
 func (a *Allocator) adopt(ctx context.Context, node string) error {
 	heard, err := a.Leases.Own()
 	if err != nil {
@@ -547,8 +547,8 @@ func (a *Allocator) Counts() []Count {
 	return slices.Clone(a.counts)
 }
 
-// due reports whether the node is to write now how many addresses are used. Nodes that start together, as
-// after a power failure, write at different times.
+// due reports whether the node writes now how many addresses are used. The times are spread, since nodes may start
+// together, as after a power failure.
 func (a *Allocator) due() bool {
 	now, every := a.Now(), a.reportEvery()
 	if a.reportAt.IsZero() {

@@ -162,8 +162,9 @@ func (a *Allocator) waiters(now time.Time) []*waiting {
 	})
 }
 
-// reserve takes of h what claims wait for, but those from one on, and returns how many leases they lack. Nothing is
-// reserved for a claim that gets no lease of this node: what it holds is for others. The caller holds a.mu.
+// reserve removes from h the addresses for which claims wait, up to the claim with the key until, and returns how
+// many leases these claims lack. Nothing is reserved for a claim that gets no lease of this node: what it holds is
+// for others. The caller holds a.mu.
 func (a *Allocator) reserve(h *addresspool.Holdings, until string, now time.Time, blocked func(lack) bool) map[lack]int {
 	lacks := map[lack]int{}
 	for _, w := range a.waiters(now) {
@@ -210,7 +211,7 @@ func (a *Allocator) isFull(now time.Time) func(lack) bool {
 	return func(l lack) bool { return a.full[l] != nil && now.Before(a.full[l].until) }
 }
 
-// filled records that a pool is full, or is not. Nodes which try at the same time do not try again at the same time.
+// filled records whether a pool is full. Retries of nodes that found it full together are spread at random.
 func (a *Allocator) filled(l lack, full bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
