@@ -182,7 +182,7 @@ func (p *Planner) settleOfferedRoutes() error {
 		p.current = o.step
 		for _, offered := range o.lease.Routes {
 			d := deferredRoute{step: o.step, link: o.lease.Link, route: Route{Destination: offered.Destination, Gateway: offered.Gateway}}
-			table := p.routeTable(d)
+			table := p.routes.routeTable(d)
 			taken := slices.ContainsFunc(p.wants, func(w want) bool {
 				r, ok := w.obj.(netstate.Route)
 				return ok && r.Dst == offered.Destination && r.Table == table
@@ -191,7 +191,7 @@ func (p *Planner) settleOfferedRoutes() error {
 				continue
 			}
 			if !taken {
-				r, err := p.route(d)
+				r, err := p.routes.route(d)
 				if err == nil {
 					err = p.Want(r)
 				}

@@ -23,7 +23,7 @@ type wayTo struct {
 // others, else one that is chosen when the route is planned for the first time. Then the routes
 // that others have already keep the traffic. Later ones change nothing: a route whose metric
 // followed them would be handed to whoever adds a route, or a router that advertises.
-func (p *Planner) metric(d deferredRoute, r *netstate.Route) error {
+func (s *routes) metric(d deferredRoute, r *netstate.Route) error {
 	given := d.route.Metric
 	if given != nil {
 		r.Metric = *given
@@ -31,15 +31,15 @@ func (p *Planner) metric(d deferredRoute, r *netstate.Route) error {
 	if r.IPv6() && r.Metric == 0 {
 		r.Metric = ipv6DefaultMetric
 	}
-	others := p.foreignRoutes(wayTo{r.Dst, r.Table})
+	others := s.foreignRoutes(wayTo{r.Dst, r.Table})
 	if given != nil {
-		return p.refuseShared(d, *r, others)
+		return s.refuseShared(d, *r, others)
 	}
-	chosen, err := p.Choose(r.Key(), "metric", func() (string, error) {
+	chosen, err := s.p.Choose(r.Key(), "metric", func() (string, error) {
 		yielding := *r
 		yielding.Metric = YieldMetric
 		// An earlier version has recorded the route, and no choice.
-		if !p.Owned(r.Key()) && (len(others) > 0 || p.Owned(yielding.Key())) {
+		if !s.p.Owned(r.Key()) && (len(others) > 0 || s.p.Owned(yielding.Key())) {
 			return strconv.Itoa(YieldMetric), nil
 		}
 		return strconv.FormatUint(uint64(r.Metric), 10), nil
@@ -53,7 +53,7 @@ func (p *Planner) metric(d deferredRoute, r *netstate.Route) error {
 	}
 	r.Metric = uint32(metric)
 	if r.Metric == YieldMetric && len(others) > 0 {
-		p.Note("its route to %s via %s gets metric %d: the route of %q via %s stays preferred; set a metric to change that",
+		s.p.Note("its route to %s via %s gets metric %d: the route of %q via %s stays preferred; set a metric to change that",
 			r.Dst, nextHop(*r), YieldMetric, others[0].Link, nextHop(others[0]))
 	}
 	return nil
@@ -61,9 +61,9 @@ func (p *Planner) metric(d deferredRoute, r *netstate.Route) error {
 
 // refuseShared refuses a route with the metric of a route of others, unless it is applied: the
 // kernel would use only theirs, or in IPv6 both in turn.
-func (p *Planner) refuseShared(d deferredRoute, r netstate.Route, others []netstate.Route) error {
+func (s *routes) refuseShared(d deferredRoute, r netstate.Route, others []netstate.Route) error {
 	i := slices.IndexFunc(others, func(o netstate.Route) bool { return o.Metric == r.Metric && o.Key() != r.Key() })
-	if i < 0 || p.req.imagined != nil || p.Kept() || p.Owned(r.Key()) {
+	if i < 0 || s.p.req.imagined != nil || s.p.Kept() || s.p.Owned(r.Key()) {
 		return nil
 	}
 	effect := "the kernel would use only that one"
@@ -76,20 +76,20 @@ func (p *Planner) refuseShared(d deferredRoute, r netstate.Route, others []netst
 
 // foreignRoutes returns the routes to a destination that this topology has not made: of the
 // pod's own network, of routers, of the pod's programs and of its other topologies.
-func (p *Planner) foreignRoutes(to wayTo) []netstate.Route {
-	if p.foreign == nil {
-		p.foreign = map[wayTo][]netstate.Route{}
-		networks := p.ownNetworks()
-		for _, have := range netstate.All[netstate.Route](p.req.Have) {
+func (s *routes) foreignRoutes(to wayTo) []netstate.Route {
+	if s.foreign == nil {
+		s.foreign = map[wayTo][]netstate.Route{}
+		networks := s.ownNetworks()
+		for _, have := range netstate.All[netstate.Route](s.p.req.Have) {
 			pre, err := netip.ParsePrefix(have.Dst)
-			if err != nil || netstate.OnHost(have.Link) || p.Owned(have.Key()) || netstate.KernelMade(have) && networks[networkOn{have.Link, pre}] {
+			if err != nil || netstate.OnHost(have.Link) || s.p.Owned(have.Key()) || netstate.KernelMade(have) && networks[networkOn{have.Link, pre}] {
 				continue
 			}
 			at := wayTo{have.Dst, have.Table}
-			p.foreign[at] = append(p.foreign[at], have)
+			s.foreign[at] = append(s.foreign[at], have)
 		}
 	}
-	return p.foreign[to]
+	return s.foreign[to]
 }
 
 // networkOn is the network of an address on a link, to which the kernel makes a route.
@@ -99,19 +99,19 @@ type networkOn struct {
 }
 
 // ownNetworks are those of the addresses that steps want, once all of them are planned.
-func (p *Planner) ownNetworks() map[networkOn]bool {
-	if p.networks != nil {
-		return p.networks
+func (s *routes) ownNetworks() map[networkOn]bool {
+	if s.networks != nil {
+		return s.networks
 	}
-	p.networks = map[networkOn]bool{}
-	for _, w := range p.wants {
+	s.networks = map[networkOn]bool{}
+	for _, w := range s.p.wants {
 		a, ok := w.obj.(netstate.Addr)
 		if !ok || a.NoPrefixRoute != nil && *a.NoPrefixRoute {
 			continue
 		}
 		if pre, err := netip.ParsePrefix(a.Address); err == nil {
-			p.networks[networkOn{a.Link, pre.Masked()}] = true
+			s.networks[networkOn{a.Link, pre.Masked()}] = true
 		}
 	}
-	return p.networks
+	return s.networks
 }

@@ -13,14 +13,14 @@ import (
 // noteOverlaps adds notes on addresses and routes that the kernel accepts but that are
 // probably mistakes: one subnet on two interfaces of one routing table, and two routes to
 // one destination with the same metric.
-func (p *Planner) noteOverlaps() {
+func (s *routes) noteOverlaps() {
 	var addrs []placed
 	byRoute := map[string]ownRoute{}
-	for _, w := range p.wants {
+	for _, w := range s.p.wants {
 		switch o := w.obj.(type) {
 		case netstate.Addr:
 			if pre, err := netip.ParsePrefix(o.Address); err == nil && !netstate.OnHost(o.Link) && !pre.Addr().IsLinkLocalUnicast() {
-				table, _ := p.vrfTable(o.Link)
+				table, _ := s.p.vrfTable(o.Link)
 				addrs = append(addrs, placed{w.step, o.Link, table, pre})
 			}
 		case netstate.Route:
@@ -28,23 +28,23 @@ func (p *Planner) noteOverlaps() {
 			if other, twice := byRoute[key]; !twice {
 				byRoute[key] = ownRoute{w.step, o}
 			} else if other.Link != o.Link || other.Gateway != o.Gateway {
-				p.noteRoutes(other, ownRoute{w.step, o})
+				s.noteRoutes(other, ownRoute{w.step, o})
 			}
-			p.noteForeign(w.step, o)
+			s.noteForeign(w.step, o)
 		}
 	}
-	p.noteSubnets(append(p.foreignAddrs(), addrs...))
+	s.noteSubnets(append(s.foreignAddrs(), addrs...))
 }
 
 // foreignAddrs are the addresses of the sandbox that no step of this topology wants.
-func (p *Planner) foreignAddrs() []placed {
+func (s *routes) foreignAddrs() []placed {
 	var out []placed
-	for _, a := range netstate.All[netstate.Addr](p.req.Have) {
+	for _, a := range netstate.All[netstate.Addr](s.p.req.Have) {
 		pre, err := netip.ParsePrefix(a.Address)
-		if err != nil || netstate.OnHost(a.Link) || a.Link == "lo" || pre.Addr().IsLinkLocalUnicast() || p.Wanted(a.Key()) || p.Leaves(a.Key()) {
+		if err != nil || netstate.OnHost(a.Link) || a.Link == "lo" || pre.Addr().IsLinkLocalUnicast() || s.p.Wanted(a.Key()) || s.p.Leaves(a.Key()) {
 			continue
 		}
-		table, _ := p.vrfTable(a.Link)
+		table, _ := s.p.vrfTable(a.Link)
 		out = append(out, placed{"", a.Link, table, pre})
 	}
 	return out
@@ -52,11 +52,11 @@ func (p *Planner) foreignAddrs() []placed {
 
 // noteForeign adds a note on a route beside one of others that was added later: none is refused
 // then.
-func (p *Planner) noteForeign(step string, r netstate.Route) {
-	if p.req.imagined != nil {
+func (s *routes) noteForeign(step string, r netstate.Route) {
+	if s.p.req.imagined != nil {
 		return
 	}
-	for _, other := range p.foreignRoutes(wayTo{r.Dst, r.Table}) {
+	for _, other := range s.foreignRoutes(wayTo{r.Dst, r.Table}) {
 		if other.Metric != r.Metric || other.Key() == r.Key() {
 			continue
 		}
@@ -64,7 +64,7 @@ func (p *Planner) noteForeign(step string, r netstate.Route) {
 		if r.IPv6() {
 			effect = "the kernel uses both"
 		}
-		p.noteFor(step, "its route to %s via %s has the table and the metric of that via %s on %q, which is not of this topology: %s; give it another metric",
+		s.p.noteFor(step, "its route to %s via %s has the table and the metric of that via %s on %q, which is not of this topology: %s; give it another metric",
 			r.Dst, nextHop(r), nextHop(other), other.Link, effect)
 		return
 	}
@@ -83,18 +83,18 @@ type ownRoute struct {
 	netstate.Route
 }
 
-func (p *Planner) noteRoutes(a, b ownRoute) {
+func (s *routes) noteRoutes(a, b ownRoute) {
 	effect := "the kernel uses the one that was added first, and the other never"
 	if b.IPv6() {
 		effect = "the kernel spreads the traffic over both"
 	}
-	p.noteFor(b.step, "its route to %s via %s has the table and the metric of that via %s of step %q: %s; give one of them another metric",
+	s.p.noteFor(b.step, "its route to %s via %s has the table and the metric of that via %s of step %q: %s; give one of them another metric",
 		b.Dst, nextHop(b.Route), nextHop(a.Route), a.step, effect)
 }
 
 // noteSubnets compares each address with those of the same table in the same or a
 // larger subnet. Single addresses (/32, /128) overlap only with themselves.
-func (p *Planner) noteSubnets(addrs []placed) {
+func (s *routes) noteSubnets(addrs []placed) {
 	type subnet struct {
 		table  uint32
 		prefix netip.Prefix
@@ -129,16 +129,16 @@ func (p *Planner) noteSubnets(addrs []placed) {
 				continue
 			}
 			noted[links] = true
-			p.noteSubnet(a, other)
+			s.noteSubnet(a, other)
 		}
 	}
 }
 
 // noteSubnet adds a note on two addresses of one subnet, unless each leaves by its own interface.
-func (p *Planner) noteSubnet(a, other placed) {
+func (s *routes) noteSubnet(a, other placed) {
 	var from []string
 	for _, one := range []placed{a, other} {
-		if !slices.Contains(slices.Collect(maps.Values(p.sourced)), one.link) {
+		if !slices.Contains(slices.Collect(maps.Values(s.sourced)), one.link) {
 			from = append(from, one.prefix.Addr().String())
 		}
 	}
@@ -150,7 +150,7 @@ func (p *Planner) noteSubnet(a, other placed) {
 	if other.step == "" {
 		whose = "that is not of this topology"
 	}
-	p.noteFor(a.step, "its address %s on %q and %s on %q %s are of one subnet and one routing table: answers from %s leave by one of the two interfaces only; set sourceRouting: true on both, put one into a VRF, or use another subnet",
+	s.p.noteFor(a.step, "its address %s on %q and %s on %q %s are of one subnet and one routing table: answers from %s leave by one of the two interfaces only; set sourceRouting: true on both, put one into a VRF, or use another subnet",
 		a.prefix, a.link, other.prefix, other.link, whose, strings.Join(from, " and "))
 }
 

@@ -170,7 +170,7 @@ func (r *Registry) Plan(ctx context.Context, req Request) (*Plan, error) {
 }
 
 func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Planner {
-	return &Planner{
+	p := &Planner{
 		ctx:     ctx,
 		req:     req,
 		claims:  map[netstate.Key]map[string]claim{},
@@ -184,11 +184,12 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 		unsettledLinks: map[string]bool{},
 
 		settled: settled,
-		sourced: map[uint32]string{},
 		chosen:  Choices{},
 
 		logicalPorts: map[string]netstate.LogicalPort{},
 	}
+	p.routes = routes{p: p, sourced: map[uint32]string{}}
+	return p
 }
 
 // misread reports whether a reference to an MTU was resolved to another value than
@@ -249,13 +250,13 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if err := p.settleMTU(); err != nil {
 		return nil, err
 	}
-	if err := p.settleRoutes(); err != nil {
+	if err := p.routes.settle(); err != nil {
 		return nil, err
 	}
 	if err := p.settleOfferedRoutes(); err != nil {
 		return nil, err
 	}
-	p.noteOverlaps()
+	p.routes.noteOverlaps()
 	return p.sequence(order)
 }
 

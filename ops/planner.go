@@ -28,20 +28,17 @@ type Planner struct {
 	current *stepState
 	results map[string]topology.Result
 	notes   []string
-	// deferred are routes that wait for all steps, see settleRoutes.
-	deferred []deferredRoute
-	offers   []offer                           // of DHCP servers
-	subnets  map[tableOn]map[netip.Prefix]bool // for settleRoutes
-	makers   map[string]string                 // link to the step that makes it
-	ipv6     map[string]netstate.Addr          // wanted, by link and address without its prefix length
-	renamed  []netstate.Change                 // that give links of ours their names back
+	routes  routes
+	offers  []offer                  // of DHCP servers
+	makers  map[string]string        // link to the step that makes it
+	ipv6    map[string]netstate.Addr // wanted, by link and address without its prefix length
+	renamed []netstate.Change        // that give links of ours their names back
 	// unsettledLinks are to come up in a later stage, which knows their settings.
 	unsettledLinks map[string]bool
 	// MTUs by link, in bytes: those that references were resolved to, and those that
 	// an earlier try of the plan has led to, see misread.
 	mtusRead map[string]uint32
 	settled  map[string]uint32
-	sourced  map[uint32]string // tables of sourceRouting, and their links
 	// logicalPorts are the ports of OVN that links are bound to.
 	logicalPorts map[string]netstate.LogicalPort
 	owned        map[netstate.Key]bool // see Owned
@@ -55,10 +52,7 @@ type Planner struct {
 	viaHost       bool
 	// expires are the ends of leases, by the keys of their addresses.
 	expires map[netstate.Key]int64
-	// foreign are the routes of others, see foreignRoutes.
-	foreign  map[wayTo][]netstate.Route
-	networks map[networkOn]bool // see ownNetworks
-	guarded  []guardedPort      // see wantGuards
+	guarded []guardedPort // see wantGuards
 }
 
 // claim is one field's wanted value and the step that wants it.
@@ -109,7 +103,7 @@ type stepState struct {
 	// rule is the rule whose rate the physical function of the step's device enforces, nil for none.
 	rule *PFRule
 	// ungated are the step's addresses that have no gateway yet, by their network;
-	// nil until settleRoutes needs it.
+	// nil until fillGateway needs it.
 	ungated map[netip.Prefix][]netstate.Key
 }
 

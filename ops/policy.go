@@ -164,16 +164,16 @@ func (p *Planner) sourceRouting(link string, cfg AddressConfig) error {
 		}
 		done[s] = true
 		table := sourceTable(s.name(link))
-		if other, ok := p.sourced[table]; ok && other != link {
+		if other, ok := p.routes.sourced[table]; ok && other != link {
 			return Invalid("sourceRouting", "the names %q and %q lead to one routing table: rename one of them", link, other)
 		}
-		p.sourced[table] = link
+		p.routes.sourced[table] = link
 		for _, d := range s.routes(cfg) {
 			d.step, d.link, d.route.Table, d.sourced = p.current, link, &table, true
 			routes = append(routes, d)
 		}
 	}
-	p.deferred = append(p.deferred, routes...)
+	p.routes.deferred = append(p.routes.deferred, routes...)
 	return nil
 }
 

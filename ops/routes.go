@@ -1,0 +1,221 @@
+package ops
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+)
+
+// routes are those of all steps, which become wants once links and addresses are planned.
+type routes struct {
+	p        *Planner
+	deferred []deferredRoute
+	subnets  map[tableOn]map[netip.Prefix]bool // see onLink
+	foreign  map[wayTo][]netstate.Route        // see foreignRoutes
+	networks map[networkOn]bool                // see ownNetworks
+	sourced  map[uint32]string                 // tables of sourceRouting, and their links
+}
+
+// deferredRoute waits until all steps are planned: its table depends on the VRF
+// its link ends up in, its metric on the routes of others.
+type deferredRoute struct {
+	step  *stepState
+	link  string
+	field string
+	route Route
+	// sourced marks a route of the table that sourceRouting gives the link.
+	sourced bool
+}
+
+// settle turns the deferred routes into wants.
+func (s *routes) settle() error {
+	s.subnets = map[tableOn]map[netip.Prefix]bool{}
+	for _, d := range s.deferred {
+		s.p.current = d.step
+		r, err := s.route(d)
+		switch {
+		case err != nil:
+		case s.madeByKernel(d, r):
+			d.step.routes = append(d.step.routes, r)
+			s.p.Note("%s: the kernel makes the route to %s with the address: remove it", d.field, r.Dst)
+		default:
+			err = s.p.Want(r)
+		}
+		if err != nil {
+			return s.p.stepError(d.step.step.Name, err)
+		}
+	}
+	return nil
+}
+
+func (s *routes) route(d deferredRoute) (netstate.Route, error) {
+	r := netstate.Route{
+		Link: d.link, Dst: d.route.Destination, Gateway: d.route.Gateway, Protocol: netstate.RouteProtocol,
+		Scope: d.route.Scope, Source: d.route.Source, MTU: d.route.MTU, AdvMSS: d.route.AdvMSS, OnLink: d.route.OnLink,
+	}
+	if r.Dst == "default" {
+		r.Dst = "0.0.0.0/0"
+		if strings.Contains(r.Gateway, ":") {
+			r.Dst = "::/0"
+		}
+	}
+	if vrf, member := s.p.vrfTable(d.link); d.sourced && member {
+		return r, Invalid("sourceRouting", "%q is in a VRF, which routes by its table %d alone: leave out sourceRouting, or take the interface out of the VRF", d.link, vrf)
+	}
+	r.Table = s.routeTable(d)
+	if err := s.metric(d, &r); err != nil {
+		return r, err
+	}
+	if r.Gateway != "" && (r.OnLink == nil || !*r.OnLink) && !s.onLink(d, r) {
+		return r, Invalid(d.field+".gateway", "%q is not on the subnet of any address of %q: add the address, or set onlink: true", r.Gateway, d.link)
+	}
+	if r.Gateway != "" {
+		s.fillGateway(d, r)
+	}
+	return r, nil
+}
+
+func nextHop(r netstate.Route) string {
+	if r.Gateway == "" {
+		return r.Link
+	}
+	return r.Gateway
+}
+
+// madeByKernel reports whether a route is the one that the kernel makes of an address of the
+// link, to its network. Another one would be beside it: it has another protocol, and in IPv6
+// another metric. Of a single IPv4 address the kernel makes none (fib_add_ifaddr in
+// net/ipv4/fib_frontend.c).
+func (s *routes) madeByKernel(d deferredRoute, r netstate.Route) bool {
+	pre, err := netip.ParsePrefix(r.Dst)
+	if err != nil || pre.Addr().Is4() && pre.IsSingleIP() || r.Gateway != "" || r.Table != s.p.tableOf(d.link) || s.p.Owned(r.Key()) {
+		return false
+	}
+	o := d.route
+	if o.Metric != nil || o.Source != nil || o.MTU != nil || o.AdvMSS != nil || o.OnLink != nil || o.Scope != nil && *o.Scope != "link" {
+		return false
+	}
+	return s.ownNetworks()[networkOn{d.link, pre}]
+}
+
+// routeTable is the table of a route: the one it names, else that of its link.
+func (s *routes) routeTable(d deferredRoute) uint32 {
+	if d.route.Table != nil {
+		return *d.route.Table
+	}
+	return s.p.tableOf(d.link)
+}
+
+// tableOf is the table by which packets over a link are routed: that of its VRF, else the main one.
+func (p *Planner) tableOf(link string) uint32 {
+	if t, ok := p.vrfTable(link); ok {
+		return t
+	}
+	return netstate.TableMain
+}
+
+// vrfTable returns the table of the VRF a link is in.
+func (p *Planner) vrfTable(link string) (uint32, bool) {
+	l, ok := p.view.Link(link)
+	if !ok || l.Master == nil || *l.Master == "" {
+		return 0, false
+	}
+	m, ok := p.view.Link(*l.Master)
+	if !ok || m.VRF == nil || m.VRF.Table == nil {
+		return 0, false
+	}
+	return *m.VRF.Table, true
+}
+
+// onLink reports whether the gateway is reachable over the link: by an address
+// of it, by a link-local gateway, or by a route on the link. To the kernel IPv4 addresses of
+// 169.254.0.0/16 are like any others.
+func (s *routes) onLink(d deferredRoute, r netstate.Route) bool {
+	gw, err := netip.ParseAddr(r.Gateway)
+	if err != nil || gw.Is6() && gw.IsLinkLocalUnicast() {
+		return true // the kernel judges it
+	}
+	if im := s.p.req.imagined; im != nil && (im.links[d.link] != nil || im.pooled[d.link]) {
+		return true // whatever addresses it has
+	}
+	at := tableOn{d.link, r.Table}
+	subnets, known := s.subnets[at]
+	if !known {
+		subnets = s.subnetsOf(at)
+		s.subnets[at] = subnets
+	}
+	for bits := range gw.BitLen() + 1 {
+		if subnet, err := gw.Prefix(bits); err == nil && subnets[subnet] {
+			return true
+		}
+	}
+	return false
+}
+
+// tableOn is a link and a routing table.
+type tableOn struct {
+	link  string
+	table uint32
+}
+
+// subnetsOf returns the networks of a link's addresses and of the routes on it that the kernel
+// looks up for a gateway: those of the table of the route, then those that a packet would take
+// (fib_check_nh in net/ipv4/fib_semantics.c, ip6_route_check_nh in net/ipv6/route.c). It is a
+// set, since there may be thousands of routes to check against it.
+func (s *routes) subnetsOf(at tableOn) map[netip.Prefix]bool {
+	link, usual := at.link, s.p.tableOf(at.link)
+	out := map[netip.Prefix]bool{}
+	add := func(prefix string) {
+		if pre, err := netip.ParsePrefix(prefix); err == nil {
+			out[pre.Masked()] = true
+		}
+	}
+	for _, w := range s.p.wants {
+		if a, ok := w.obj.(netstate.Addr); ok && a.Link == link {
+			add(a.Address)
+		}
+	}
+	for _, a := range s.p.Addrs(link) {
+		add(a.Address)
+	}
+	reached := func(table uint32) bool { return table == at.table || table == usual }
+	for _, o := range s.deferred {
+		if o.link == link && o.route.Gateway == "" && reached(s.routeTable(o)) {
+			add(o.route.Destination)
+		}
+	}
+	for _, r := range netstate.All[netstate.Route](s.p.req.Have) { // what others have made
+		if r.Link == link && r.Gateway == "" && reached(r.Table) && !s.p.Owned(r.Key()) {
+			add(r.Dst)
+		}
+	}
+	return out
+}
+
+// fillGateway records r's gateway as the gateway of the step's address in the same
+// subnet, as in a CNI result.
+func (s *routes) fillGateway(d deferredRoute, r netstate.Route) {
+	gw, err := netip.ParseAddr(r.Gateway)
+	if err != nil {
+		return
+	}
+	if d.step.ungated == nil {
+		d.step.ungated = map[netip.Prefix][]netstate.Key{}
+		for _, a := range d.step.addrs {
+			if pre, err := netip.ParsePrefix(a.Address); err == nil && d.step.gateway[a.Key()] == "" {
+				d.step.ungated[pre.Masked()] = append(d.step.ungated[pre.Masked()], a.Key())
+			}
+		}
+	}
+	for bits := range gw.BitLen() + 1 {
+		subnet, err := gw.Prefix(bits)
+		if err != nil {
+			return
+		}
+		for _, a := range d.step.ungated[subnet] {
+			d.step.gateway[a] = r.Gateway
+		}
+		delete(d.step.ungated, subnet)
+	}
+}
