@@ -170,8 +170,8 @@ type offer struct {
 // must not make a plan fail, nor ask for more than the links below have.
 func (p *Planner) settleOfferedMTUs() {
 	for _, o := range p.offers {
-		if _, claimed := p.mtuClaim(o.lease.Link); !claimed && o.lease.MTU > 0 && o.lease.MTU < p.standingMTU(o.lease.Link, 0) {
-			p.setMTUClaim(o.lease.Link, claim{step: o.step.step.Name, value: o.lease.MTU, derived: true})
+		if _, claimed := p.mtus.claimOf(o.lease.Link); !claimed && o.lease.MTU > 0 && o.lease.MTU < p.mtus.standing(o.lease.Link, 0) {
+			p.mtus.setClaim(o.lease.Link, claim{step: o.step.step.Name, value: o.lease.MTU, derived: true})
 		}
 	}
 }

@@ -2,16 +2,24 @@ package ops
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/ref"
 )
 
-// settleMTU raises MTUs bottom-up. The kernel refuses an upper link whose MTU
+// mtus are the MTUs that steps want and refer to, by link, in bytes.
+type mtus struct {
+	p       *Planner
+	read    map[string]uint32 // those that references were resolved to
+	settled map[string]uint32 // those that an earlier try of the plan has led to, see misread
+}
+
+// settle raises MTUs bottom-up. The kernel refuses an upper link whose MTU
 // exceeds its parent's (EINVAL at create, ERANGE later) and forces a bond's MTU
 // on its ports. So the MTU of a VLAN is a demand on all links below it, and that
 // of a port is a demand on its bond. A demand never lowers an MTU, and never
@@ -21,62 +29,62 @@ import (
 // a step wrote, plus the headers of tunnels, of which the kernel stacks few. The steps'
 // own values are settled from the largest down, so without tunnels no link is raised
 // twice: one visit per link and per port of a bond.
-func (p *Planner) settleMTU() error {
+func (m *mtus) settle() error {
 	var own []string
 	ports := map[string][]string{} // of bonds
-	for _, l := range p.view.LinksWhere(func(l netstate.Link) bool { return p.managed(l.Name) }) {
-		if _, ok := p.mtuClaim(l.Name); ok {
+	for _, l := range m.p.view.LinksWhere(func(l netstate.Link) bool { return m.managed(l.Name) }) {
+		if _, ok := m.claimOf(l.Name); ok {
 			own = append(own, l.Name)
 		}
-		if bond, ok := p.bondOf(l.Name); ok {
+		if bond, ok := m.p.bondOf(l.Name); ok {
 			ports[bond] = append(ports[bond], l.Name)
 		}
 	}
-	slices.SortStableFunc(own, func(a, b string) int { return cmp.Compare(p.mtu(b), p.mtu(a)) })
+	slices.SortStableFunc(own, func(a, b string) int { return cmp.Compare(m.claimed(b), m.claimed(a)) })
 	for _, name := range own {
 		raised := []string{name}
 		for len(raised) > 0 {
-			if err := p.ended(); err != nil {
+			if err := m.p.ended(); err != nil {
 				return err
 			}
-			more, err := p.demandMTU(raised[0], ports)
+			more, err := m.demand(raised[0], ports)
 			if err != nil {
 				return err
 			}
 			raised = append(raised[1:], more...)
 		}
 	}
-	return p.tunnelsInBonds(ports)
+	return m.tunnelsInBonds(ports)
 }
 
 // tunnelsInBonds refuses a bond without a configured MTU whose MTU is larger than that of
 // a tunnel in it can be: the kernel refuses such a port (EINVAL).
-func (p *Planner) tunnelsInBonds(ports map[string][]string) error {
+func (m *mtus) tunnelsInBonds(ports map[string][]string) error {
 	for _, bond := range slices.Sorted(maps.Keys(ports)) {
-		if _, claimed := p.mtuClaim(bond); claimed {
+		if _, claimed := m.claimOf(bond); claimed {
 			continue
 		}
-		forced := p.standingMTU(bond, 0)
+		forced := m.standing(bond, 0)
 		for _, port := range ports[bond] {
-			l, _ := p.view.Link(port)
-			room := p.standingMTU(port, 0)
+			l, _ := m.p.view.Link(port)
+			room := m.standing(port, 0)
 			if l.Headers() == 0 || l.LivesOn() == (netstate.Key{}) || room == 0 || room >= forced {
 				continue
 			}
-			return p.stepError(p.claims[l.Key()]["master"].step, Invalid("mtu",
+			return m.p.stepError(m.p.claims[l.Key()]["master"].step, Invalid("mtu",
 				"the bond %q has %d without one, and the tunnel %q in it can have %d: give the bond an mtu of %d or less, or the link below the tunnel a larger one", bond, forced, port, room, room))
 		}
 	}
 	return nil
 }
 
-// demandMTU passes a link's wanted MTU on to its parent, its bond, and its
+// demand passes a link's wanted MTU on to its parent, its bond, and its
 // ports, and returns those whose claim was raised.
-func (p *Planner) demandMTU(name string, ports map[string][]string) (raised []string, err error) {
-	l, _ := p.view.Link(name)
-	own, _ := p.mtuClaim(name)
+func (m *mtus) demand(name string, ports map[string][]string) (raised []string, err error) {
+	l, _ := m.p.view.Link(name)
+	own, _ := m.claimOf(name)
 	demand := func(lower string, headers uint32, why string) error {
-		more, err := p.raiseMTU(name, own, headers, lower, why)
+		more, err := m.raise(name, own, headers, lower, why)
 		if more {
 			raised = append(raised, lower)
 		}
@@ -91,18 +99,18 @@ func (p *Planner) demandMTU(name string, ports map[string][]string) (raised []st
 			return nil, err
 		}
 	}
-	if bond, ok := p.bondOf(name); ok {
+	if bond, ok := m.p.bondOf(name); ok {
 		if err := demand(bond, 0, bondRule); err != nil {
 			return nil, err
 		}
 	}
 	for _, port := range ports[name] {
-		prev, had := p.mtuClaim(port)
+		prev, had := m.claimOf(port)
 		switch {
 		case had && !prev.derived && prev.value != own.value:
-			return nil, p.mtuConflict(port, prev, name, own, bondRule)
-		case p.mtu(port) < own.value.(uint32):
-			p.setMTUClaim(port, claim{own.step, own.value, true})
+			return nil, m.conflict(port, prev, name, own, bondRule)
+		case m.claimed(port) < own.value.(uint32):
+			m.setClaim(port, claim{own.step, own.value, true})
 			raised = append(raised, port)
 		}
 	}
@@ -125,20 +133,20 @@ const bondRule = "a bond has the MTU of its ports"
 // maxMTU is the largest of any link (ETH_MAX_MTU).
 const maxMTU = 65535
 
-// raiseMTU demands that the lower link's MTU is at least c's value plus the headers; why is
+// raise demands that the lower link's MTU is at least c's value plus the headers; why is
 // the reason, for the message.
-func (p *Planner) raiseMTU(upper string, c claim, headers uint32, lower, why string) (bool, error) {
+func (m *mtus) raise(upper string, c claim, headers uint32, lower, why string) (bool, error) {
 	want := c.value.(uint32) + headers
-	prev, had := p.mtuClaim(lower)
-	low, _ := p.view.Link(lower)
+	prev, had := m.claimOf(lower)
+	low, _ := m.p.view.Link(lower)
 	switch {
 	case had && prev.value.(uint32) >= want:
 		return false, nil
 	case had && !prev.derived:
-		return false, p.mtuConflict(upper, c, lower, prev, why)
-	case !had && why != bondRule && p.standingMTU(lower, 0) >= want:
+		return false, m.conflict(upper, c, lower, prev, why)
+	case !had && why != bondRule && m.standing(lower, 0) >= want:
 		return false, nil
-	case !p.managed(lower):
+	case !m.managed(lower):
 		have := "unknown"
 		if low.MTU != nil {
 			have = fmt.Sprint(*low.MTU)
@@ -147,26 +155,26 @@ func (p *Planner) raiseMTU(upper string, c claim, headers uint32, lower, why str
 		if headers > 0 {
 			with = fmt.Sprintf(" and %d bytes of headers", headers)
 		}
-		return false, p.stepError(c.step, Invalid("mtu", "%d of %q%s exceeds the %s of %q below it, which is not part of the topology: raise it there first, or ask for less",
+		return false, m.p.stepError(c.step, Invalid("mtu", "%d of %q%s exceeds the %s of %q below it, which is not part of the topology: raise it there first, or ask for less",
 			c.value, upper, with, have, netstate.BaseName(lower)))
 	case want > maxMTU:
-		return false, p.stepError(c.step, Invalid("mtu", "%d of %q needs %d of %q below it, and no link has more than %d: ask for less",
+		return false, m.p.stepError(c.step, Invalid("mtu", "%d of %q needs %d of %q below it, and no link has more than %d: ask for less",
 			c.value, upper, want, netstate.BaseName(lower), maxMTU))
 	}
-	p.setMTUClaim(lower, claim{c.step, want, true})
+	m.setClaim(lower, claim{c.step, want, true})
 	return true, nil
 }
 
-// standingMTU is the MTU that a link has without any claim on it, in bytes, 0 when
+// standing is the MTU that a link has without any claim on it, in bytes, 0 when
 // it is not known. A value that we set earlier does not count: it would be dropped as soon
 // as it was reached.
-func (p *Planner) standingMTU(name string, depth int) uint32 {
-	l, there := p.req.Have.Link(name)
+func (m *mtus) standing(name string, depth int) uint32 {
+	l, there := m.p.req.Have.Link(name)
 	have := uint32(0)
 	if there && l.MTU != nil {
 		have = *l.MTU
 	}
-	for _, c := range p.req.Owned {
+	for _, c := range m.p.req.Owned {
 		if c.Key() != netstate.LinkKey(name) {
 			continue
 		}
@@ -174,11 +182,11 @@ func (p *Planner) standingMTU(name string, depth int) uint32 {
 			return *before.MTU
 		}
 	}
-	made := !there || p.Owned(netstate.LinkKey(name))
+	made := !there || m.p.Owned(netstate.LinkKey(name))
 	if !made {
 		return have
 	}
-	view, _ := p.view.Link(name)
+	view, _ := m.p.view.Link(name)
 	born := uint32(0)
 	switch kind := view.KindTraits(); {
 	case view.LinkKind == "device": // on its way here
@@ -189,8 +197,8 @@ func (p *Planner) standingMTU(name string, depth int) uint32 {
 		if depth > maxNesting {
 			return 0
 		}
-		if born = p.mtu(*view.Parent); born == 0 {
-			born = p.standingMTU(*view.Parent, depth+1)
+		if born = m.claimed(*view.Parent); born == 0 {
+			born = m.standing(*view.Parent, depth+1)
 		}
 		if born != 0 {
 			born = view.MTUOver(born)
@@ -205,45 +213,77 @@ func (p *Planner) standingMTU(name string, depth int) uint32 {
 }
 
 // managed reports whether some step wants the link.
-func (p *Planner) managed(link string) bool {
-	_, ok := p.claims[netstate.LinkKey(link)]
+func (m *mtus) managed(link string) bool {
+	_, ok := m.p.claims[netstate.LinkKey(link)]
 	return ok && !netstate.OnHost(link)
 }
 
-func (p *Planner) mtuClaim(link string) (claim, bool) {
-	c, ok := p.claims[netstate.LinkKey(link)]["mtu"]
+func (m *mtus) claimOf(link string) (claim, bool) {
+	c, ok := m.p.claims[netstate.LinkKey(link)]["mtu"]
 	return c, ok
 }
 
-// mtu returns the claimed MTU of a link, in bytes, 0 where none is.
-func (p *Planner) mtu(link string) uint32 {
-	c, ok := p.mtuClaim(link)
+// claimed returns the claimed MTU of a link, in bytes, 0 where none is.
+func (m *mtus) claimed(link string) uint32 {
+	c, ok := m.claimOf(link)
 	if !ok {
 		return 0
 	}
 	return c.value.(uint32)
 }
 
-func (p *Planner) setMTUClaim(link string, c claim) {
-	p.claims[netstate.LinkKey(link)]["mtu"] = c
+func (m *mtus) setClaim(link string, c claim) {
+	m.p.claims[netstate.LinkKey(link)]["mtu"] = c
 }
 
-func (p *Planner) mtuConflict(upper string, c claim, lower string, prev claim, why string) error {
-	return p.stepError(c.step, fault.New(fault.Invalid, fmt.Errorf(
+func (m *mtus) conflict(upper string, c claim, lower string, prev claim, why string) error {
+	return m.p.stepError(c.step, fault.New(fault.Invalid, fmt.Errorf(
 		"mtu: step %q wants %v on %q, but step %q wants %v on %q, and %s: make them agree",
 		c.step, c.value, upper, prev.step, prev.value, lower, why)))
 }
 
-func (p *Planner) stepError(step string, err error) error {
-	if already, ok := errors.AsType[*StepError](err); ok {
-		return already
+// misread reports whether a reference to an MTU was resolved to another value than
+// the plan leads to, because a later step raises it. The right values are kept for the
+// next try. This terminates: a try without new values is the last.
+func (m *mtus) misread(plan *Plan) bool {
+	if plan == nil || plan.leadsTo == nil {
+		return false
 	}
-	if errors.As(err, new(*cutShort)) {
-		return err
+	again := false
+	for link, read := range m.read {
+		if l, ok := plan.leadsTo.now.Link(link); ok && l.MTU != nil && *l.MTU != read {
+			m.settled[link], again = *l.MTU, true
+		}
 	}
-	typ := ""
-	if st, ok := p.steps[step]; ok {
-		typ = st.step.Type
+	return again
+}
+
+// withSettled gives a result the MTUs that an earlier try has led to.
+func (m *mtus) withSettled(res topology.Result) topology.Result {
+	for i := range res.Interfaces {
+		if mtu, ok := m.settled[placeOf(res.Interfaces[i])]; ok {
+			res.Interfaces[i].MTU = int(mtu)
+		}
 	}
-	return &StepError{p.req.Topology.Name, step, typ, err}
+	return res
+}
+
+// note remembers which MTU a reference was resolved to.
+func (m *mtus) note(res topology.Result, t ref.Ref, v any) {
+	mtu, ok := v.(int64)
+	if !ok || t.Sub != "mtu" || t.Index == nil || *t.Index >= len(res.Interfaces) {
+		return
+	}
+	if m.read == nil {
+		m.read = map[string]uint32{}
+	}
+	m.read[placeOf(res.Interfaces[*t.Index])] = uint32(mtu)
+}
+
+// placeOf is the name of a result's interface as snapshots have it.
+func placeOf(i topology.Interface) string {
+	if i.Sandbox == "" {
+		return netstate.HostName(i.Name)
+	}
+	return i.Name
 }

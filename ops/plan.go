@@ -162,7 +162,7 @@ func (r *Registry) Plan(ctx context.Context, req Request) (*Plan, error) {
 	for range len(req.Topology.Steps) + 1 {
 		p := newPlanner(ctx, req, settled)
 		plan, err := r.plan(p)
-		if err != nil || !p.misread(plan) {
+		if err != nil || !p.mtus.misread(plan) {
 			return plan, err
 		}
 	}
@@ -183,29 +183,13 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 
 		unsettledLinks: map[string]bool{},
 
-		settled: settled,
-		chosen:  Choices{},
+		chosen: Choices{},
 
 		logicalPorts: map[string]netstate.LogicalPort{},
 	}
+	p.mtus = mtus{p: p, settled: settled}
 	p.routes = routes{p: p, sourced: map[uint32]string{}}
 	return p
-}
-
-// misread reports whether a reference to an MTU was resolved to another value than
-// the plan leads to, because a later step raises it. The right values are kept for the
-// next try. This terminates: a try without new values is the last.
-func (p *Planner) misread(plan *Plan) bool {
-	if plan == nil || plan.leadsTo == nil {
-		return false
-	}
-	again := false
-	for link, read := range p.mtusRead {
-		if l, ok := plan.leadsTo.now.Link(link); ok && l.MTU != nil && *l.MTU != read {
-			p.settled[link], again = *l.MTU, true
-		}
-	}
-	return again
 }
 
 func (r *Registry) plan(p *Planner) (*Plan, error) {
@@ -247,7 +231,7 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 		return nil, err
 	}
 	p.settleOfferedMTUs()
-	if err := p.settleMTU(); err != nil {
+	if err := p.mtus.settle(); err != nil {
 		return nil, err
 	}
 	if err := p.routes.settle(); err != nil {
@@ -289,7 +273,7 @@ func (r *Registry) planSteps(p *Planner, order []*topology.Step) (refused []erro
 		}
 		switch {
 		case err == nil:
-			results[step.Name] = p.withSettled(p.result(st, p.view, pick(results, step.DependOn)))
+			results[step.Name] = p.mtus.withSettled(p.result(st, p.view, pick(results, step.DependOn)))
 		case p.waits(st, err):
 		case errors.Is(err, errMissing):
 			blocked[step.Name] = true
@@ -424,7 +408,7 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 			return nil, fault.New(fault.Invalid, fmt.Errorf("reference to step %q, which is not among its dependencies", t.Step))
 		}
 		v, err := res.Field(t)
-		p.noteMTU(res, t, v)
+		p.mtus.note(res, t, v)
 		if err != nil && t.Sub == "gateway" && p.routerless(t.Step) != nil {
 			return nil, &unknownRef{t}
 		}
@@ -465,36 +449,6 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 	}
 	r.prepared.put(step.Type, config, c)
 	return known.planPrepared(p, c)
-}
-
-// withSettled gives a result the MTUs that an earlier try has led to.
-func (p *Planner) withSettled(res topology.Result) topology.Result {
-	for i := range res.Interfaces {
-		if mtu, ok := p.settled[placeOf(res.Interfaces[i])]; ok {
-			res.Interfaces[i].MTU = int(mtu)
-		}
-	}
-	return res
-}
-
-// noteMTU remembers which MTU a reference was resolved to.
-func (p *Planner) noteMTU(res topology.Result, t ref.Ref, v any) {
-	mtu, ok := v.(int64)
-	if !ok || t.Sub != "mtu" || t.Index == nil || *t.Index >= len(res.Interfaces) {
-		return
-	}
-	if p.mtusRead == nil {
-		p.mtusRead = map[string]uint32{}
-	}
-	p.mtusRead[placeOf(res.Interfaces[*t.Index])] = uint32(mtu)
-}
-
-// placeOf is the name of a result's interface as snapshots have it.
-func placeOf(i topology.Interface) string {
-	if i.Sandbox == "" {
-		return netstate.HostName(i.Name)
-	}
-	return i.Name
 }
 
 // withheld stops a step that depends on an object that cannot be observed.

@@ -29,16 +29,13 @@ type Planner struct {
 	results map[string]topology.Result
 	notes   []string
 	routes  routes
+	mtus    mtus
 	offers  []offer                  // of DHCP servers
 	makers  map[string]string        // link to the step that makes it
 	ipv6    map[string]netstate.Addr // wanted, by link and address without its prefix length
 	renamed []netstate.Change        // that give links of ours their names back
 	// unsettledLinks are to come up in a later stage, which knows their settings.
 	unsettledLinks map[string]bool
-	// MTUs by link, in bytes: those that references were resolved to, and those that
-	// an earlier try of the plan has led to, see misread.
-	mtusRead map[string]uint32
-	settled  map[string]uint32
 	// logicalPorts are the ports of OVN that links are bound to.
 	logicalPorts map[string]netstate.LogicalPort
 	owned        map[netstate.Key]bool // see Owned
@@ -628,6 +625,20 @@ func (p *Planner) claim(o netstate.Object) error {
 		p.claims[k][f.Path] = claim{step: p.StepName(), value: f.Value}
 	}
 	return nil
+}
+
+func (p *Planner) stepError(step string, err error) error {
+	if already, ok := errors.AsType[*StepError](err); ok {
+		return already
+	}
+	if errors.As(err, new(*cutShort)) {
+		return err
+	}
+	typ := ""
+	if st, ok := p.steps[step]; ok {
+		typ = st.step.Type
+	}
+	return &StepError{p.req.Topology.Name, step, typ, err}
 }
 
 func (p *Planner) need(o netstate.Object) { p.missing[o.Key()] = o }

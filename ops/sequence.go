@@ -120,7 +120,7 @@ func (q *sequencer) withDerivedMTU(wants []want) []want {
 		if !ok || done[l.Key()] {
 			continue
 		}
-		c, ok := q.p.mtuClaim(l.Name)
+		c, ok := q.p.mtus.claimOf(l.Name)
 		if !ok || !c.derived {
 			continue
 		}
