@@ -227,7 +227,7 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if err := p.attributeRenames(req.Have); err != nil {
 		return nil, err
 	}
-	if err := p.checkStacking(); err != nil {
+	if err := newStacking(p).check(); err != nil {
 		return nil, err
 	}
 	p.settleOfferedMTUs()

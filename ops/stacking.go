@@ -11,61 +11,69 @@ import (
 // counts the lowest one).
 const maxNesting = 8
 
-// checkStacking refuses stacks of links that the kernel always refuses. It checks the wants
+// stacking are the links that steps want, as they stand on one another.
+type stacking struct {
+	p       *Planner
+	known   map[string]int      // heights
+	members map[string][]string // that steps want in a master
+}
+
+func newStacking(p *Planner) *stacking { return &stacking{p, map[string]int{}, map[string][]string{}} }
+
+// check refuses stacks of links that the kernel always refuses. It checks the wants
 // of all steps together, so that their order does not matter.
-func (p *Planner) checkStacking() error {
-	heights := heights{p, map[string]int{}, map[string][]string{}}
-	for k, fields := range p.claims {
+func (s *stacking) check() error {
+	for k, fields := range s.p.claims {
 		if c, ok := fields["master"]; ok && k.Kind == netstate.KindLink {
 			if master, _ := c.value.(string); master != "" {
-				heights.members[master] = append(heights.members[master], k.ID)
+				s.members[master] = append(s.members[master], k.ID)
 			}
 		}
 	}
-	for _, l := range p.view.LinksWhere(func(l netstate.Link) bool { return p.claims[l.Key()] != nil }) {
-		if err := p.ended(); err != nil {
+	for _, l := range s.p.view.LinksWhere(func(l netstate.Link) bool { return s.p.claims[l.Key()] != nil }) {
+		if err := s.p.ended(); err != nil {
 			return err
 		}
-		if step, err := p.checkMaster(l); err != nil {
-			return p.stepError(step, err)
+		if step, err := s.checkMaster(l); err != nil {
+			return s.p.stepError(step, err)
 		}
-		if err := p.checkParent(l); err != nil {
-			return p.stepError(p.maker(l.Name), err)
+		if err := s.checkParent(l); err != nil {
+			return s.p.stepError(s.p.maker(l.Name), err)
 		}
-		if c, claimed := p.claims[l.Key()]["mac"]; claimed && l.KindTraits().FixedMAC {
-			return p.stepError(c.step, Invalid("mac", "%q is %s, which has its master's MAC and cannot be given another: remove mac", l.Name, netstate.KindPhrase(l.LinkKind)))
+		if c, claimed := s.p.claims[l.Key()]["mac"]; claimed && l.KindTraits().FixedMAC {
+			return s.p.stepError(c.step, Invalid("mac", "%q is %s, which has its master's MAC and cannot be given another: remove mac", l.Name, netstate.KindPhrase(l.LinkKind)))
 		}
-		n, loop := heights.of(l.Name)
-		switch step := p.responsible(l); {
+		n, loop := s.height(l.Name)
+		switch step := s.responsible(l); {
 		case step == "": // a link of others that happens to stand below
 		case loop:
-			return p.stepError(step, Invalid("", "link %q would stand on itself, by way of its ports or of the links below: remove one of them", netstate.BaseName(l.Name)))
+			return s.p.stepError(step, Invalid("", "link %q would stand on itself, by way of its ports or of the links below: remove one of them", netstate.BaseName(l.Name)))
 		case n > maxNesting:
-			return p.stepError(step, Invalid("", "link %q would be the %dth of links that stand on one another, and the kernel takes %d at most", netstate.BaseName(l.Name), n, maxNesting))
+			return s.p.stepError(step, Invalid("", "link %q would be the %dth of links that stand on one another, and the kernel takes %d at most", netstate.BaseName(l.Name), n, maxNesting))
 		}
 	}
-	return p.checkTunnels()
+	return s.checkTunnels()
 }
 
 // checkTunnels refuses two tunnels on one UDP port where one goes through a VRF and
 // the other does not. The socket of the first is bound to the VRF (vxlan_socket_create
 // in drivers/net/vxlan/vxlan_core.c), and that of the other uses the port in all VRFs.
-func (p *Planner) checkTunnels() error {
+func (s *stacking) checkTunnels() error {
 	type socket struct {
 		port   uint16
 		family string
 	}
 	seen := map[socket]map[bool]netstate.Link{}
-	for _, l := range p.view.LinksWhere(func(l netstate.Link) bool { return l.VXLAN != nil && !netstate.OnHost(l.Name) && !p.Leaves(l.Key()) }) {
+	for _, l := range s.p.view.LinksWhere(func(l netstate.Link) bool { return l.VXLAN != nil && !netstate.OnHost(l.Name) && !s.p.Leaves(l.Key()) }) {
 		if l.VXLAN.Port == nil || l.VXLAN.Family == nil {
 			continue
 		}
-		s, vrf := socket{*l.VXLAN.Port, *l.VXLAN.Family}, p.vrfOf(l.LivesOn().ID)
-		if seen[s] == nil {
-			seen[s] = map[bool]netstate.Link{}
+		at, vrf := socket{*l.VXLAN.Port, *l.VXLAN.Family}, s.vrfOf(l.LivesOn().ID)
+		if seen[at] == nil {
+			seen[at] = map[bool]netstate.Link{}
 		}
-		seen[s][vrf != ""] = l
-		other, conflict := seen[s][vrf == ""]
+		seen[at][vrf != ""] = l
+		other, conflict := seen[at][vrf == ""]
 		if !conflict {
 			continue
 		}
@@ -73,23 +81,23 @@ func (p *Planner) checkTunnels() error {
 		if vrf == "" {
 			in, out = other, l
 		}
-		step := p.maker(l.Name)
+		step := s.p.maker(l.Name)
 		if step == "" {
-			step = p.maker(other.Name)
+			step = s.p.maker(other.Name)
 		}
 		if step == "" {
 			continue // both belong to the pod
 		}
-		return p.stepError(step, ConflictWith(other.Name, "the tunnel %q goes through the VRF %q and %q through none, and both use UDP port %d: give one of them another port",
-			in.Name, p.vrfOf(in.LivesOn().ID), out.Name, s.port))
+		return s.p.stepError(step, ConflictWith(other.Name, "the tunnel %q goes through the VRF %q and %q through none, and both use UDP port %d: give one of them another port",
+			in.Name, s.vrfOf(in.LivesOn().ID), out.Name, at.port))
 	}
 	return nil
 }
 
 // vrfOf is the VRF that a link is, or is in by way of its masters.
-func (p *Planner) vrfOf(link string) string {
+func (s *stacking) vrfOf(link string) string {
 	for range maxNesting {
-		l, ok := p.view.Link(link)
+		l, ok := s.p.view.Link(link)
 		if !ok {
 			return ""
 		}
@@ -105,20 +113,20 @@ func (p *Planner) vrfOf(link string) string {
 }
 
 // responsible is the step that makes a link, or enslaves it.
-func (p *Planner) responsible(l netstate.Link) string {
-	if step := p.maker(l.Name); step != "" {
+func (s *stacking) responsible(l netstate.Link) string {
+	if step := s.p.maker(l.Name); step != "" {
 		return step
 	}
-	return p.claims[l.Key()]["master"].step
+	return s.p.claims[l.Key()]["master"].step
 }
 
 // checkMaster checks a link that a step makes a port or member.
-func (p *Planner) checkMaster(l netstate.Link) (step string, err error) {
-	c, claimed := p.claims[l.Key()]["master"]
+func (s *stacking) checkMaster(l netstate.Link) (step string, err error) {
+	c, claimed := s.p.claims[l.Key()]["master"]
 	if !claimed || l.Master == nil || *l.Master == "" {
 		return "", nil
 	}
-	m, ok := p.view.Link(*l.Master)
+	m, ok := s.p.view.Link(*l.Master)
 	if !ok {
 		return "", nil
 	}
@@ -138,12 +146,12 @@ func (p *Planner) checkMaster(l netstate.Link) (step string, err error) {
 }
 
 // checkParent checks the parent of a link.
-func (p *Planner) checkParent(l netstate.Link) error {
+func (s *stacking) checkParent(l netstate.Link) error {
 	kind := l.KindTraits()
 	if l.Parent == nil || kind.Tunnel {
 		return nil
 	}
-	below, ok := p.view.Link(*l.Parent)
+	below, ok := s.p.view.Link(*l.Parent)
 	if !ok {
 		return nil
 	}
@@ -155,43 +163,36 @@ func (p *Planner) checkParent(l netstate.Link) error {
 		}
 		return Invalid("master", "%q is %s, which cannot carry %s: name %s", name, netstate.KindPhrase(below.LinkKind), netstate.KindPhrase(l.LinkKind), instead)
 	}
-	c, claimed := p.claims[below.Key()]["master"]
+	c, claimed := s.p.claims[below.Key()]["master"]
 	if !claimed || !kind.RxHandler {
 		return nil // the master is foreign, or its step no longer exists
 	}
 	master, _ := c.value.(string)
-	if m, ok := p.view.Link(master); ok && m.KindTraits().TakesPorts() {
+	if m, ok := s.p.view.Link(master); ok && m.KindTraits().TakesPorts() {
 		master = netstate.BaseName(m.Name)
 		return Invalid("master", "%q is a port of the %s %q, and a port carries no %s link: stack it on %q", name, m.LinkKind, master, l.LinkKind, master)
 	}
 	return nil
 }
 
-// heights counts stacked links.
-type heights struct {
-	p       *Planner
-	known   map[string]int
-	members map[string][]string // that steps want in a master
-}
-
-// of returns the number of links in the stack up to this one; loop reports that the stack
+// height returns the number of links in the stack up to this one; loop reports that the stack
 // contains a link twice.
-func (h heights) of(link string) (n int, loop bool) {
-	if n, ok := h.known[link]; ok {
+func (s *stacking) height(link string) (n int, loop bool) {
+	if n, ok := s.known[link]; ok {
 		return n, n < 0
 	}
-	h.known[link] = -1 // on the way down
-	below := h.members[link]
-	if l, ok := h.p.view.Link(link); ok && l.Parent != nil && *l.Parent != "" {
+	s.known[link] = -1 // on the way down
+	below := s.members[link]
+	if l, ok := s.p.view.Link(link); ok && l.Parent != nil && *l.Parent != "" {
 		below = append(slices.Clip(below), *l.Parent)
 	}
 	for _, b := range below {
-		m, again := h.of(b)
+		m, again := s.height(b)
 		if again {
 			return 0, true
 		}
 		n = max(n, m)
 	}
-	h.known[link] = n + 1
+	s.known[link] = n + 1
 	return n + 1, false
 }
