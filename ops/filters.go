@@ -19,52 +19,58 @@ const MaxFilters = 16384
 // ErrTooManyFilters means that a sandbox would get more than MaxFilters.
 var ErrTooManyFilters = errors.New("too many filters")
 
-// wantRules wants the rules that the sandbox is given, on each link that sends for the pod:
+// rules are those that the sandbox is given, and the ports of OVN that links are bound to.
+type rules struct {
+	p     *Planner
+	ports map[string]netstate.LogicalPort
+}
+
+// want wants the rules that the sandbox is given, on each link that sends for the pod:
 // as rows if what it sends is received by a port of OVN, else as filters, so that no packet is
 // limited twice. They belong to the step that makes the link. Links of the host have none: what
 // other pods send passes them too.
-func (p *Planner) wantRules() error {
-	if p.req.Rules.Empty() {
+func (s *rules) want() error {
+	if s.p.req.Rules.Empty() {
 		return nil
 	}
 	var links, bound []string
-	for _, link := range slices.Sorted(maps.Keys(p.makers)) {
-		if st := p.steps[p.makers[link]]; st != nil && st.pending == "" && !st.prepared && p.sendsForPod(link) {
-			under, ok := p.logicalPortUnder(link)
+	for _, link := range slices.Sorted(maps.Keys(s.p.makers)) {
+		if st := s.p.steps[s.p.makers[link]]; st != nil && st.pending == "" && !st.prepared && s.sendsForPod(link) {
+			under, ok := s.portUnder(link)
 			switch {
-			case !ok || len(p.req.Rules.Of(p.makers[under]).LogicalRules) == 0: // or the sandbox has only filters, of an earlier version
+			case !ok || len(s.p.req.Rules.Of(s.p.makers[under]).LogicalRules) == 0: // or the sandbox has only filters, of an earlier version
 				links = append(links, link)
 			case !slices.Contains(bound, under):
 				bound = append(bound, under)
 			}
 		}
 	}
-	if err := p.wantLogicalRules(bound); err != nil {
+	if err := s.wantLogical(bound); err != nil {
 		return err
 	}
 	n := 0
 	for _, link := range links {
-		n += len(p.req.Rules.Of(p.makers[link]).Filters)
+		n += len(s.p.req.Rules.Of(s.p.makers[link]).Filters)
 	}
 	if n > MaxFilters {
 		return fault.New(fault.Invalid, fmt.Errorf("%w: %d on %d interfaces together, and a pod's network may have %d: use NetworkQoS objects with fewer exceptions, ports or destination pods", ErrTooManyFilters, n, len(links), MaxFilters))
 	}
 	for _, link := range links {
-		filters := p.req.Rules.Of(p.makers[link]).Filters
+		filters := s.p.req.Rules.Of(s.p.makers[link]).Filters
 		if len(filters) == 0 {
 			continue
 		}
-		p.current = p.steps[p.makers[link]]
-		err := p.Want(netstate.Clsact{Link: link})
+		s.p.current = s.p.steps[s.p.makers[link]]
+		err := s.p.Want(netstate.Clsact{Link: link})
 		for _, f := range filters {
 			if err != nil {
 				break
 			}
 			f.Link = link
-			err = p.Want(p.current.rule.onPF(f))
+			err = s.p.Want(s.p.current.rule.onPF(f))
 		}
 		if err != nil {
-			return p.stepError(p.current.step.Name, err)
+			return s.p.stepError(s.p.current.step.Name, err)
 		}
 	}
 	return nil
@@ -94,16 +100,16 @@ func (q *sequencer) replaced() {
 // sendsForPod reports whether the pod sends packets with its own addresses over a link of
 // the sandbox: not over a port of a bond or bridge, nor over a link that only carries
 // others. A VRF sends over its members.
-func (p *Planner) sendsForPod(link string) bool {
-	l, ok := p.view.Link(link)
+func (s *rules) sendsForPod(link string) bool {
+	l, ok := s.p.view.Link(link)
 	if !ok || netstate.OnHost(link) || l.KindTraits().L3Master {
 		return false
 	}
 	if l.Master != nil && *l.Master != "" {
-		if m, ok := p.view.Link(*l.Master); !ok || !m.KindTraits().L3Master {
+		if m, ok := s.p.view.Link(*l.Master); !ok || !m.KindTraits().L3Master {
 			return false
 		}
 	}
-	carries := slices.ContainsFunc(p.Links(), func(other netstate.Link) bool { return other.Parent != nil && *other.Parent == link })
-	return !carries || slices.ContainsFunc(p.Addrs(link), func(a netstate.Addr) bool { return !netstate.KernelMade(a) })
+	carries := slices.ContainsFunc(s.p.Links(), func(other netstate.Link) bool { return other.Parent != nil && *other.Parent == link })
+	return !carries || slices.ContainsFunc(s.p.Addrs(link), func(a netstate.Addr) bool { return !netstate.KernelMade(a) })
 }

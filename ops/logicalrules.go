@@ -81,7 +81,7 @@ func Backends(t *topology.Topology, given Givens, contracts contract.Set) (tc, o
 			tc = true
 		case out.LogicalPorts:
 			ovn = true
-		// A derived step that makes no interface, or one that sends through another, see logicalPortUnder.
+		// A derived step that makes no interface, or one that sends through another, see rules.portUnder.
 		case known && !s.Root() && (out.Interfaces.Appends == 0 || out.Relays):
 		default:
 			tc = true
@@ -92,18 +92,18 @@ func Backends(t *topology.Topology, given Givens, contracts contract.Set) (tc, o
 
 // BindLogicalPort says that what a link sends is received by a port of OVN.
 func (p *Planner) BindLogicalPort(link string, port netstate.LogicalPort) {
-	p.logicalPorts[link] = port
+	p.rules.ports[link] = port
 }
 
-// logicalPortUnder returns the link that is bound to a port of OVN and sends what a link sends, as it is:
+// portUnder returns the link that is bound to a port of OVN and sends what a link sends, as it is:
 // itself, or one below it. OVN does not see what a VLAN or a tunnel encapsulates. A bond has one limit
 // for all of its ports.
-func (p *Planner) logicalPortUnder(link string) (string, bool) {
+func (s *rules) portUnder(link string) (string, bool) {
 	for range maxNested {
-		if _, ok := p.logicalPorts[link]; ok {
+		if _, ok := s.ports[link]; ok {
 			return link, true
 		}
-		l, ok := p.view.Link(link)
+		l, ok := s.p.view.Link(link)
 		if kind := l.KindTraits(); !ok || l.Parent == nil || !kind.Stacked || kind.Encapsulates {
 			return "", false
 		}
@@ -115,21 +115,21 @@ func (p *Planner) logicalPortUnder(link string) (string, bool) {
 // maxNested is more than any kernel allows.
 const maxNested = 16
 
-// wantLogicalRules wants the rules of the sandbox for its ports of OVN. They belong to the step
+// wantLogical wants the rules of the sandbox for its ports of OVN. They belong to the step
 // that makes the port.
-func (p *Planner) wantLogicalRules(links []string) error {
+func (s *rules) wantLogical(links []string) error {
 	n := 0
 	for _, link := range links {
-		n += len(p.req.Rules.Of(p.makers[link]).LogicalRules)
+		n += len(s.p.req.Rules.Of(s.p.makers[link]).LogicalRules)
 	}
 	if n > MaxLogicalRules {
 		return fault.New(fault.Invalid, fmt.Errorf("%w: %d rows on %d ports of OVN together, and a pod's network may have %d: use fewer NetworkQoS objects", ErrTooManyFilters, n, len(links), MaxLogicalRules))
 	}
 	for _, link := range links {
-		p.current = p.steps[p.makers[link]]
-		for _, r := range p.req.Rules.Of(p.makers[link]).LogicalRules {
-			if err := p.Want(r.Of(p.logicalPorts[link], link)); err != nil {
-				return p.stepError(p.current.step.Name, err)
+		s.p.current = s.p.steps[s.p.makers[link]]
+		for _, r := range s.p.req.Rules.Of(s.p.makers[link]).LogicalRules {
+			if err := s.p.Want(r.Of(s.ports[link], link)); err != nil {
+				return s.p.stepError(s.p.current.step.Name, err)
 			}
 		}
 	}

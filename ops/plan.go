@@ -184,10 +184,10 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 		unsettledLinks: map[string]bool{},
 
 		chosen: Choices{},
-
-		logicalPorts: map[string]netstate.LogicalPort{},
 	}
 	p.mtus = mtus{p: p, settled: settled}
+	p.rules = rules{p, map[string]netstate.LogicalPort{}}
+	p.guards.p, p.renames.p, p.ownership.req = p, p, &p.req
 	p.routes = routes{p: p, sourced: map[uint32]string{}}
 	return p
 }
@@ -201,7 +201,7 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if err := p.checkRecipients(); err != nil {
 		return nil, err
 	}
-	if p.recognize(); len(p.missing) > 0 {
+	if p.renames.recognize(); len(p.missing) > 0 {
 		return &Plan{Missing: sortedObjects(p.missing)}, nil
 	}
 	p.view = p.req.Have.Clone()
@@ -212,19 +212,19 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if len(refused) > 0 {
 		return nil, errors.Join(refused...)
 	}
-	if err := p.wantRules(); err != nil {
+	if err := p.rules.want(); err != nil {
 		return nil, err
 	}
 	if err := p.ignoreRouters(); err != nil {
 		return nil, err
 	}
-	if err := p.wantGuards(); err != nil {
+	if err := p.guards.want(); err != nil {
 		return nil, err
 	}
 	if len(p.missing) > 0 {
 		return &Plan{Missing: sortedObjects(p.missing)}, nil
 	}
-	if err := p.attributeRenames(req.Have); err != nil {
+	if err := p.renames.attribute(req.Have); err != nil {
 		return nil, err
 	}
 	if err := newStacking(p).check(); err != nil {
@@ -308,75 +308,6 @@ func (p *Planner) waits(st *stepState, err error) bool {
 		return false
 	}
 	return true
-}
-
-// recognize finds links that we made and that were renamed. The plan treats them as if they
-// had their old names, which its first changes restore.
-func (p *Planner) recognize() {
-	for _, c := range p.req.Owned {
-		made, ok := c.After.(netstate.Link)
-		if !ok || c.Before != nil {
-			continue
-		}
-		l, ok := renamed(p.req.Have, made)
-		if !ok {
-			continue
-		}
-		p.renamed = append(p.renamed, netstate.Change{
-			Before: netstate.Link{Name: made.Name, Called: &l.Name}, After: netstate.Link{Name: made.Name, Called: &made.Name},
-		})
-		if _, taken := p.req.Have.Link(made.Name); !taken {
-			p.needFiltersOn(made.Name, l.Name)
-			p.req.Have = p.req.Have.Clone()
-			p.req.Have.Rename(l.Name, made.Name)
-		}
-	}
-}
-
-// needFiltersOn has the filters of a renamed link queried. They were queried under the name
-// that it had, where nothing is, and the kernel refuses to create what exists.
-func (p *Planner) needFiltersOn(made, now string) {
-	wanted := []netstate.Object{netstate.Clsact{Link: made}}
-	for _, c := range p.req.Owned {
-		if f, ok := c.After.(netstate.Filter); ok && f.Link == made {
-			wanted = append(wanted, f)
-		}
-	}
-	filters := p.req.Rules.Of(p.makers[made]).Filters
-	if _, made := p.makers[made]; !made { // who makes it is not known yet
-		filters, _ = p.req.Rules.All()
-	}
-	if len(wanted) == 1 && len(filters) == 0 {
-		return
-	}
-	for _, f := range filters {
-		wanted = append(wanted, f)
-	}
-	for _, o := range wanted {
-		if o = o.On(netstate.LinkKey(now)); !p.req.Have.Known(o) {
-			p.need(o)
-		}
-	}
-}
-
-// attributeRenames assigns the changes of recognize to the steps that want the links,
-// or to none if no step does any more and the link is deleted.
-func (p *Planner) attributeRenames(have *netstate.Snapshot) error {
-	var out []netstate.Change
-	for _, c := range p.renamed {
-		name := c.Key().ID
-		c.Step = p.maker(name)
-		other, taken := have.Link(name)
-		switch {
-		case !taken:
-			out = append(out, c)
-		case c.Step != "":
-			return p.stepError(c.Step, ConflictWith(name, "the name %q is taken in the sandbox by a %s that is not ours; ours was renamed to %q",
-				name, describeKind(other), *c.Before.(netstate.Link).Called))
-		}
-	}
-	p.renamed = out
-	return nil
 }
 
 // maker returns the step that makes a link or would make it, "" if there is none.

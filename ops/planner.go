@@ -18,28 +18,27 @@ import (
 // Planner is the view of a step type while it plans: the sandbox as it will be
 // with all wants so far applied.
 type Planner struct {
-	ctx     context.Context // of this one plan, see ended
-	req     Request
-	view    *netstate.Snapshot // as observed, with all wants so far applied
-	claims  map[netstate.Key]map[string]claim
-	wants   []want
-	missing map[netstate.Key]netstate.Object
-	steps   map[string]*stepState
-	current *stepState
-	results map[string]topology.Result
-	notes   []string
-	routes  routes
-	mtus    mtus
-	offers  []offer                  // of DHCP servers
-	makers  map[string]string        // link to the step that makes it
-	ipv6    map[string]netstate.Addr // wanted, by link and address without its prefix length
-	renamed []netstate.Change        // that give links of ours their names back
+	ctx       context.Context // of this one plan, see ended
+	req       Request
+	view      *netstate.Snapshot // as observed, with all wants so far applied
+	claims    map[netstate.Key]map[string]claim
+	wants     []want
+	missing   map[netstate.Key]netstate.Object
+	steps     map[string]*stepState
+	current   *stepState
+	results   map[string]topology.Result
+	notes     []string
+	routes    routes
+	rules     rules
+	guards    guards
+	renames   renames
+	ownership ownership
+	mtus      mtus
+	offers    []offer                  // of DHCP servers
+	makers    map[string]string        // link to the step that makes it
+	ipv6      map[string]netstate.Addr // wanted, by link and address without its prefix length
 	// unsettledLinks are to come up in a later stage, which knows their settings.
 	unsettledLinks map[string]bool
-	// logicalPorts are the ports of OVN that links are bound to.
-	logicalPorts map[string]netstate.LogicalPort
-	owned        map[netstate.Key]bool // see Owned
-	others       map[netstate.Key][]owner
 	// chosen are the values that this plan asked for, see Choose.
 	chosen Choices
 	// settling are the objects that have to be ready for use, see unsettled.
@@ -49,7 +48,6 @@ type Planner struct {
 	viaHost       bool
 	// expires are the ends of leases, by the keys of their addresses.
 	expires map[netstate.Key]int64
-	guarded []guardedPort // see wantGuards
 }
 
 // claim is one field's wanted value and the step that wants it.
@@ -154,15 +152,7 @@ func (p *Planner) LastInputs() []string {
 }
 
 // Owned reports whether the record says that we made the object.
-func (p *Planner) Owned(k netstate.Key) bool {
-	if p.owned == nil {
-		p.owned = make(map[netstate.Key]bool, len(p.req.Owned))
-		for _, c := range p.req.Owned {
-			p.owned[c.Key()] = p.owned[c.Key()] || c.Before == nil
-		}
-	}
-	return p.owned[k]
-}
+func (p *Planner) Owned(k netstate.Key) bool { return p.ownership.made(k) }
 
 // Kept reports whether all of the topology was applied before in this sandbox, or in
 // the one that the pod had before a reboot. A kept topology is not refused for anything

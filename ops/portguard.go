@@ -46,7 +46,7 @@ func (p *Planner) GuardPort(port, bridge, link string, cfg GuardConfig, gateways
 	for _, a := range gateways {
 		g.gateways = append(g.gateways, a.String())
 	}
-	p.guarded = append(p.guarded, g)
+	p.guards.ports = append(p.guards.ports, g)
 	return nil
 }
 
@@ -63,23 +63,29 @@ func (p *Planner) OwnBridge(bridge string) bool {
 	return have.MAC != nil && *have.MAC == macOf(p.req.BootID, bridge)
 }
 
-// wantGuards wants the guards of ports, once all links and addresses of the sandbox are known.
-func (p *Planner) wantGuards() error {
-	if len(p.guarded) == 0 {
+// guards are those of the ports that steps want on bridges of the host.
+type guards struct {
+	p     *Planner
+	ports []guardedPort
+}
+
+// want wants the guards, once all links and addresses of the sandbox are known.
+func (s *guards) want() error {
+	if len(s.ports) == 0 {
 		return nil
 	}
-	wants := p.withChosenMACs()
+	wants := s.p.withChosenMACs()
 	type sends struct {
 		above
 		addresses []string
 	}
-	all := make([]sends, len(p.guarded))
-	for i, g := range p.guarded {
+	all := make([]sends, len(s.ports))
+	for i, g := range s.ports {
 		all[i].above = standingOn(wants, g.link)
 		all[i].addresses = addressesOn(wants, all[i].links)
 	}
-	for i, g := range p.guarded {
-		p.current = g.step
+	for i, g := range s.ports {
+		s.p.current = g.step
 		check, silent := g.ours, g.ours
 		if g.cfg.RAGuard != nil {
 			silent = *g.cfg.RAGuard
@@ -89,7 +95,7 @@ func (p *Planner) wantGuards() error {
 			check = *g.cfg.MACSpoofChk
 		case check && all[i].bridged:
 			check = false
-			p.Note("the source MACs of %q are not checked, since a bridge of the pod is on it: set macspoofchk to true if only links of the topology send through that, else to false", g.link)
+			s.p.Note("the source MACs of %q are not checked, since a bridge of the pod is on it: set macspoofchk to true if only links of the topology send through that, else to false", g.link)
 		}
 		if !g.ours && !check && !silent {
 			continue
@@ -99,22 +105,22 @@ func (p *Planner) wantGuards() error {
 			want.MACs = sortedOnce(all[i].macs)
 		}
 		// A program may answer on one port for an address of another one of the same pod (arp_ignore 0).
-		for j, other := range p.guarded {
+		for j, other := range s.ports {
 			if other.bridge == g.bridge {
 				want.Addresses = append(want.Addresses, all[j].addresses...)
 			}
 		}
-		if l, ok := p.view.Link(g.bridge); ok && l.MAC != nil && len(g.gateways) > 0 {
+		if l, ok := s.p.view.Link(g.bridge); ok && l.MAC != nil && len(g.gateways) > 0 {
 			if local, ok := netstate.LinkLocal(*l.MAC); ok {
 				want.Gateways = append(slices.Clip(want.Gateways), local.String())
 			}
 		}
-		if have, there := p.req.Have.Get(want.Key()); there && p.waiting() {
+		if have, there := s.p.req.Have.Get(want.Key()); there && s.p.waiting() {
 			want.Addresses = append(want.Addresses, have.(netstate.PortGuard).Addresses...)
 		}
 		want.Addresses, want.Gateways = sortedOnce(want.Addresses), sortedOnce(want.Gateways)
-		if err := p.Want(want); err != nil {
-			return p.stepError(g.step.step.Name, err)
+		if err := s.p.Want(want); err != nil {
+			return s.p.stepError(g.step.step.Name, err)
 		}
 	}
 	return nil

@@ -54,7 +54,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 	}
 	// The kernel accepts a gateway only once it can be reached: routes on the link come first.
 	slices.SortStableFunc(wants, func(a, b want) int { return gatewayed(a) - gatewayed(b) })
-	q.changes = append(q.changes, p.renamed...) // the overlay has the old names already
+	q.changes = append(q.changes, p.renames.changes...) // the overlay has the old names already
 	missing := q.prune()
 	if len(missing) > 0 {
 		return &Plan{Missing: missing}, nil

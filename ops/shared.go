@@ -20,19 +20,37 @@ type owner struct {
 	change   netstate.Change
 }
 
-// owners returns what other topologies of the namespace have made of an object.
-func (p *Planner) owners(k netstate.Key) []owner {
-	if p.others == nil {
-		p.others = map[netstate.Key][]owner{}
-		for _, other := range p.req.Others {
+// ownership is who made objects, by the records of the request.
+type ownership struct {
+	req   *Request
+	ours  map[netstate.Key]bool
+	byKey map[netstate.Key][]owner // in other topologies
+}
+
+// made reports whether this sandbox made an object.
+func (o *ownership) made(k netstate.Key) bool {
+	if o.ours == nil {
+		o.ours = make(map[netstate.Key]bool, len(o.req.Owned))
+		for _, c := range o.req.Owned {
+			o.ours[c.Key()] = o.ours[c.Key()] || c.Before == nil
+		}
+	}
+	return o.ours[k]
+}
+
+// others returns what other topologies of the namespace have made of an object.
+func (o *ownership) others(k netstate.Key) []owner {
+	if o.byKey == nil {
+		o.byKey = map[netstate.Key][]owner{}
+		for _, other := range o.req.Others {
 			for _, c := range other.History {
 				if holdsShare(c) {
-					p.others[c.Key()] = append(p.others[c.Key()], owner{other.Name, c})
+					o.byKey[c.Key()] = append(o.byKey[c.Key()], owner{other.Name, c})
 				}
 			}
 		}
 	}
-	return p.others[k]
+	return o.byKey[k]
 }
 
 // holdsShare reports whether a change of a record is a share in an object: what is in the
@@ -53,7 +71,7 @@ func holdsShare(c netstate.Change) bool {
 // refuseContradiction refuses a value of a field for which another topology of the namespace has
 // another one: both would be repaired in turn forever. What is applied stays, with a note.
 func (p *Planner) refuseContradiction(o netstate.Object) error {
-	for _, other := range p.owners(o.Key()) {
+	for _, other := range p.ownership.others(o.Key()) {
 		for _, f := range netstate.Fields(o) {
 			theirs := netstate.Value(other.change.After, f.Path)
 			if theirs == nil || netstate.FormatValue(theirs) == netstate.FormatValue(f.Value) {
@@ -76,7 +94,7 @@ func (q *sequencer) share(w want) {
 	if w.adopt {
 		return
 	}
-	for _, other := range q.p.owners(w.obj.Key()) {
+	for _, other := range q.p.ownership.others(w.obj.Key()) {
 		before := other.change.Before
 		if before == nil && w.obj.Key().Kind == netstate.KindLink {
 			continue // it is the other's link, which this one may change as long as it is there
