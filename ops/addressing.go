@@ -196,7 +196,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	cfg.Routes = append(cfg.Routes, p.givenRoutes(cfg.Routes)...)
 	leasedFrom := len(cfg.Addresses)
 	if cfg.IPAM != nil && cfg.IPAM.Type == ipamDHCP {
-		addresses, routes, err := p.leased(link, cfg)
+		addresses, routes, err := p.leases.want(link, cfg)
 		if err != nil {
 			return err
 		}
@@ -480,7 +480,7 @@ func inIPAM(err error) error {
 
 func (p *Planner) address(link, field string, a Address, cfg AddressConfig) error {
 	addr := netstate.Addr{Link: link, Address: a.Address}
-	addr.Expires = p.expires[addr.Key()]
+	addr.Expires = p.leases.expires[addr.Key()]
 	if cfg.Routed {
 		addr.NoPrefixRoute = new(true)
 	}

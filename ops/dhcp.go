@@ -96,10 +96,17 @@ func hostname(s string) bool {
 	})
 }
 
-// leased wants a lease of a DHCP server for a link, and returns the address of it and the
+// leases are those that DHCP servers have given the links of the sandbox.
+type leases struct {
+	p       *Planner
+	offers  []offer
+	expires map[netstate.Key]int64 // the ends of leases, by the keys of their addresses
+}
+
+// want wants a lease of a DHCP server for a link, and returns the address of it and the
 // routes. Without a lease the step waits, and a running sandbox reports that it has none.
-func (p *Planner) leased(link string, cfg AddressConfig) ([]Address, []Route, error) {
-	l, _ := p.view.Link(link)
+func (s *leases) want(link string, cfg AddressConfig) ([]Address, []Route, error) {
+	l, _ := s.p.view.Link(link)
 	switch {
 	case netstate.OnHost(link):
 		return nil, nil, Invalid("ipam.type", "%q is for interfaces of the pod: %q is one of the host", ipamDHCP, netstate.BaseName(link))
@@ -108,35 +115,35 @@ func (p *Planner) leased(link string, cfg AddressConfig) ([]Address, []Route, er
 	case l.IPVLAN != nil && l.IPVLAN.Mode != nil && *l.IPVLAN.Mode != "l2":
 		return nil, nil, Invalid("ipam.type", "%q needs broadcasts, which an ipvlan of mode %s does not have: use mode l2, or type %q", ipamDHCP, *l.IPVLAN.Mode, ipamPool)
 	}
-	want := netstate.DHCPLease{Link: link, ClientID: new(p.clientID(link)), Hostname: new(""), Requested: new(cfg.IPAM.requested()), Active: new(true)}
+	want := netstate.DHCPLease{Link: link, ClientID: new(s.clientID(link)), Hostname: new(""), Requested: new(cfg.IPAM.requested()), Active: new(true)}
 	for _, o := range cfg.IPAM.Provide {
 		want.Hostname = &o.Value
 	}
-	if err := p.view.Withheld(want); err != nil {
+	if err := s.p.view.Withheld(want); err != nil {
 		return nil, nil, &withheld{err} // what the step has of the lease stays
 	}
-	if err := p.Want(want); err != nil {
+	if err := s.p.Want(want); err != nil {
 		return nil, nil, err
 	}
-	p.current.leased = append(p.current.leased, link)
-	have, _ := netstate.Lookup(p.req.Have, want)
-	if im := p.req.imagined; im != nil {
+	s.p.current.leased = append(s.p.current.leased, link)
+	have, _ := netstate.Lookup(s.p.req.Have, want)
+	if im := s.p.req.imagined; im != nil {
 		im.pooled[link] = true
-		have.Address = im.addresses(p.position())[0].String()
-		have.Router = im.addresses(p.position())[0].Addr().Next().String()
+		have.Address = im.addresses(s.p.position())[0].String()
+		have.Router = im.addresses(s.p.position())[0].Addr().Next().String()
 	}
-	p.settling = append(p.settling, want)
+	s.p.settling = append(s.p.settling, want)
 	if have.Address == "" {
-		p.await(fmt.Sprintf("a DHCP lease for %q", link), p.noLease(link, have.Failure))
+		s.p.await(fmt.Sprintf("a DHCP lease for %q", link), s.none(link, have.Failure))
 		return nil, nil, nil
 	}
-	if other := p.otherwiseWanted(link, have.Address, cfg); other != "" {
-		p.await(fmt.Sprintf("a DHCP lease for %q of an address that is not in use", link), Conflict(
+	if other := s.otherwiseWanted(link, have.Address, cfg); other != "" {
+		s.p.await(fmt.Sprintf("a DHCP lease for %q of an address that is not in use", link), Conflict(
 			"the DHCP server %s has given %q address %q, which %s: have the server give another one", have.Server, link, have.Address, other))
 		return nil, nil, nil
 	}
-	p.expires[netstate.Addr{Link: link, Address: have.Address}.Key()] = have.Expires
-	p.offers = append(p.offers, offer{p.current, have})
+	s.expires[netstate.Addr{Link: link, Address: have.Address}.Key()] = have.Expires
+	s.offers = append(s.offers, offer{s.p.current, have})
 	out := Address{Address: have.Address}
 	for _, r := range have.Routes { // RFC 3442: the router of the lease does not count beside routes
 		have.Router = ""
@@ -149,8 +156,8 @@ func (p *Planner) leased(link string, cfg AddressConfig) ([]Address, []Route, er
 		return []Address{out}, nil, nil
 	}
 	if have.Router == "" {
-		p.Note("the DHCP server %s has named no router in the network of %q: there is no default route over %q", have.Server, have.Address, link)
-		p.current.routerless = fault.New(fault.NotReady, fmt.Errorf("the DHCP server %s has named no router in the network of %q", have.Server, have.Address))
+		s.p.Note("the DHCP server %s has named no router in the network of %q: there is no default route over %q", have.Server, have.Address, link)
+		s.p.current.routerless = fault.New(fault.NotReady, fmt.Errorf("the DHCP server %s has named no router in the network of %q", have.Server, have.Address))
 		return []Address{out}, nil, nil
 	}
 	out.Gateway = have.Router
@@ -166,24 +173,24 @@ type offer struct {
 	lease netstate.DHCPLease
 }
 
-// settleOfferedMTUs gives links the MTU that a DHCP server says, where no step wants one and that of the link is larger: a server
+// settleMTUs gives links the MTU that a DHCP server says, where no step wants one and that of the link is larger: a server
 // must not make a plan fail, nor ask for more than the links below have.
-func (p *Planner) settleOfferedMTUs() {
-	for _, o := range p.offers {
-		if _, claimed := p.mtus.claimOf(o.lease.Link); !claimed && o.lease.MTU > 0 && o.lease.MTU < p.mtus.standing(o.lease.Link, 0) {
-			p.mtus.setClaim(o.lease.Link, claim{step: o.step.step.Name, value: o.lease.MTU, derived: true})
+func (s *leases) settleMTUs() {
+	for _, o := range s.offers {
+		if _, claimed := s.p.mtus.claimOf(o.lease.Link); !claimed && o.lease.MTU > 0 && o.lease.MTU < s.p.mtus.standing(o.lease.Link, 0) {
+			s.p.mtus.setClaim(o.lease.Link, claim{step: o.step.step.Name, value: o.lease.MTU, derived: true})
 		}
 	}
 }
 
-// settleOfferedRoutes wants the routes that DHCP servers give, but for those to destinations that a step has a route to.
-func (p *Planner) settleOfferedRoutes() error {
-	for _, o := range p.offers {
-		p.current = o.step
+// settleRoutes wants the routes that DHCP servers give, but for those to destinations that a step has a route to.
+func (s *leases) settleRoutes() error {
+	for _, o := range s.offers {
+		s.p.current = o.step
 		for _, offered := range o.lease.Routes {
 			d := deferredRoute{step: o.step, link: o.lease.Link, route: Route{Destination: offered.Destination, Gateway: offered.Gateway}}
-			table := p.routes.routeTable(d)
-			taken := slices.ContainsFunc(p.wants, func(w want) bool {
+			table := s.p.routes.routeTable(d)
+			taken := slices.ContainsFunc(s.p.wants, func(w want) bool {
 				r, ok := w.obj.(netstate.Route)
 				return ok && r.Dst == offered.Destination && r.Table == table
 			})
@@ -191,18 +198,18 @@ func (p *Planner) settleOfferedRoutes() error {
 				continue
 			}
 			if !taken {
-				r, err := p.routes.route(d)
+				r, err := s.p.routes.route(d)
 				if err == nil {
-					err = p.Want(r)
+					err = s.p.Want(r)
 				}
 				if err == nil {
 					continue
 				}
-				if p.ended() != nil {
+				if s.p.ended() != nil {
 					return err
 				}
 			}
-			p.Note("the route to %s that the DHCP server %s gives is not used: the topology or the pod has another one", offered.Destination, o.lease.Server)
+			s.p.Note("the route to %s that the DHCP server %s gives is not used: the topology or the pod has another one", offered.Destination, o.lease.Server)
 		}
 	}
 	return nil
@@ -215,7 +222,7 @@ func (p *Planner) routerless(step string) error {
 }
 
 // otherwiseWanted says who else has a leased address: a step, or a program of the pod.
-func (p *Planner) otherwiseWanted(link, address string, cfg AddressConfig) string {
+func (s *leases) otherwiseWanted(link, address string, cfg AddressConfig) string {
 	leased, err := netip.ParsePrefix(address)
 	if err != nil {
 		return "is none"
@@ -227,26 +234,26 @@ func (p *Planner) otherwiseWanted(link, address string, cfg AddressConfig) strin
 	if slices.ContainsFunc(cfg.Addresses, func(a Address) bool { return same(netstate.Addr{Address: a.Address}) }) {
 		return "the step has itself"
 	}
-	for _, w := range p.wants {
+	for _, w := range s.p.wants {
 		if a, ok := w.obj.(netstate.Addr); ok && same(a) {
 			return fmt.Sprintf("step %q has on %q", w.step, a.Link)
 		}
 	}
-	for _, a := range netstate.All[netstate.Addr](p.req.Have) {
-		if same(a) && a.Link != link && p.Foreign(a.Key()) {
+	for _, a := range netstate.All[netstate.Addr](s.p.req.Have) {
+		if same(a) && a.Link != link && s.p.Foreign(a.Key()) {
 			return fmt.Sprintf("%q has in the pod", a.Link)
 		}
 	}
 	return ""
 }
 
-// noLease is why something waits for a DHCP server. A running sandbox is not made to wait.
-func (p *Planner) noLease(link, tried string) error {
+// none is why something waits for a DHCP server. A running sandbox is not made to wait.
+func (s *leases) none(link, tried string) error {
 	if tried == "" {
 		tried = "it needs carrier, and a DHCP server on its network"
 	}
 	err := fmt.Errorf("no DHCP server has given %q an address: %s", link, tried)
-	if p.req.Kept {
+	if s.p.req.Kept {
 		return fault.New(fault.NotReady, err)
 	}
 	return &settling{err}
@@ -255,12 +262,12 @@ func (p *Planner) noLease(link, tried string) error {
 // clientID is the client identifier of a link: a DUID-UUID of whoever has the network, and an
 // IAID of the step and its link (RFC 4361 section 6.1, RFC 6355). It is the same in each sandbox
 // of a claim.
-func (p *Planner) clientID(link string) string {
-	who := p.req.Client
+func (s *leases) clientID(link string) string {
+	who := s.p.req.Client
 	if who == "" {
-		who = p.req.Netns + "/" + p.req.Topology.Name
+		who = s.p.req.Netns + "/" + s.p.req.Topology.Name
 	}
 	user := sha256.Sum256([]byte("dhcp\x00" + who))
-	part := sha256.Sum256([]byte(p.StepName() + "\x00" + link))
+	part := sha256.Sum256([]byte(s.p.StepName() + "\x00" + link))
 	return "ff" + hex.EncodeToString(part[:4]) + "0004" + hex.EncodeToString(user[:16])
 }

@@ -18,7 +18,7 @@ const MaxLogicalRules = 4096
 // Rules are what the NetworkQoS objects of a pod say about what it sends, as each backend enforces it. An
 // interface has those of one backend. They have no link and no port yet: the planner puts them on interfaces.
 type Rules struct {
-	// Filters are set on links, see Planner.wantRules.
+	// Filters are set on links, see rules.want.
 	Filters []netstate.Filter `json:"filters,omitempty"`
 	// LogicalRules are written for ports of OVN.
 	LogicalRules []netstate.LogicalRule `json:"logicalRules,omitempty"`

@@ -23,7 +23,7 @@ type Request struct {
 	Netns string
 	// Given holds what was decided for steps outside the topology.
 	Given Givens
-	Rules Rules // of the pod, see wantRules
+	Rules Rules // of the pod, see rules.want
 	// Refused are the objects of which a field was refused, by their IDs, with the reason: what is Avoidable is planned in
 	// another way.
 	Refused map[string]string
@@ -179,7 +179,6 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 		results: map[string]topology.Result{},
 		makers:  map[string]string{},
 		ipv6:    map[string]netstate.Addr{},
-		expires: map[netstate.Key]int64{},
 
 		unsettledLinks: map[string]bool{},
 
@@ -187,6 +186,7 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 	}
 	p.mtus = mtus{p: p, settled: settled}
 	p.rules = rules{p, map[string]netstate.LogicalPort{}}
+	p.leases = leases{p: p, expires: map[netstate.Key]int64{}}
 	p.guards.p, p.renames.p, p.ownership.req = p, p, &p.req
 	p.routes = routes{p: p, sourced: map[uint32]string{}}
 	return p
@@ -230,14 +230,14 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if err := newStacking(p).check(); err != nil {
 		return nil, err
 	}
-	p.settleOfferedMTUs()
+	p.leases.settleMTUs()
 	if err := p.mtus.settle(); err != nil {
 		return nil, err
 	}
 	if err := p.routes.settle(); err != nil {
 		return nil, err
 	}
-	if err := p.settleOfferedRoutes(); err != nil {
+	if err := p.leases.settleRoutes(); err != nil {
 		return nil, err
 	}
 	p.routes.noteOverlaps()

@@ -34,7 +34,7 @@ type Planner struct {
 	renames   renames
 	ownership ownership
 	mtus      mtus
-	offers    []offer                  // of DHCP servers
+	leases    leases
 	makers    map[string]string        // link to the step that makes it
 	ipv6      map[string]netstate.Addr // wanted, by link and address without its prefix length
 	// unsettledLinks are to come up in a later stage, which knows their settings.
@@ -46,8 +46,6 @@ type Planner struct {
 	// settlesMillis and viaHost are those of the plan.
 	settlesMillis uint32
 	viaHost       bool
-	// expires are the ends of leases, by the keys of their addresses.
-	expires map[netstate.Key]int64
 }
 
 // claim is one field's wanted value and the step that wants it.

@@ -111,7 +111,7 @@ func (p *Planner) awaits(st *stepState) error {
 	}
 	if len(st.leased) > 0 {
 		have, _ := netstate.Lookup(p.req.Have, netstate.DHCPLease{Link: st.leased[0]})
-		return p.noLease(st.leased[0], have.Failure)
+		return p.leases.none(st.leased[0], have.Failure)
 	}
 	return nil
 }
