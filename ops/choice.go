@@ -17,7 +17,7 @@ type Choices map[string]string
 // is that of choose, and then nothing is chosen.
 func (p *Planner) Choose(of netstate.Key, field string, choose func() (string, error)) (string, error) {
 	name := of.String() + " " + field
-	value, ok := p.chosen[name]
+	value, ok := p.plan.Chosen[name]
 	if !ok {
 		value, ok = p.req.Chosen[name]
 	}
@@ -27,19 +27,19 @@ func (p *Planner) Choose(of netstate.Key, field string, choose func() (string, e
 			return "", err
 		}
 	}
-	p.chosen[name] = value
+	p.plan.Chosen[name] = value
 	return value, nil
 }
 
 // choices are those that this plan asked for, and those of steps that are still to be planned.
 func (p *Planner) choices(pending bool) Choices {
 	if !pending {
-		return p.chosen
+		return p.plan.Chosen
 	}
 	out := maps.Clone(p.req.Chosen)
 	if out == nil {
 		out = Choices{}
 	}
-	maps.Copy(out, p.chosen)
+	maps.Copy(out, p.plan.Chosen)
 	return out
 }

@@ -156,5 +156,5 @@ func (s *routes) noteSubnet(a, other placed) {
 
 // noteFor adds a note on a step other than the current one.
 func (p *Planner) noteFor(step, format string, args ...any) {
-	p.notes = append(p.notes, fmt.Sprintf("step %q: ", step)+fmt.Sprintf(format, args...))
+	p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("step %q: ", step)+fmt.Sprintf(format, args...))
 }

@@ -182,7 +182,7 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 
 		unsettledLinks: map[string]bool{},
 
-		chosen: Choices{},
+		plan: Plan{Chosen: Choices{}},
 	}
 	p.mtus = mtus{p: p, settled: settled}
 	p.rules = rules{p, map[string]netstate.LogicalPort{}}

@@ -27,7 +27,7 @@ type Planner struct {
 	steps     map[string]*stepState
 	current   *stepState
 	results   map[string]topology.Result
-	notes     []string
+	plan      Plan // as far as steps have said what it has
 	routes    routes
 	rules     rules
 	guards    guards
@@ -39,13 +39,8 @@ type Planner struct {
 	ipv6      map[string]netstate.Addr // wanted, by link and address without its prefix length
 	// unsettledLinks are to come up in a later stage, which knows their settings.
 	unsettledLinks map[string]bool
-	// chosen are the values that this plan asked for, see Choose.
-	chosen Choices
 	// settling are the objects that have to be ready for use, see unsettled.
 	settling []netstate.Object
-	// settlesMillis and viaHost are those of the plan.
-	settlesMillis uint32
-	viaHost       bool
 }
 
 // claim is one field's wanted value and the step that wants it.
@@ -461,7 +456,7 @@ func (p *Planner) ProduceDevices(d topology.Devices) { p.current.devices = &d }
 
 // Note adds a note for the user to the plan.
 func (p *Planner) Note(format string, args ...any) {
-	p.notes = append(p.notes, fmt.Sprintf("step %q: ", p.StepName())+fmt.Sprintf(format, args...))
+	p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("step %q: ", p.StepName())+fmt.Sprintf(format, args...))
 }
 
 // Want declares an object as desired. Fields that are not set are not managed.

@@ -46,7 +46,7 @@ func PortMappingParams() []contract.Param {
 // that connects the sandbox with its host calls it without ports, too. Via is the link of the host over which that reaches
 // the sandbox.
 func (p *Planner) MapPorts(link, via string, c PortMappingConfig, addresses AddressConfig) error {
-	p.viaHost = true
+	p.plan.ViaHost = true
 	if len(c.PortMappings) == 0 {
 		return nil
 	}

@@ -126,7 +126,7 @@ func (p *Planner) keepNodes(of netstate.Key, nodes []string) error {
 	case err != nil || given == now:
 		return err
 	case !p.req.Kept:
-		p.chosen[of.String()+" "+field] = now
+		p.plan.Chosen[of.String()+" "+field] = now
 		return nil
 	}
 	first := func(nodes string) string {

@@ -155,7 +155,7 @@ func (p *Planner) chooseGID(d *topology.Devices, port netstate.RDMAPort, want GI
 		return fmt.Sprintf("the GID that is %s has index %s, and containers were told %s: create the pod again, so that its programs use the other one", want, lowest, chosen)
 	default:
 		chosen = lowest
-		p.chosen[port.Key().String()+" gidIndex"] = lowest
+		p.plan.Chosen[port.Key().String()+" gidIndex"] = lowest
 	}
 	index, err := strconv.Atoi(chosen)
 	if err != nil {

@@ -82,7 +82,9 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 		q.recreateLost(q.interrupted()...) // those without their gateway follow after the addresses
 	}
 	q.replaced()
-	plan := &Plan{Pending: q.stuck, Changes: q.changes, Held: q.held, Shared: q.shared, Notes: p.notes, SettlesMillis: p.settlesMillis, ViaHost: p.viaHost, by: p, leadsTo: &prospect{p, q.now, order}}
+	plan := &p.plan
+	plan.Pending, plan.Changes, plan.Held, plan.Shared = q.stuck, q.changes, q.held, q.shared
+	plan.by, plan.leadsTo = p, &prospect{p, q.now, order}
 	results := map[string]topology.Result{}
 	for _, step := range order {
 		st := p.steps[step.Name]

@@ -183,8 +183,8 @@ func (p *Planner) followed(vf netstate.VF) string {
 		return "disable"
 	case port.SettlesMillis > 0 && vf.LinkState != nil && *vf.LinkState == "disable":
 		p.Note("linkState follow is still disable, since LACP has used physical function %q for a short time only", pf)
-		if p.settlesMillis == 0 || port.SettlesMillis < p.settlesMillis {
-			p.settlesMillis = port.SettlesMillis
+		if p.plan.SettlesMillis == 0 || port.SettlesMillis < p.plan.SettlesMillis {
+			p.plan.SettlesMillis = port.SettlesMillis
 		}
 		return "disable"
 	}
