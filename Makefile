@@ -299,10 +299,10 @@ bench: ## benchmarks: of packages here, of the engine in a virtual machine (BENC
 	end
 
 .PHONY: bench-scale
-bench-scale: ## benchmark of the controller, and of one of another commit, on a large cluster (PART=10 BEFORE=commit, or ADDRESSES=1 AWAY=1h)
+bench-scale: ## benchmark of the controller, and of one of another commit, on a large cluster (PART=10 BEFORE=commit, or ADDRESSES=1 AWAY=1h, or RULES=1)
 	@. .ci/lib
 	begin 'benchmark of the controller: only ratios count'
-	$(GO) run ./integration/cluster/scale -part $(or $(PART),1) $(if $(ADDRESSES),-addresses) $(if $(AWAY),-away $(AWAY)) $(if $(BEFORE),-before $(BEFORE)) </dev/null
+	$(GO) run ./integration/cluster/scale -part $(or $(PART),1) $(if $(ADDRESSES),-addresses) $(if $(RULES),-rules) $(if $(AWAY),-away $(AWAY)) $(if $(BEFORE),-before $(BEFORE)) </dev/null
 	end
 
 .PHONY: bench-throughput

@@ -38,7 +38,11 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	patience := flag.Duration("patience", time.Hour, "`time` after which a controller that has not settled is given up")
 	pools := flag.Bool("addresses", false, "measure pools of addresses instead")
 	away := flag.Duration("away", 0, "with -addresses: `time` for which the API server is away")
+	rules := flag.Bool("rules", false, "measure edits of a NetworkQoS instead")
 	flag.Parse()
+	if *rules {
+		return runRules(ctx, out, os.Stderr, fullRules.part(*part))
+	}
 	if *pools {
 		size := fullAddresses.part(*part)
 		size.away = *away

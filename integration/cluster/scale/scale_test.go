@@ -208,3 +208,22 @@ func TestAddresses(t *testing.T) {
 	bound(t, "addresses that could not be allocated without the API server", float64(r.awayFailed), 0)
 	bound(t, "requests of the controller for each lease that ends", r.lostRequests, 4)
 }
+
+// TestRules holds on a few nodes what an edit of one rule costs: the filters of that rule, and no request but reports.
+func TestRules(t *testing.T) {
+	b, err := start(t.Context(), t.Output(), population.Size{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	r, err := b.rules(t.Context(), ruleSize{nodes: 3, pods: 5, edits: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound(t, "filters of a pod that are written for the rule", r.written, 1)
+	bound(t, "requests of each agent for an edit: a report, at most every 30 s", r.requests, 1)
+}
