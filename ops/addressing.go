@@ -301,7 +301,7 @@ func (p *Planner) noteUnusedGateways(cfg AddressConfig, own []Address, first map
 		if a.Gateway == "" || a.Gateway == first[v6] || !byFirst[v6] || cfg.SourceRouting || slices.ContainsFunc(cfg.Routes, func(r Route) bool { return r.Gateway == a.Gateway }) {
 			continue
 		}
-		p.Note("%s.gateway: %s is the gateway of no route: those without a gateway go by %s, the first of the family; write the gateway into a route, or set sourceRouting: true", fieldOf("addresses", i, written), a.Gateway, first[v6])
+		p.Note("%s.gateway: %s is not used: routes without a gateway use %s, the first of the family; write the gateway into a route, or set sourceRouting: true", fieldOf("addresses", i, written), a.Gateway, first[v6])
 	}
 }
 

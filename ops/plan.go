@@ -48,8 +48,8 @@ type Request struct {
 	Sandbox string
 	// BootID is that of the host: links of the host that sandboxes share are its.
 	BootID string
-	// Client names who has the network, the same for each sandbox of one claim, and different
-	// for all others. DHCP servers know it by that. "" is the namespace and the topology.
+	// Client identifies the owner of the network to DHCP servers: it is the same for each sandbox of one claim, and
+	// different for all others. "" stands for the namespace and the topology.
 	Client string
 	// Prepared says that steps with device nodes are applied elsewhere, and only verified
 	// here.

@@ -154,7 +154,7 @@ func (k known) unshareable(d inventory.Device) string {
 	case d.HostUse == inventory.Unread:
 		return d.State()
 	case port && stacks:
-		return fmt.Sprintf("%s: a port's packets are its master's, so share the master", portOf(d))
+		return fmt.Sprintf("%s: it is a port and passes its packets to its master: share the master", portOf(d))
 	case (d.Kind != inventory.KindVirtual || d.SharedByName()) && d.LinkType != inventory.Ethernet:
 		return "not Ethernet"
 	case d.IfName == "":

@@ -250,8 +250,8 @@ func readTyped[T Object](c *Change, data []byte) bool {
 	return true
 }
 
-// NewUpdate returns the change that makes have hold what want says, or false
-// when it already does. Both sides keep only the fields that differ.
+// NewUpdate returns the change that takes have to want, or false if there is no difference. Both sides keep only the
+// fields that differ.
 func NewUpdate[T Object](step string, have, want T) (Change, bool) {
 	diff := Diff(want, have)
 	if len(diff) == 0 {

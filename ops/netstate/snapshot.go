@@ -108,8 +108,8 @@ func All[T Object](s *Snapshot) []T {
 	return out
 }
 
-// LinkUnder is the link that an object is on, by itself or with what carries it, ""
-// for a link and for what is on none.
+// LinkUnder returns the link that an object is on, directly or through its carrier; "" for a link, and for an object
+// on none.
 func (s *Snapshot) LinkUnder(o Object) string {
 	for o.Key().Kind != KindLink {
 		if on := LinkOf(o); on != "" {

@@ -24,8 +24,8 @@ func (c Clsact) On(carrier Key) Object {
 	return c
 }
 
-// A link that changes its namespace loses it (dev_shutdown in
-// __dev_change_net_namespace, net/core/dev.c), so it is no matter of a device's return.
+// A link that changes its namespace loses it (dev_shutdown in __dev_change_net_namespace, net/core/dev.c), so a
+// device that returns has none.
 var clsactTraits = Traits{Phase: PhaseAddresses, Cost: 8, effects: (*model).clsact}
 
 // Traits are those of clsact.

@@ -212,9 +212,9 @@ func (l *Layout) parts(block netip.Prefix) []netip.Prefix {
 	return out
 }
 
-// Routed returns what other nodes route to the node that has the lease of a block, of one family
-// and on one interface. What the pool does not allocate is left out, as it may be elsewhere: with
-// a route to a whole block its node would be sent what is meant for a gateway.
+// Routed returns the prefixes that other nodes route to the node with the lease of a block, of one family and on one
+// interface. Addresses that the pool does not allocate are left out, since they may be elsewhere: a route to the
+// whole block would send packets for a gateway to that node.
 func (l *Layout) Routed(block netip.Prefix, is4 bool, iface int) ([]netip.Prefix, error) {
 	s, index, err := l.find(block)
 	part := block
@@ -368,8 +368,8 @@ func (l *Layout) blockAll(block netip.Prefix, is4 bool) (n number) {
 	return n
 }
 
-// Enough returns an error if a node can never have the addresses for a pod with steps on these interfaces, one of each family
-// for each step, whatever is free.
+// Enough returns an error if a node can never hold enough addresses for a pod with steps on these interfaces, one of
+// each family for each step, even if all addresses were free.
 func (l *Layout) Enough(ifaces []int) error {
 	steps := map[int]int{}
 	for _, iface := range ifaces {

@@ -299,10 +299,9 @@ func ParseSpan(text string) (Span, error) {
 	return Span{a, a}, nil
 }
 
-// reserved is what of a subnet is never allocated: its gateway; of IPv4 the address of
-// the network and the broadcast address (RFC 1122 section 3.2.1.3), unless there are two
-// addresses at most (RFC 3021); of IPv6 the anycast address of its routers (RFC 4291
-// section 2.6.1).
+// reserved returns the addresses of a subnet that are never allocated: its gateway; of IPv4 the address of the
+// network and the broadcast address (RFC 1122 section 3.2.1.3), unless there are two addresses at most (RFC 3021); of
+// IPv6 the anycast address of its routers (RFC 4291 section 2.6.1).
 func (l *Layout) reserved(s *subnet) []Span {
 	var out []Span
 	if s.gateway.IsValid() {

@@ -27,7 +27,7 @@ func (c *converter) nodePolicy(s *source) {
 	p := &nodePolicy{from: s, resource: spec.text("resourceName")}
 	spec.none("the SR-IOV operator continues to make the functions, and to set their MTU", "numVfs", "mtu", "externallyManaged", "eSwitchMode", "priority", "bridge")
 	if selector := spec.pairs("nodeSelector"); len(selector) > 0 {
-		spec.note("nodeSelector", "is left out: functions that match are used on any node: restrict the pods to nodes, or withhold the functions of others by a DeviceExposurePolicy")
+		spec.note("nodeSelector", "is left out, so matching functions of any node are used: restrict the pods to nodes, or withhold the functions of others by a DeviceExposurePolicy")
 	}
 	spec.none("the scheduler knows the NUMA node of a device, and does not align pods by it unless a claim has a constraint", "excludeTopology")
 	p.vhost = spec.flag("needVhostNet")
