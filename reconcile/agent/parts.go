@@ -101,6 +101,9 @@ func declared() []declaration {
 		{"counters of RDMA devices", func(c Config, m *ports.Monitor) *ports.RDMAMetrics {
 			return ports.NewRDMAMetrics(ports.RDMAMetricsOptions{Monitor: m, Devices: c.InterfaceMetrics, Sys: os.DirFS("/sys")})
 		}},
+		{"counters of drivers", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.FabricMetrics {
+			return ports.NewFabricMetrics(ports.FabricMetricsOptions{Monitor: m, Interfaces: c.InterfaceMetrics, Read: base.Host.DriverCounters})
+		}},
 		{"counters of rules", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RuleMetrics {
 			return ports.NewRuleMetrics(ports.RuleMetricsOptions{Monitor: m, Rules: c.RuleMetrics, Read: base.Host.RuleReadings, ReadLogical: c.OVN.Readings})
 		}},

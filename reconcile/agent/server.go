@@ -39,10 +39,10 @@ type server struct {
 }
 
 func newServer(
-	c Config, g started, counts *metrics.Metrics, hooks *nriplugin.Metrics, interfaces *ports.Metrics, rdma *ports.RDMAMetrics, rules *ports.RuleMetrics, leases *addresses.Allocator, routes *hostroutes.Keeper,
+	c Config, g started, counts *metrics.Metrics, hooks *nriplugin.Metrics, interfaces *ports.Metrics, rdma *ports.RDMAMetrics, fabric *ports.FabricMetrics, rules *ports.RuleMetrics, leases *addresses.Allocator, routes *hostroutes.Keeper,
 	claims *nodeClaims, base *hostengine.Base, drift *driftLoop, status *claimstatus.Reporter, registration *draplugin.Registration, runtime *nriplugin.Plugin, qos *filters.Follower,
 ) *server {
-	counters := metrics.Handler(counts, hooks, interfaces, rdma, rules, addresses.Metrics{Counts: leases.Counts}, routes, qos,
+	counters := metrics.Handler(counts, hooks, interfaces, rdma, fabric, rules, addresses.Metrics{Counts: leases.Counts}, routes, qos,
 		metrics.Bandwidths(func() []metrics.Bandwidth { return bandwidths(claims, base) }), metrics.Health{
 			Loop:       func() metrics.Work { return metrics.Work(drift.Work()) },
 			Registered: func() bool { return registration.Ready() == nil },

@@ -157,7 +157,10 @@ func TestExposition(t *testing.T) {
 		n.rule(id, "ai/storage[1]", 20000)
 		n.count("ns1", "ai/storage[1]", 3, of{keys{Pref: 20000, Handle: 1}: count{Packets: 10, Bytes: 1000}})
 		time.Sleep(time.Minute)
-		metricstest.Golden(t, *update, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}), n.ruleMetrics(100), n.rdmaMetrics(100, rdmaFiles))
+		fabric := n.fabricMetrics(100, func(string, []string) map[string]map[string]uint64 {
+			return map[string]map[string]uint64{"net1": {"rx_prio3_pause": 1, "tx_prio3_pause": 2, "rx_prio3_marked": 3, "rx_discards_phy": 4}}
+		})
+		metricstest.Golden(t, *update, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}), n.ruleMetrics(100), n.rdmaMetrics(100, rdmaFiles), fabric)
 	})
 }
 

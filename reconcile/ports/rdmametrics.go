@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -27,10 +25,7 @@ type RDMAMetricsOptions struct {
 type RDMAMetrics struct {
 	RDMAMetricsOptions
 
-	mu      sync.Mutex
-	read    time.Time
-	reading chan struct{}       // closed when the reading in progress is over; nil: none
-	values  map[string][]uint64 // by device, in the order of rdmaCounters; unknown without an entry
+	values background[map[string][]uint64] // by device, in the order of rdmaCounters; unknown without an entry
 }
 
 // NewRDMAMetrics returns the counters of RDMA devices of a Monitor.
@@ -126,7 +121,18 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 			}
 		}
 	}
-	values := m.current(names)
+	if len(names) == 0 {
+		return
+	}
+	values := m.values.current(m.Monitor.Now, fresh, func() map[string][]uint64 {
+		out := map[string][]uint64{}
+		for _, name := range names {
+			if of := m.device(name); of != nil {
+				out[name] = of
+			}
+		}
+		return out
+	})
 	for _, s := range sent {
 		of, known := values[s.device.name]
 		if !known {
@@ -136,41 +142,6 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(of[i]), s.of.namespace, s.of.pod, s.of.id.Origin().Topology, s.device.step, s.device.name)
 		}
 	}
-}
-
-// current reads the counters, but waits for that no longer than scrapeTimeout: a driver may ask its firmware, which nothing interrupts. Only one
-// reading is in progress; until it is over the values are the last ones.
-func (m *RDMAMetrics) current(names []string) map[string][]uint64 {
-	m.mu.Lock()
-	if m.reading == nil && (m.read.IsZero() || m.Monitor.Now().Sub(m.read) >= fresh) && len(names) > 0 {
-		done := make(chan struct{})
-		m.reading = done
-		go func() {
-			values := map[string][]uint64{}
-			for _, name := range names {
-				if of := m.device(name); of != nil {
-					values[name] = of
-				}
-			}
-			m.mu.Lock()
-			defer m.mu.Unlock()
-			m.values, m.read, m.reading = values, m.Monitor.Now(), nil
-			close(done)
-		}()
-	}
-	reading := m.reading
-	m.mu.Unlock()
-	if reading != nil {
-		timer := time.NewTimer(scrapeTimeout)
-		defer timer.Stop()
-		select {
-		case <-reading:
-		case <-timer.C:
-		}
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.values
 }
 
 // device reads the counters of a device; nil if there is none.

@@ -330,7 +330,7 @@ func (b *bench) rules(t *testing.T) {
 	for name, want := range map[string]bool{
 		"PlumblineNetworkDrifted": true, "PlumblineFighting": true,
 		"PlumblineRuntimeLost": false, "PlumblineKubeletLost": false, "PlumblineDriftUnwatched": false, "PlumblineJournalDamaged": false, "PlumblineOtherVersion": false, "PlumblineRepairsLate": false,
-		"PlumblinePortDown": false, "PlumblineRDMASilent": false, "PlumblineRDMARetransmits": false, "PlumblineNetworkLost": false,
+		"PlumblinePortDown": false, "PlumblineRDMASilent": false, "PlumblineRDMARetransmits": false, "PlumblinePauseStorm": false, "PlumblineNetworkLost": false,
 	} {
 		if raised[name] != want {
 			t.Errorf("alert %s was raised: %t, want %t", name, raised[name], want)

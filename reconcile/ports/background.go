@@ -1,0 +1,44 @@
+package ports
+
+import (
+	"sync"
+	"time"
+)
+
+// background is what a reading returns that may take long, since a driver asks its firmware and nothing interrupts that. A scrape waits for
+// it no longer than scrapeTimeout, and then has the values of the last one.
+type background[V any] struct {
+	mu      sync.Mutex
+	read    time.Time
+	reading chan struct{} // closed when the reading in progress is over; nil: none
+	values  V
+}
+
+// current calls f, unless a reading is in progress or the last one is younger than fresh, and returns the values.
+func (b *background[V]) current(now func() time.Time, fresh time.Duration, f func() V) V {
+	b.mu.Lock()
+	if b.reading == nil && (b.read.IsZero() || now().Sub(b.read) >= fresh) {
+		done := make(chan struct{})
+		b.reading = done
+		go func() {
+			values := f()
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.values, b.read, b.reading = values, now(), nil
+			close(done)
+		}()
+	}
+	reading := b.reading
+	b.mu.Unlock()
+	if reading != nil {
+		timer := time.NewTimer(scrapeTimeout)
+		defer timer.Stop()
+		select {
+		case <-reading:
+		case <-timer.C:
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.values
+}

@@ -1,0 +1,118 @@
+package ports_test
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/metrics/metricstest"
+	"github.com/plumbline/plumbline/reconcile/ports"
+)
+
+func (n *node) fabricMetrics(most int, read func(path string, interfaces []string) map[string]map[string]uint64) *ports.FabricMetrics {
+	return ports.NewFabricMetrics(ports.FabricMetricsOptions{Monitor: n.Monitor, Interfaces: most, Read: func(path string, _ reconcile.NetnsID, interfaces []string) map[string]map[string]uint64 {
+		return read(path, interfaces)
+	}})
+}
+
+// TestFabricCounters: the counters of each driver are those of one metric, with the pod and the step; links that are not hardware, and
+// interfaces that cannot be read, have none.
+func TestFabricCounters(t *testing.T) {
+	for driver, c := range map[string]struct {
+		counters map[string]uint64
+		want     string // pauses received and sent, marked, discarded
+	}{
+		"mlx5": {map[string]uint64{
+			"rx_pause_ctrl_phy": 1, "tx_pause_ctrl_phy": 2, "rx_prio3_pause": 10, "rx_prio4_pause": 20, "tx_prio3_pause": 30, "rx_prio3_pause_duration": 999, "rx_prio3_pause_transition": 999, "tx_prio3_pause_duration": 999,
+			"rx_ecn_mark": 5, "rx_prio3_marked": 6, "rx_discards_phy": 7, "tx_discards_phy": 8, "rx_out_of_buffer": 9, "rx_prio3_buf_discard": 100, "rx_prio3_cong_discard": 200, "rx_packets_phy": 999,
+		}, "31 32 11 324"},
+		"bnxt_en": {map[string]uint64{"rx_pause_frames": 1, "rx_pfc_frames": 999, "rx_pfc_ena_frames_pri3": 2, "tx_pause_frames": 3, "tx_pfc_ena_frames_pri7": 4, "rx_total_discard_pkts": 5, "tx_total_discard_pkts": 6}, "3 7 0 11"},
+		"ice":     {map[string]uint64{"link_xoff_rx.nic": 1, "link_xon_rx.nic": 999, "rx_priority_3_xoff.nic": 2, "rx_priority_3_xon.nic": 999, "link_xoff_tx.nic": 3, "tx_priority_3_xoff.nic": 4, "rx_dropped.nic": 5}, "3 7 0 5"},
+		"i40e":    {map[string]uint64{"port.link_xoff_rx": 1, "port.rx_priority_3_xoff": 2, "port.rx_priority_4_xoff_rx": 3, "port.rx_priority_3_xon_2_xoff": 999, "port.link_xoff_tx": 4, "port.tx_priority_3_xoff_tx": 5, "port.rx_dropped": 6}, "6 9 0 6"},
+		"igb":     {map[string]uint64{"rx_flow_control_xoff": 1, "rx_flow_control_xon": 999, "tx_flow_control_xoff": 2, "rx_no_buffer_count": 3}, "1 2 0 3"},
+		"igbvf":   {map[string]uint64{"rx_packets": 999}, "0 0 0 0"},
+	} {
+		t.Run(driver, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *node) {
+				n.pod("ns1", "one")
+				n.report(t)
+				var asked []string
+				got := metricstest.Exposition(t, n.fabricMetrics(10, func(path string, interfaces []string) map[string]map[string]uint64 {
+					asked = append([]string{path}, interfaces...)
+					return map[string]map[string]uint64{"net2": c.counters}
+				}))
+				if want := "ns1 net1 net2"; strings.Join(asked, " ") != want {
+					t.Errorf("asked for %q, want %q", asked, want)
+				}
+				if strings.Contains(got, `interface="net1"`) {
+					t.Errorf("counters of an interface that cannot be read:\n%s", got)
+				}
+				var have []string
+				for _, metric := range []string{"pauses_received", "pauses_sent", "ecn_marked_packets", "discards"} {
+					_, after, _ := strings.Cut(got, "\nplumbline_fabric_"+metric+`_total{interface="net2",namespace="default",pod="pod-one",step="right",topology="ai"} `)
+					value, _, _ := strings.Cut(after, "\n")
+					have = append(have, value)
+				}
+				if strings.Join(have, " ") != c.want {
+					t.Errorf("have %q, want %q:\n%s", have, c.want, got)
+				}
+			})
+		})
+	}
+}
+
+// TestFabricCountersBounded: the number of series is bounded, drivers are not asked at each scrape, and one that does not answer delays a
+// scrape and does not stop it.
+func TestFabricCountersBounded(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		for i := range 5 {
+			n.pod(fmt.Sprint("ns", i), fmt.Sprint("claim", i))
+			n.report(t)
+		}
+		var reads atomic.Int64
+		all := func(_ string, interfaces []string) map[string]map[string]uint64 {
+			reads.Add(1)
+			out := map[string]map[string]uint64{}
+			for _, name := range interfaces {
+				out[name] = map[string]uint64{"rx_discards_phy": 1}
+			}
+			return out
+		}
+		for _, tt := range []struct{ most, want, omitted int }{{0, 0, 0}, {1, 1, 9}, {7, 7, 3}, {100, 10, 0}} {
+			got := metricstest.Exposition(t, n.fabricMetrics(tt.most, all))
+			if have := strings.Count(got, "\nplumbline_fabric_discards_total{"); have != tt.want {
+				t.Errorf("at most %d: %d series, want %d", tt.most, have, tt.want)
+			}
+			if tt.most > 0 && !strings.Contains(got, fmt.Sprintf("plumbline_fabric_interfaces_omitted %d\n", tt.omitted)) {
+				t.Errorf("at most %d: want %d omitted", tt.most, tt.omitted)
+			}
+		}
+
+		release := make(chan struct{})
+		var slow atomic.Bool
+		m := n.fabricMetrics(100, func(path string, interfaces []string) map[string]map[string]uint64 {
+			if slow.Load() {
+				<-release
+			}
+			return all(path, interfaces)
+		})
+		reads.Store(0)
+		for range 3 {
+			metricstest.Exposition(t, m)
+			time.Sleep(9 * time.Second)
+		}
+		if reads.Load() != 5 {
+			t.Errorf("%d namespaces were read in half a minute, want 5", reads.Load())
+		}
+		time.Sleep(time.Minute)
+		slow.Store(true)
+		began := time.Now()
+		if got := metricstest.Exposition(t, m); strings.Count(got, "\nplumbline_fabric_discards_total{") != 10 || time.Since(began) > 10*time.Second {
+			t.Errorf("after %s, while a driver does not answer:\n%s", time.Since(began), got)
+		}
+		close(release)
+	})
+}
