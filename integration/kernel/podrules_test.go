@@ -237,6 +237,61 @@ func TestPodNetworkMarkedKilled(t *testing.T) {
 	}
 }
 
+// TestPodNetworkMarkedFails: a change of an ADD, of an edit or of a DEL fails once. The pod is as it was before that call, which succeeds
+// when it is made again, and nothing is left.
+func TestPodNetworkMarkedFails(t *testing.T) {
+	n := newMarkedPods(t)
+	home := n.state("")
+	first, step := effort.Stride(t, 5)
+	for reached, k := true, first; reached; k += step {
+		path := newNetns(t)
+		empty, container := n.state(path), fmt.Sprintf("f%d", k)
+		when := func(what string) string { return fmt.Sprintf("%s, change %d failed", what, k) }
+		n.dscp.Store(46)
+		made := 0
+		server := n.serverOf(n.engine(func(d reconcile.Domain) reconcile.Domain {
+			return faulty{Domain: d, applied: &made, at: k, before: func() error { return errInjected }}
+		}), &process{}, "")
+		stop := n.run(server)
+		if _, err := n.cni.AddNetworkList(ctxFor(t), n.list, of(container, path)); err != nil {
+			if !strings.Contains(err.Error(), errInjected.Error()) {
+				t.Errorf("%s: %v", when("ADD"), err)
+			}
+			n.mustEqual(empty, path, when("ADD"))
+			n.add(of(container, path))
+		}
+		marked := n.state(path)
+		n.dscp.Store(10)
+		owner, id := reconcile.OwnerOfPrimary(container, "eth0"), reconcile.IDOfPrimary(container, "eth0", "pods")
+		if _, err := server.Refilter(ctxFor(t), owner); err != nil {
+			if !errors.Is(err, errInjected) {
+				t.Errorf("%s: %v", when("an edit"), err)
+			}
+			n.mustEqual(marked, path, when("an edit"))
+			if _, err := server.Refilter(ctxFor(t), owner); err != nil {
+				t.Errorf("%s, and again: %v", when("an edit"), err)
+			}
+		}
+		rec, known, err := n.engine(nil).Record(id)
+		if err != nil || !known || len(rec.Sandbox.Filters) == 0 || *rec.Sandbox.Filters[0].DSCP != 10 {
+			t.Errorf("%s: the record has %+v, %v", when("a call"), rec.Sandbox.Filters, err)
+		}
+		if st, err := n.engine(nil).Check(ctxFor(t), id); err != nil || st.State != reconcile.InSync {
+			t.Errorf("%s: %v, %+v", when("a call"), err, st)
+		}
+		if err := n.cni.DelNetworkList(ctxFor(t), n.list, of(container, path)); err != nil {
+			if err := n.cni.DelNetworkList(ctxFor(t), n.list, of(container, path)); err != nil {
+				t.Errorf("%s, and again: %v", when("DEL"), err)
+			}
+		}
+		reached = made >= k
+		n.mustEqual(empty, path, when("a call")+", after DEL")
+		n.nothingLeft(when("a call"))
+		stop()
+		n.mustEqual(home, "", when("a call"))
+	}
+}
+
 // TestPodNetworkLimited: what a pod sends over its eth0 is limited as the object with a bandwidth of OKEP-4380 says, which is verbatim, and
 // as its story says, with a thousandth of that. No more passes than rate and burst allow in the time that was measured; what the
 // object excepts passes whole.
@@ -337,7 +392,7 @@ spec:
 `, name, mark, to, ports)
 }
 
-// editedUnderTraffic makes edits while packets are sent, and fails unless each of these that arrives has the mark of an edit: a filter that
+// editedUnderTraffic makes edits while packets are sent, and fails unless each of these arrives with the mark of an edit: a filter that
 // is replaced decides until the next one does, and no packet is unmarked or decided by a lower rule.
 func editedUnderTraffic(t *testing.T, from, to, address string, edit func(i int)) {
 	t.Helper()
@@ -352,9 +407,9 @@ func editedUnderTraffic(t *testing.T, from, to, address string, edit func(i int)
 	defer receiver.Close()
 	edit(0)
 	done := make(chan struct{})
+	var numbers uint32
 	var sending sync.WaitGroup
 	sending.Go(func() {
-		var numbers uint32
 		sender := traffic.NewSender(from, &numbers)
 		defer sender.Close()
 		for tick := time.NewTicker(2 * time.Millisecond); ; {
@@ -370,12 +425,14 @@ func editedUnderTraffic(t *testing.T, from, to, address string, edit func(i int)
 			}
 		}
 	})
+	began := time.Now()
 	for i := 1; i <= times; i++ {
 		edit(i)
 	}
+	elapsed := time.Since(began)
 	close(done)
 	sending.Wait()
-	arrived := map[uint8]int{}
+	arrived, all := map[uint8]int{}, uint32(0)
 	for {
 		p, err := receiver.Next(time.Second)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -386,9 +443,13 @@ func editedUnderTraffic(t *testing.T, from, to, address string, edit func(i int)
 		}
 		if p.Number > 0 {
 			arrived[p.Class>>2]++
+			all++
 		}
 	}
-	t.Logf("%d edits, packets by mark: %v", times, arrived)
+	t.Logf("%d edits in %s, packets by mark: %v", times, elapsed.Round(time.Millisecond), arrived)
+	if all != numbers {
+		t.Errorf("of %d packets %d arrived", numbers, all)
+	}
 	if len(arrived) != 2 || arrived[46] < times/10 || arrived[10] < times/10 {
 		t.Errorf("packets by mark: %v, want 46 and 10 alone", arrived)
 	}

@@ -151,6 +151,12 @@ func (n *podNode) allocator() *addresses.Allocator {
 // server is that of one process of the agent, which ends when its life does.
 func (n *podNode) server(life *process, changed func(), boot string) *primary.Server {
 	n.t.Helper()
+	return n.serverOf(n.killableEngine(life, changed, nil), life, boot)
+}
+
+// serverOf is that of an engine.
+func (n *podNode) serverOf(engine *reconcile.Reconciler, life *process, boot string) *primary.Server {
+	n.t.Helper()
 	reg, err := all.Registry()
 	if err != nil {
 		n.t.Fatal(err)
@@ -160,7 +166,7 @@ func (n *podNode) server(life *process, changed func(), boot string) *primary.Se
 		boot = n.host.BootID()
 	}
 	return primary.New(primary.Options{
-		Engine: n.killableEngine(life, changed, nil), Addresses: mortal{n.allocator(), life}, Contracts: reg, Vet: reg.Vet, Network: func() (primary.Network, error) { return n.network() },
+		Engine: engine, Addresses: mortal{n.allocator(), life}, Contracts: reg, Vet: reg.Vet, Network: func() (primary.Network, error) { return n.network() },
 		Socket: n.socket, NetnsDir: "/var/run/netns", HostNetns: n.host.NetnsID(), BootID: boot, Log: log, Now: time.Now,
 		Sweep: 100 * time.Millisecond, Known: n.known, KnownBy: &n.knownBy, Rules: n.rules,
 	})
