@@ -82,16 +82,15 @@ func (m *FabricMetrics) Collect(ch chan<- prometheus.Metric) {
 		port Port
 	}
 	var all []series
-	taken := map[string]map[string]bool{}
+	type key [5]string
+	taken := map[key]bool{}
 	for _, b := range boxes {
 		for _, p := range b.ports {
-			if p.Device == "" || taken[b.path][p.Name] { // of two sandboxes of a pod, the newer one has the name
+			k := key{b.namespace, b.pod, b.id.Origin().Topology, p.Step, p.Name}
+			if p.Device == "" || taken[k] { // of two sandboxes of a pod, the newer one has the name
 				continue
 			}
-			if taken[b.path] == nil {
-				taken[b.path] = map[string]bool{}
-			}
-			taken[b.path][p.Name] = true
+			taken[k] = true
 			all = append(all, series{b, p})
 		}
 	}

@@ -116,3 +116,20 @@ func TestFabricCountersBounded(t *testing.T) {
 		close(release)
 	})
 }
+
+// TestFabricOfTwoSandboxes is a pod whose sandbox was recreated while the old one is still being stopped: a series that is sent twice
+// would make the whole scrape fail.
+func TestFabricOfTwoSandboxes(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.pod("old", "one")
+		n.pod("new", "one")
+		n.report(t)
+		n.report(t)
+		got := metricstest.Exposition(t, n.fabricMetrics(100, func(path string, _ []string) map[string]map[string]uint64 {
+			return map[string]map[string]uint64{"net1": {"rx_discards_phy": map[string]uint64{"old": 3, "new": 7}[path]}}
+		}))
+		if want := `plumbline_fabric_discards_total{interface="net1",namespace="default",pod="pod-one",step="left",topology="ai"} 7` + "\n"; !strings.Contains(got, want) {
+			t.Errorf("not the new sandbox's:\n%s", got)
+		}
+	})
+}
