@@ -15,7 +15,7 @@ import (
 // TestNetworkQoSOnPodNetwork holds, on a node without CNI plugins, that an object which selects no network is enforced on the eth0 of
 // pods without claims before their containers start, that edits and a killed agent's successor reach them, and what its status says.
 func TestNetworkQoSOnPodNetwork(t *testing.T) {
-	b := newAgentBenchIn(t, cluster.Options{PodCIDRs: true}, cluster.NodeOptions{Containerd: "2.4", NoCNI: true}, thisRelease, "podNetwork.enabled=true", "networkQoS.enabled=true")
+	b := newAgentBenchIn(t, cluster.Options{PodCIDRs: true}, cluster.NodeOptions{Containerd: "2.4", NoCNI: true, Kubelet: "staticPodPath: " + staticPods}, thisRelease, "podNetwork.enabled=true", "networkQoS.enabled=true")
 	object := func(dscp int) string {
 		return fmt.Sprintf(`
 apiVersion: k8s.ovn.org/v1alpha1
@@ -67,6 +67,7 @@ done | grep -o 'val [0-9a-f]* mask' | sort -u || true`))
 	}
 	kubectl(t, b.Cluster, "", "delete", "networkqos", "paid")
 	until(t, "the object deleted", time.Minute, func() bool { return marks() == "" })
+	t.Run("objects of the enhancement", b.testObjectsOfTheEnhancement)
 	if n := b.get(t, "paying", ".status.containerStatuses[0].restartCount"); n != "0" {
 		t.Errorf("the pod was restarted %s times", n)
 	}
