@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -39,6 +40,9 @@ func TestExamples(t *testing.T) {
 				t.Errorf("README.md does not list %s as %s", name, shown)
 			}
 			page := contentOf(t, folder+"/README.md")
+			if words := len(strings.Fields(fenced.ReplaceAllString(page, ""))); words > 120 {
+				t.Errorf("the page has %d words, more than 120", words)
+			}
 			for _, part := range []string{"# ", "\n**What you see:** ", "\n**What goes wrong:** "} {
 				if !strings.Contains(page, part) {
 					t.Errorf("the page has no %q", part)
@@ -75,7 +79,11 @@ func example(t *testing.T, folder string) {
 		t.Fatal(err)
 	}
 	claim := folder + "/claim.yaml"
-	printed, said, code := runs(t, "claim", "-f", folder+"/topology.yaml")
+	printing := []string{"claim", "-f", folder + "/topology.yaml"}
+	if m := pairing.FindStringSubmatch(contentOf(t, folder+"/README.md")); m != nil {
+		printing = append(printing, "--pair", m[1])
+	}
+	printed, said, code := runs(t, printing...)
 	if !slices.Contains(files, claim) {
 		if code == 0 || len(pod.Spec.ResourceClaims) > 0 {
 			t.Errorf("no claim.yaml, and plumbline claim prints one, or the pod requests one: %v", pod.Spec.ResourceClaims)
@@ -85,12 +93,24 @@ func example(t *testing.T, folder string) {
 	if code != 0 || printed != contentOf(t, claim) {
 		t.Errorf("claim.yaml is not what plumbline claim prints (exit status %d):\n%s%s", code, printed, said)
 	}
-	requested := pod.Spec.ResourceClaims
-	if len(requested) != 1 || requested[0].ResourceClaimTemplateName != filepath.Base(folder) ||
-		len(pod.Spec.Containers[0].Resources.Claims) != 1 || pod.Spec.Containers[0].Resources.Claims[0].Name != requested[0].Name {
-		t.Errorf("the pod does not request the claim: %v", requested)
+	templates := ""
+	for _, file := range files {
+		templates += contentOf(t, file)
+	}
+	for i, requested := range pod.Spec.ResourceClaims {
+		claims := pod.Spec.Containers[0].Resources.Claims
+		if name := requested.ResourceClaimTemplateName; i == 0 && name != filepath.Base(folder) || !strings.Contains(templates, "kind: ResourceClaimTemplate\nmetadata:\n  name: "+name+"\n") ||
+			len(claims) != len(pod.Spec.ResourceClaims) || claims[i].Name != requested.Name {
+			t.Errorf("the pod does not request the claim: %v", requested)
+		}
 	}
 }
+
+// fenced is what a page shows as code.
+var fenced = regexp.MustCompile("(?s)\n```.*?\n```")
+
+// pairing is how a page prints its claim, where that is not for the topology alone.
+var pairing = regexp.MustCompile("plumbline claim -f topology.yaml --pair ([^ \n]+)")
 
 // runs runs a command, and returns what it prints, its errors and its exit status.
 func runs(t *testing.T, command ...string) (printed, said string, code int) {
@@ -151,7 +171,7 @@ func inOneCluster(t *testing.T, folders []string) {
 	if _, said, code := runs(t, command...); code != 0 {
 		t.Errorf("the objects of both folders:\n%s", said)
 	}
-	shared := []inventory.Device{{IfName: "enp3s0f0", Kind: inventory.KindPF}, {IfName: "enp3s0f1", Kind: inventory.KindPF}, {IfName: "eth0", Kind: inventory.KindNIC}, {IfName: "br-lab", Kind: inventory.KindVirtual, DevType: "bridge"}}
+	shared := []inventory.Device{{IfName: "enp3s0f0", Kind: inventory.KindPF}, {IfName: "enp3s0f1", Kind: inventory.KindPF}, {IfName: "eth0", Kind: inventory.KindNIC}, {IfName: "eth1", Kind: inventory.KindNIC}, {IfName: "enp3s0f0.100", Kind: inventory.KindVirtual, DevType: "vlan"}, {IfName: "br-lab", Kind: inventory.KindVirtual, DevType: "bridge"}}
 	for i := range shared {
 		shared[i].ID, shared[i].Name = "if:"+shared[i].IfName, shared[i].IfName
 	}

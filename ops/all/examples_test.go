@@ -18,6 +18,7 @@ import (
 	"github.com/plumbline/plumbline/ops/optest"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/objectfile"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/validity"
@@ -66,7 +67,9 @@ func refusal(t *testing.T, one, two string) string {
 		}
 		return strings.Contains(string(content), "type: "+typ+"\n") && (typ == "vfio-pci" || strings.Contains(string(content), `ifName == "enp3s0f0"`))
 	}
-	switch {
+	switch both := filepath.Base(one) + " " + filepath.Base(two); {
+	case strings.Contains(both, "addresses-of-the-node") && strings.Contains(both, "ipvlan-on-two-rails"):
+		return "use one mode per master"
 	case one == two && !uses(one, "vfio-pci"): // which makes no interface
 		return "is in the same pod twice"
 	case uses(one, "macvlan") && uses(two, "ipvlan"):
@@ -173,14 +176,16 @@ func pciOf(card string, function int) string {
 func examplesNode() []netstate.Object {
 	have := []netstate.Object{
 		netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new(""), MAC: new("00:00:00:00:00:00")},
+		netstate.Sysctl{Path: "net/core/somaxconn", Value: new("4096")},
+		netstate.Sysctl{Path: "net/ipv4/tcp_keepalive_time", Value: new("7200")},
 		netstate.Sysctl{Path: "host:net/ipv4/ip_forward", Value: new("1")},
 		netstate.Sysctl{Path: "host:net/ipv6/conf/all/forwarding", Value: new("1")},
 		netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int"), Networks: []string{"physnet1"}},
 	}
-	for n, name := range []string{"enp3s0f0", "enp3s0f1", "eth0"} {
+	for n, name := range []string{"enp3s0f0", "enp3s0f1", "eth0", "eth1", "enp3s0f0.100"} {
 		have = append(have, onHost("if:"+name, netstate.Link{LinkKind: "device", MTU: new(uint32(9216)), MAC: new(fmt.Sprintf("52:54:00:00:00:%02x", n))})...)
-		if name == "eth0" {
-			continue
+		if n > 1 {
+			continue // no functions
 		}
 		for i := range 20 {
 			id, function, mac := pciOf(name, i), fmt.Sprintf("host:%sv%d", name, i), fmt.Sprintf("52:54:00:00:%02x:%02x", n+1, i)
@@ -281,11 +286,29 @@ func (p *pair) onOneNode(one, two string) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	there := p.stacked(first)
+	for device, links := range p.stacked(second) {
+		if other := there[device]; other != "" && other != links {
+			return // refused when the claim is prepared, which reconcile/pod/draplugin tests
+		}
+	}
 	second.Sandbox = "pod2"
 	tunable(first, second)
 	if err := optest.OnOneNode(p.t.Context(), p.t, p.registry, first, second); err != nil {
 		p.t.Errorf("on one node: %v", err)
 	}
+}
+
+// stacked are the links on devices that stay on the host, as what the kernel allows together.
+func (p *pair) stacked(c *optest.Case) map[string]string {
+	out := map[string]string{}
+	for _, s := range c.Topology.Roots() {
+		if known, _ := p.registry.Contract(s.Type); known.Stacks != nil {
+			config, _ := known.Decode(s.Config, contract.Options{Unresolved: true})
+			out[c.Given[s.Name].Device] = known.Stacks(config)
+		}
+	}
+	return out
 }
 
 // sentence is that of a refusal, which has to be one, of a step.
