@@ -197,16 +197,16 @@ func (g *gate) know(s state, err error) {
 }
 
 // append adds a line behind the whole ones and cuts off what is torn. When it
-// fails the log is as it was.
-func (j *Journal) append(name string, g *gate, s state, line []byte, durable bool) error {
-	err := j.appendTo(name, s, line, durable)
+// fails the log is as it was. It calls wrote as soon as readers find the line.
+func (j *Journal) append(name string, g *gate, s state, line []byte, durable bool, wrote func()) error {
+	err := j.appendTo(name, s, line, durable, wrote)
 	s.good += len(line)
 	s.size = s.good
 	g.know(s, err)
 	return err
 }
 
-func (j *Journal) appendTo(name string, s state, line []byte, durable bool) error {
+func (j *Journal) appendTo(name string, s state, line []byte, durable bool, wrote func()) error {
 	f, err := os.OpenFile(j.path(name, logSuffix), os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
@@ -218,6 +218,9 @@ func (j *Journal) appendTo(name string, s state, line []byte, durable bool) erro
 		}
 	}
 	_, err = f.WriteAt(line, int64(s.good))
+	if err == nil {
+		wrote() // before the slow part, else readers would read the line meanwhile
+	}
 	if err == nil && durable {
 		err = j.fsync(f)
 	}
@@ -232,10 +235,13 @@ func (j *Journal) appendTo(name string, s state, line []byte, durable bool) erro
 	return err
 }
 
-// replace makes line the whole log, durably and at once.
-func (j *Journal) replace(name string, g *gate, line []byte) error {
+// replace makes line the whole log, durably and at once, and calls wrote then.
+func (j *Journal) replace(name string, g *gate, line []byte, wrote func()) error {
 	inode, err := recordfile.Replace(j.path(name, logSuffix), line, recordfile.Options{Sync: j.fsync, Temp: j.path(name, tempSuffix)})
 	g.know(state{found: true, good: len(line), size: len(line), inode: inode}, err)
+	if err == nil {
+		wrote()
+	}
 	return err
 }
 

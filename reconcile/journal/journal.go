@@ -204,15 +204,11 @@ func (j *Journal) Put(r reconcile.Record) error {
 		if err != nil {
 			return err
 		}
+		wrote := func() { j.wrote(name, r) }
 		if !s.found || s.good+len(line) > compactBytes {
-			err = j.replace(name, g, line)
-		} else {
-			err = j.append(name, g, s, line, true)
+			return j.replace(name, g, line, wrote)
 		}
-		if err == nil {
-			j.wrote(name, r)
-		}
-		return err
+		return j.append(name, g, s, line, true, wrote)
 	})
 	if err != nil {
 		return fmt.Errorf("put record of sandbox %q: %w", r.Sandbox.ID, err)
@@ -229,15 +225,11 @@ func (j *Journal) Settle(r reconcile.Record) error {
 			return err
 		}
 		// A record that is itself large must not be rewritten every time.
+		wrote := func() { j.wrote(name, r) }
 		if !s.found || s.good+len(line) > max(compactBytes, 4*len(line)) {
-			err = j.replace(name, g, line)
-		} else {
-			err = j.append(name, g, s, line, false)
+			return j.replace(name, g, line, wrote)
 		}
-		if err == nil {
-			j.wrote(name, r)
-		}
-		return err
+		return j.append(name, g, s, line, false, wrote)
 	})
 	if err != nil {
 		return fmt.Errorf("settle record of sandbox %q: %w", r.Sandbox.ID, err)
@@ -274,13 +266,9 @@ func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) erro
 			if line, err = encodeRecord(intended(s.record, changes)); err != nil {
 				return err
 			}
-			return j.replace(name, g, line)
+			return j.replace(name, g, line, func() {})
 		}
-		if err := j.append(name, g, s, line, true); err != nil {
-			return err
-		}
-		j.wroteChanges(name, s, changes)
-		return nil
+		return j.append(name, g, s, line, true, func() { j.wroteChanges(name, s, changes) })
 	})
 	if err != nil {
 		return fmt.Errorf("record %d intended changes of sandbox %q: %w", len(changes), id, err)
