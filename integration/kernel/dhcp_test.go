@@ -826,3 +826,79 @@ func TestHostileDHCP(t *testing.T) {
 		t.Errorf("a router outside of the network: %v %v", rep.Notes, err)
 	}
 }
+
+// TestDHCPBehindGuard: a pod of a guarded bridge has an address of a server that is behind another port, is reached at it by a pod
+// beside it, keeps both while the lease is renewed, and no other pod can claim the address, as it can where the pods are not checked.
+func TestDHCPBehindGuard(t *testing.T) {
+	t.Run("not checked", func(t *testing.T) { behindGuard(t, ", macspoofchk: false, raGuard: false", false) })
+	t.Run("checked", func(t *testing.T) { behindGuard(t, "", true) })
+}
+
+func behindGuard(t *testing.T, more string, guarded bool) {
+	l := newLane(t)
+	l.devices = []string{}
+	n := newNetwork(t, "uplink0")
+	e := n.engine(l, 0, shortestLease)
+	attach := func(name, config string) reconcile.Sandbox {
+		t.Helper()
+		sb := box(newNetns(t), parse(t, name, "    - {name: net, type: bridge, config: {bridge: leasebr, "+config+more+"}}\n"))
+		if _, err := e.Ensure(ctxFor(t), sb); err != nil {
+			t.Fatal(err, n.log)
+		}
+		return sb
+	}
+	neighbor := attach("neighbor", `dad: "off", addresses: [192.0.2.5/24]`)
+	n.run("ip link set uplink0 master leasebr")
+	n.serve(24)
+	leased := attach("leased", "ipam: {type: dhcp}")
+	t.Cleanup(func() { _, _ = n.try("ip link delete leasebr") }) // if the test fails
+	had := n.address(leased)
+	ip := netip.MustParsePrefix(had).Addr()
+	reach := func() {
+		t.Helper()
+		eventually.Succeeds(t, patience, "the leased address is reached", func() error {
+			if out, err := n.try(fmt.Sprintf("ip netns exec %s ping -q -c 1 -W 2 %s", filepath.Base(neighbor.Netns), ip)); err != nil {
+				return fmt.Errorf("%s: %s", ip, out)
+			}
+			return nil
+		})
+	}
+	reach()
+	before := n.lifetime(leased)
+	n.until("renewed", func() bool {
+		now := n.lifetime(leased)
+		longer := now > before
+		before = now
+		return longer || !guarded // that is slow, and TestDHCP's
+	})
+	if got := n.address(leased); got != had {
+		t.Errorf("the address is %s, was %s", got, had)
+	}
+	for _, sb := range []reconcile.Sandbox{neighbor, leased} {
+		if st, err := e.Check(ctxFor(t), sb.ID); err != nil || st.State != reconcile.InSync {
+			t.Errorf("%s: %+v %v", sb.ID, st, err)
+		}
+	}
+
+	// The server's side knows where the address is, and another pod says that it has it.
+	victim := strings.TrimSpace(n.in(leased, "cat /sys/class/net/net1/address"))
+	n.run(fmt.Sprintf("ip netns exec %[1]s sysctl -qw net.ipv4.neigh.v0.locktime=0 && ip netns exec %[1]s ping -q -c 1 -W 5 %[2]s", filepath.Base(n.path), ip))
+	mac, err := net.ParseMAC(strings.TrimSpace(n.in(neighbor, "cat /sys/class/net/net1/address")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forger := newSender(t, neighbor.Netns, "net1")
+	forger.frame(mac, everybody, unix.ETH_P_ARP, arpFor(1, mac, ip, ip))
+	n.run(fmt.Sprintf("ip netns exec %s ping -q -c 1 -W 5 192.0.2.1", filepath.Base(neighbor.Netns))) // what it sent before has come, too
+	if got := n.run(fmt.Sprintf("ip -n %s neigh show %s dev v0", filepath.Base(n.path), ip)); strings.Contains(got, victim) != guarded {
+		t.Errorf("%s is at %q, the pod has %s, and whether pods are checked is %t", ip, got, victim, guarded)
+	}
+	for _, sb := range []reconcile.Sandbox{leased, neighbor} {
+		if _, err := e.AwaitRelease(ctxFor(t), sb.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := n.run("nft list ruleset"); strings.Contains(left, "leasebr") {
+		t.Errorf("left is\n%s", left)
+	}
+}
