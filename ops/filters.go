@@ -25,6 +25,8 @@ type rules struct {
 	ports map[string]netstate.LogicalPort
 }
 
+func (s *rules) of(link string) Rules { return s.p.req.Rules.Of(s.p.makers[link]) }
+
 // want wants the rules that the sandbox is given, on each link that sends for the pod:
 // as rows if what it sends is received by a port of OVN, else as filters, so that no packet is
 // limited twice. They belong to the step that makes the link. Links of the host have none: what
@@ -38,7 +40,7 @@ func (s *rules) want() error {
 		if st := s.p.steps[s.p.makers[link]]; st != nil && st.pending == "" && !st.prepared && s.sendsForPod(link) {
 			under, ok := s.portUnder(link)
 			switch {
-			case !ok || len(s.p.req.Rules.Of(s.p.makers[under]).LogicalRules) == 0: // or the sandbox has only filters, of an earlier version
+			case !ok || len(s.of(under).LogicalRules) == 0: // or the sandbox has only filters, of an earlier version
 				links = append(links, link)
 			case !slices.Contains(bound, under):
 				bound = append(bound, under)
@@ -50,13 +52,13 @@ func (s *rules) want() error {
 	}
 	n := 0
 	for _, link := range links {
-		n += len(s.p.req.Rules.Of(s.p.makers[link]).Filters)
+		n += len(s.of(link).Filters)
 	}
 	if n > MaxFilters {
 		return fault.New(fault.Invalid, fmt.Errorf("%w: %d on %d interfaces together, and a pod's network may have %d: use NetworkQoS objects with fewer exceptions, ports or destination pods", ErrTooManyFilters, n, len(links), MaxFilters))
 	}
 	for _, link := range links {
-		filters := s.p.req.Rules.Of(s.p.makers[link]).Filters
+		filters := s.of(link).Filters
 		if len(filters) == 0 {
 			continue
 		}

@@ -99,7 +99,7 @@ func (p *Planner) BindLogicalPort(link string, port netstate.LogicalPort) {
 // itself, or one below it. OVN does not see what a VLAN or a tunnel encapsulates. A bond has one limit
 // for all of its ports.
 func (s *rules) portUnder(link string) (string, bool) {
-	for range maxNested {
+	for range maxNesting {
 		if _, ok := s.ports[link]; ok {
 			return link, true
 		}
@@ -112,22 +112,19 @@ func (s *rules) portUnder(link string) (string, bool) {
 	return "", false
 }
 
-// maxNested is more than any kernel allows.
-const maxNested = 16
-
 // wantLogical wants the rules of the sandbox for its ports of OVN. They belong to the step
 // that makes the port.
 func (s *rules) wantLogical(links []string) error {
 	n := 0
 	for _, link := range links {
-		n += len(s.p.req.Rules.Of(s.p.makers[link]).LogicalRules)
+		n += len(s.of(link).LogicalRules)
 	}
 	if n > MaxLogicalRules {
 		return fault.New(fault.Invalid, fmt.Errorf("%w: %d rows on %d ports of OVN together, and a pod's network may have %d: use fewer NetworkQoS objects", ErrTooManyFilters, n, len(links), MaxLogicalRules))
 	}
 	for _, link := range links {
 		s.p.current = s.p.steps[s.p.makers[link]]
-		for _, r := range s.p.req.Rules.Of(s.p.makers[link]).LogicalRules {
+		for _, r := range s.of(link).LogicalRules {
 			if err := s.p.Want(r.Of(s.ports[link], link)); err != nil {
 				return s.p.stepError(s.p.current.step.Name, err)
 			}

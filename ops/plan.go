@@ -212,14 +212,10 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if len(refused) > 0 {
 		return nil, errors.Join(refused...)
 	}
-	if err := p.rules.want(); err != nil {
-		return nil, err
-	}
-	if err := p.ignoreRouters(); err != nil {
-		return nil, err
-	}
-	if err := p.guards.want(); err != nil {
-		return nil, err
+	for _, want := range []func() error{p.rules.want, p.ignoreRouters, p.guards.want} {
+		if err := want(); err != nil {
+			return nil, err
+		}
 	}
 	if len(p.missing) > 0 {
 		return &Plan{Missing: sortedObjects(p.missing)}, nil
@@ -227,18 +223,11 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if err := p.renames.attribute(req.Have); err != nil {
 		return nil, err
 	}
-	if err := newStacking(p).check(); err != nil {
-		return nil, err
-	}
 	p.leases.settleMTUs()
-	if err := p.mtus.settle(); err != nil {
-		return nil, err
-	}
-	if err := p.routes.settle(); err != nil {
-		return nil, err
-	}
-	if err := p.leases.settleRoutes(); err != nil {
-		return nil, err
+	for _, settle := range []func() error{newStacking(p).check, p.mtus.settle, p.routes.settle, p.leases.settleRoutes} {
+		if err := settle(); err != nil {
+			return nil, err
+		}
 	}
 	p.routes.noteOverlaps()
 	return p.sequence(order)

@@ -1,6 +1,7 @@
 package netstate
 
 import (
+	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -9,7 +10,7 @@ import (
 // LinkTraits are what planning knows of the links of one kind (IFLA_INFO_KIND)
 // beyond their options. A kind without a row, such as "device", has none of them.
 type LinkTraits struct {
-	// Phrase is what messages call a link of the kind. "" is its kind with "a" before it.
+	// Phrase is what messages call a link of the kind, see KindPhrase.
 	Phrase string
 	// Options reports whether a link holds options of this kind.
 	Options func(Link) bool
@@ -73,12 +74,9 @@ func (t LinkTraits) TakesPorts() bool { return t.RxHandler && !t.Stacked }
 // (ipvlan_device_event, ipvlan_adjust_mtu, ipvlan_link_new; it has no ndo_set_mac_address), drivers/net/macvlan.c
 // (macvlan_device_event, macvlan_common_newlink), drivers/net/vxlan/vxlan_core.c (vxlan_config_apply).
 var linkKinds = map[string]LinkTraits{
-	"bond": {
-		Options:   func(l Link) bool { return l.Bond != nil },
-		RxHandler: true, DefaultMTU: 1500, ForcesPorts: true,
-	},
+	"bond": {Phrase: "a bond", Options: func(l Link) bool { return l.Bond != nil }, RxHandler: true, DefaultMTU: 1500, ForcesPorts: true},
 	"bridge": {
-		Options:   func(l Link) bool { return l.Bridge != nil },
+		Phrase: "a bridge", Options: func(l Link) bool { return l.Bridge != nil },
 		RxHandler: true, Masters: []string{"bond", "vrf"}, DefaultMTU: 1500, PortsMTU: true, OwnMAC: true, PortVLANs: true, Shared: true,
 	},
 	"dummy": {DefaultMTU: 1500, OwnMAC: true, Inert: true},
@@ -86,15 +84,9 @@ var linkKinds = map[string]LinkTraits{
 		Phrase: "an ipvlan link", Options: func(l Link) bool { return l.IPVLAN != nil },
 		Stacked: true, RxHandler: true, Masters: []string{"vrf"}, Bare: true, SkipsOwn: true, ParentMTU: true, ParentMAC: true, FixedMAC: true,
 	},
-	"macvlan": {
-		Options: func(l Link) bool { return l.MACVLAN != nil },
-		Stacked: true, RxHandler: true, SkipsOwn: true, OwnMAC: true,
-	},
-	"veth": {Options: func(l Link) bool { return l.Veth != nil }, DefaultMTU: 1500, OwnMAC: true},
-	"vlan": {
-		Options: func(l Link) bool { return l.VLAN != nil },
-		Stacked: true, Encapsulates: true, ParentMAC: true, ParentState: true,
-	},
+	"macvlan": {Options: func(l Link) bool { return l.MACVLAN != nil }, Stacked: true, RxHandler: true, SkipsOwn: true, OwnMAC: true},
+	"veth":    {Options: func(l Link) bool { return l.Veth != nil }, DefaultMTU: 1500, OwnMAC: true},
+	"vlan":    {Options: func(l Link) bool { return l.VLAN != nil }, Stacked: true, Encapsulates: true, ParentMAC: true, ParentState: true},
 	"vrf": {
 		Phrase: "a VRF", Options: func(l Link) bool { return l.VRF != nil },
 		L3Master: true, Masters: []string{}, Bare: true, Bounces: true, Shared: true,
@@ -135,14 +127,7 @@ const minMTU = 68 // ETH_MIN_MTU
 
 // KindPhrase is what messages call a link of a kind: "a bridge", "a macvlan link".
 func KindPhrase(kind string) string {
-	t := linkKinds[kind]
-	switch {
-	case t.Phrase != "":
-		return t.Phrase
-	case t.TakesPorts():
-		return "a " + kind
-	}
-	return "a " + kind + " link"
+	return cmp.Or(linkKinds[kind].Phrase, "a "+kind+" link")
 }
 
 // LinkKinds lists the kinds of link that can be created, sorted.
