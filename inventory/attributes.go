@@ -31,7 +31,8 @@ const (
 	AttrNUMANode        resourceapi.QualifiedName = "numaNode"            // int
 	AttrLinkType        resourceapi.QualifiedName = "linkType"            // string: ethernet or infiniband
 	AttrNetworks        resourceapi.QualifiedName = "networks"            // string: of its addresses on the host, with commas
-	AttrSharedBy        resourceapi.QualifiedName = "sharedBy"            // string: step types with commas, or any; empty unless it is shared
+	// string: step types with commas, or any; empty unless it is shared
+	AttrSharedBy resourceapi.QualifiedName = "sharedBy"
 )
 
 // attributeNames are all of them.

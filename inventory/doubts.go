@@ -35,9 +35,11 @@ var publishedAttributes = map[resourceapi.QualifiedName]published{
 	AttrPhysicalNetwork: {aString, true, true}, AttrPhysicalNets: {aString, true, true}, AttrSharedBy: {aString, true, true},
 	AttrVendor: {aString, false, true}, AttrDevice: {aString, false, true}, AttrDriver: {aString, false, false},
 	AttrSwitch: {aString, false, false}, AttrSwitchPort: {aString, false, false}, AttrRail: {aString, false, false},
-	AttrLinkType: {aString, false, false}, AttrRDMANetns: {aString, false, false}, AttrNetworks: {aString, false, false}, AttrNUMANode: {aNumber, false, false},
+	AttrLinkType: {aString, false, false}, AttrRDMANetns: {aString, false, false},
+	AttrNetworks: {aString, false, false}, AttrNUMANode: {aNumber, false, false},
 	AttrDeviceK8sPCIeRoot:                           {aString, false, true},
-	deviceattribute.StandardDeviceAttributePCIeRoot: {aString, false, true}, deviceattribute.StandardDeviceAttributePCIBusID: {aString, false, true},
+	deviceattribute.StandardDeviceAttributePCIeRoot: {aString, false, true},
+	deviceattribute.StandardDeviceAttributePCIBusID: {aString, false, true},
 	deviceattribute.StandardDeviceAttributeNUMANode: {aNumber, false, false},
 }
 
@@ -100,7 +102,8 @@ func written(name resourceapi.QualifiedName) string {
 func (d *doubter) guard(e ast.Expr) {
 	name, known := d.attributes.read(e)
 	switch {
-	case known && e.Kind() == ast.SelectKind && e.AsSelect().IsTestOnly(), known && e.Kind() == ast.CallKind && e.AsCall().FunctionName() != operators.Index:
+	case known && e.Kind() == ast.SelectKind && e.AsSelect().IsTestOnly(),
+		known && e.Kind() == ast.CallKind && e.AsCall().FunctionName() != operators.Index:
 		d.guarded[name] = true
 	case e.Kind() == ast.CallKind && e.AsCall().FunctionName() == operators.In:
 		args := e.AsCall().Args()
@@ -229,7 +232,8 @@ func (d *doubter) missing(name resourceapi.QualifiedName, functions bool) {
 		d.say("no device has an attribute %q%s", name, d.hint(string(name), standardNames()))
 	case d.additional != nil && !slices.Contains(d.additional, string(name)):
 		d.say("no device has an attribute %q: no DeviceExposurePolicy adds it%s", name, d.hint(string(name), d.additional))
-	case d.additional == nil && d.similar(domain, []string{Driver, standardDomain}) != "", d.additional == nil && slices.Contains(attributeNames, resourceapi.QualifiedName(id)):
+	case d.additional == nil && d.similar(domain, []string{Driver, standardDomain}) != "",
+		d.additional == nil && slices.Contains(attributeNames, resourceapi.QualifiedName(id)):
 		similar := d.similar(domain, []string{Driver, standardDomain})
 		if similar == "" {
 			similar = Driver

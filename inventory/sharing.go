@@ -126,7 +126,10 @@ func Capacity(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity
 func OneEach(value int64) resourceapi.DeviceCapacity {
 	one := func() *resource.Quantity { return resource.NewQuantity(1, resource.DecimalSI) }
 	return resourceapi.DeviceCapacity{
-		Value:         *resource.NewQuantity(value, resource.DecimalSI),
-		RequestPolicy: &resourceapi.CapacityRequestPolicy{Default: one(), ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: one(), Max: one()}},
+		Value: *resource.NewQuantity(value, resource.DecimalSI),
+		RequestPolicy: &resourceapi.CapacityRequestPolicy{
+			Default:    one(),
+			ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: one(), Max: one()},
+		},
 	}
 }

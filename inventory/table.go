@@ -44,7 +44,10 @@ func Table(w io.Writer, devices []Listed) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "DEVICE\tKIND\tIFNAME\tPF\tDRIVER\tNUMA\tRDMA\tMTU\tMAC\tSTATE\tOFFERED")
 	for _, d := range devices {
-		cells := []string{d.Name, string(d.Kind), d.IfName, d.PF.String(), d.Driver, "", strings.Join(d.RDMADevices, ","), "", d.MAC, d.State(), "yes"}
+		cells := []string{
+			d.Name, string(d.Kind), d.IfName, d.PF.String(), d.Driver,
+			"", strings.Join(d.RDMADevices, ","), "", d.MAC, d.State(), "yes",
+		}
 		if d.NUMANode != nil {
 			cells[5] = strconv.Itoa(*d.NUMANode)
 		}

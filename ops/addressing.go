@@ -125,7 +125,8 @@ func AddressParams() []contract.Param {
 	}
 	ipam := append([]contract.Param{
 		{
-			Name: "type", Type: contract.String, Required: true, Enum: []string{ipamStatic, ipamPool, ipamLocal, ipamMulti, ipamSLAAC, ipamDHCP}, Refused: refusedIPAM,
+			Name: "type", Type: contract.String, Required: true,
+			Enum: []string{ipamStatic, ipamPool, ipamLocal, ipamMulti, ipamSLAAC, ipamDHCP}, Refused: refusedIPAM,
 			Description: "static: the addresses here; pool: one address of each family of an AddressPool, another for each pod; host-local: one of each family of ranges, unique on the node only; multi-nic-ipam: as pool, with what the step expects of the pool's division; slaac: IPv6 addresses of router advertisements; dhcp: an IPv4 address that a DHCP server leases",
 		},
 		{Name: "pool", Type: contract.String, Description: "name of the AddressPool, of type pool or multi-nic-ipam; of the latter, default: the name of the topology"},
@@ -298,7 +299,8 @@ func (p *Planner) addressRoute(link, field string, r Route, own map[string]bool)
 func (p *Planner) noteUnusedGateways(cfg AddressConfig, own []Address, first map[bool]string, byFirst map[bool]bool, written int) {
 	for i, a := range own {
 		v6 := strings.Contains(a.Address, ":")
-		if a.Gateway == "" || a.Gateway == first[v6] || !byFirst[v6] || cfg.SourceRouting || slices.ContainsFunc(cfg.Routes, func(r Route) bool { return r.Gateway == a.Gateway }) {
+		if a.Gateway == "" || a.Gateway == first[v6] || !byFirst[v6] || cfg.SourceRouting ||
+			slices.ContainsFunc(cfg.Routes, func(r Route) bool { return r.Gateway == a.Gateway }) {
 			continue
 		}
 		p.Note("%s.gateway: %s is not used: routes without a gateway use %s, the first of the family; write the gateway into a route, or set sourceRouting: true", fieldOf("addresses", i, written), a.Gateway, first[v6])

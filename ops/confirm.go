@@ -46,7 +46,10 @@ func (p *Plan) Confirm(have *netstate.Snapshot) (*Plan, bool) {
 	if slices.ContainsFunc(to.p.settling, func(o netstate.Object) bool { return unsettled(have, o) }) {
 		return nil, false
 	}
-	out := &Plan{Held: p.Held, Shared: p.Shared, Notes: p.Notes, Chosen: p.Chosen, SettlesMillis: p.SettlesMillis, ViaHost: p.ViaHost, by: p.by}
+	out := &Plan{
+		Held: p.Held, Shared: p.Shared, Notes: p.Notes, Chosen: p.Chosen,
+		SettlesMillis: p.SettlesMillis, ViaHost: p.ViaHost, by: p.by,
+	}
 	results := map[string]topology.Result{}
 	for _, step := range to.order {
 		res := to.p.result(to.p.steps[step.Name], have, pick(results, step.DependOn))

@@ -60,7 +60,12 @@ func (c *IPAM) checkDHCP() error {
 	keys := []struct {
 		name string
 		set  bool
-	}{{"provide", c.Provide != nil}, {"request", c.Request != nil}, {"daemonSocketPath", c.DaemonSocketPath != nil}, {"priority", c.Priority != nil}}
+	}{
+		{"provide", c.Provide != nil},
+		{"request", c.Request != nil},
+		{"daemonSocketPath", c.DaemonSocketPath != nil},
+		{"priority", c.Priority != nil},
+	}
 	for _, k := range keys {
 		if k.set && c.Type != ipamDHCP {
 			return Invalid("ipam."+k.name, "is for type %q: remove it, or change the type", ipamDHCP)
@@ -115,7 +120,10 @@ func (s *leases) want(link string, cfg AddressConfig) ([]Address, []Route, error
 	case l.IPVLAN != nil && l.IPVLAN.Mode != nil && *l.IPVLAN.Mode != "l2":
 		return nil, nil, Invalid("ipam.type", "%q needs broadcasts, which an ipvlan of mode %s does not have: use mode l2, or type %q", ipamDHCP, *l.IPVLAN.Mode, ipamPool)
 	}
-	want := netstate.DHCPLease{Link: link, ClientID: new(s.clientID(link)), Hostname: new(""), Requested: new(cfg.IPAM.requested()), Active: new(true)}
+	want := netstate.DHCPLease{
+		Link: link, ClientID: new(s.clientID(link)),
+		Hostname: new(""), Requested: new(cfg.IPAM.requested()), Active: new(true),
+	}
 	for _, o := range cfg.IPAM.Provide {
 		want.Hostname = &o.Value
 	}

@@ -90,7 +90,8 @@ func (q *sequencer) isReplaced(c netstate.Change) bool {
 func (q *sequencer) replaced() {
 	slices.SortStableFunc(q.stale, func(a, b netstate.Change) int {
 		f, g := a.Before.(netstate.Filter), b.Before.(netstate.Filter)
-		return cmp.Or(cmp.Compare(f.Link, g.Link), cmp.Compare(f.Chain, g.Chain), cmp.Compare(g.Pref, f.Pref), cmp.Compare(g.Handle, f.Handle))
+		return cmp.Or(cmp.Compare(f.Link, g.Link), cmp.Compare(f.Chain, g.Chain),
+			cmp.Compare(g.Pref, f.Pref), cmp.Compare(g.Handle, f.Handle))
 	})
 	for _, c := range q.stale {
 		if _, there := q.now.Get(c.Key()); there && !q.waits(c.Before.(netstate.Filter).Link) {

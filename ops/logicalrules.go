@@ -58,7 +58,8 @@ func (r Rules) All() (filters []netstate.Filter, logical []netstate.LogicalRule)
 func (r Rules) Equal(o Rules) bool {
 	filters := func(a, b netstate.Filter) bool { return reflect.DeepEqual(a, b) }
 	logical := func(a, b netstate.LogicalRule) bool { return reflect.DeepEqual(a, b) }
-	return slices.EqualFunc(r.Filters, o.Filters, filters) && slices.EqualFunc(r.LogicalRules, o.LogicalRules, logical) && maps.EqualFunc(r.Steps, o.Steps, Rules.Equal)
+	return slices.EqualFunc(r.Filters, o.Filters, filters) &&
+		slices.EqualFunc(r.LogicalRules, o.LogicalRules, logical) && maps.EqualFunc(r.Steps, o.Steps, Rules.Equal)
 }
 
 // Ruled reports whether a history has objects that rules have made.

@@ -82,7 +82,8 @@ func (s *routes) foreignRoutes(to wayTo) []netstate.Route {
 		networks := s.ownNetworks()
 		for _, have := range netstate.All[netstate.Route](s.p.req.Have) {
 			pre, err := netip.ParsePrefix(have.Dst)
-			if err != nil || netstate.OnHost(have.Link) || s.p.Owned(have.Key()) || netstate.KernelMade(have) && networks[networkOn{have.Link, pre}] {
+			if err != nil || netstate.OnHost(have.Link) || s.p.Owned(have.Key()) ||
+				netstate.KernelMade(have) && networks[networkOn{have.Link, pre}] {
 				continue
 			}
 			at := wayTo{have.Dst, have.Table}

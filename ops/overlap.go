@@ -41,7 +41,8 @@ func (s *routes) foreignAddrs() []placed {
 	var out []placed
 	for _, a := range netstate.All[netstate.Addr](s.p.req.Have) {
 		pre, err := netip.ParsePrefix(a.Address)
-		if err != nil || netstate.OnHost(a.Link) || a.Link == "lo" || pre.Addr().IsLinkLocalUnicast() || s.p.Wanted(a.Key()) || s.p.Leaves(a.Key()) {
+		if err != nil || netstate.OnHost(a.Link) || a.Link == "lo" ||
+			pre.Addr().IsLinkLocalUnicast() || s.p.Wanted(a.Key()) || s.p.Leaves(a.Key()) {
 			continue
 		}
 		table, _ := s.p.vrfTable(a.Link)

@@ -315,7 +315,8 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 		return &unknownRef{ref.Ref{Step: step.Name, Field: "type"}} // described by a schema, for others to run
 	}
 	if !ok {
-		return fault.New(fault.Invalid, fmt.Errorf("type: unknown step type %q; known types are %s", step.Type, strings.Join(r.Types(), ", ")))
+		return fault.New(fault.Invalid,
+			fmt.Errorf("type: unknown step type %q; known types are %s", step.Type, strings.Join(r.Types(), ", ")))
 	}
 	if err := p.checkGiven(op.Contract()); err != nil {
 		return err

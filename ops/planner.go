@@ -578,7 +578,8 @@ func (p *Planner) prepared(o netstate.Object) error {
 		return netstate.Absent(o)
 	}
 	for _, d := range netstate.Diff(o, have) {
-		return fault.New(fault.NotReady, fmt.Errorf("is not prepared: %s: %s is %s, not %s", o.Key(), d.Path, netstate.FormatValue(d.Before), netstate.FormatValue(d.After)))
+		return fault.New(fault.NotReady, fmt.Errorf("is not prepared: %s: %s is %s, not %s",
+			o.Key(), d.Path, netstate.FormatValue(d.Before), netstate.FormatValue(d.After)))
 	}
 	return nil
 }
@@ -657,7 +658,8 @@ func (p *Planner) result(st *stepState, s *netstate.Snapshot, deps []topology.Re
 		if i, ok := index[a.Link]; ok {
 			ip.Interface = new(i)
 		}
-		if !slices.ContainsFunc(res.IPs, func(o topology.IP) bool { return o.Address == ip.Address && equalIndex(o.Interface, ip.Interface) }) {
+		if !slices.ContainsFunc(res.IPs,
+			func(o topology.IP) bool { return o.Address == ip.Address && equalIndex(o.Interface, ip.Interface) }) {
 			res.IPs = append(res.IPs, ip)
 		}
 	}

@@ -34,7 +34,10 @@ type Neighbor struct {
 // policyParams describes the keys of AddressConfig beyond addresses and routes.
 func policyParams() []contract.Param {
 	mark := func(name, description string) contract.Param {
-		return contract.Param{Name: name, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: description}
+		return contract.Param{
+			Name: name, Type: contract.Integer, Minimum: contract.Int(0),
+			Maximum: contract.Int(1<<32 - 1), Description: description,
+		}
 	}
 	return []contract.Param{
 		{Name: "rules", Type: contract.List, Description: "policy routing rules of the sandbox", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
@@ -82,7 +85,10 @@ func (p *Planner) policy(link string, cfg AddressConfig) error {
 
 // object checks a rule beyond its contract.
 func (r Rule) object(field string) (netstate.Rule, error) {
-	out := netstate.Rule{Family: r.Family, Priority: r.Priority, IIF: r.IIF, OIF: r.OIF, Table: r.Table, SuppressPrefixLength: r.SuppressPrefixLength}
+	out := netstate.Rule{
+		Family: r.Family, Priority: r.Priority, IIF: r.IIF,
+		OIF: r.OIF, Table: r.Table, SuppressPrefixLength: r.SuppressPrefixLength,
+	}
 	for _, f := range []struct {
 		name, prefix string
 		into         *string
@@ -237,7 +243,8 @@ func (s sourcing) routes(cfg AddressConfig) []deferredRoute {
 	}
 	for i, a := range cfg.Addresses {
 		pre, err := netip.ParsePrefix(a.Address)
-		if err == nil && !pre.Addr().IsLinkLocalUnicast() && !pre.IsSingleIP() && !cfg.Routed { // else a route of the step leads there, over the gateway
+		// else a route of the step leads there, over the gateway
+		if err == nil && !pre.Addr().IsLinkLocalUnicast() && !pre.IsSingleIP() && !cfg.Routed {
 			add(fmt.Sprintf("addresses[%d]", i), Route{Destination: pre.Masked().String()})
 		}
 	}

@@ -36,7 +36,8 @@ type guardedPort struct {
 // of the bridge.
 func (p *Planner) GuardPort(port, bridge, link string, cfg GuardConfig, gateways []netip.Addr) error {
 	g := guardedPort{step: p.current, port: netstate.BaseName(port), bridge: bridge, link: link, cfg: cfg}
-	ours, err := p.Choose(netstate.PortGuard{Port: g.port}.Key(), "default", func() (string, error) { return strconv.FormatBool(p.OwnBridge(bridge)), nil })
+	ours, err := p.Choose(netstate.PortGuard{Port: g.port}.Key(), "default",
+		func() (string, error) { return strconv.FormatBool(p.OwnBridge(bridge)), nil })
 	if err != nil {
 		return err
 	}
@@ -100,7 +101,10 @@ func (s *guards) want() error {
 		if !g.ours && !check && !silent {
 			continue
 		}
-		want := netstate.PortGuard{Port: g.port, Bridge: new(netstate.BaseName(g.bridge)), MACs: []string{}, Addresses: []string{}, Gateways: g.gateways, RAGuard: &silent}
+		want := netstate.PortGuard{
+			Port: g.port, Bridge: new(netstate.BaseName(g.bridge)),
+			MACs: []string{}, Addresses: []string{}, Gateways: g.gateways, RAGuard: &silent,
+		}
 		if check {
 			want.MACs = sortedOnce(all[i].macs)
 		}

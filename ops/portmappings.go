@@ -30,7 +30,10 @@ const maxPortMappings = 256
 // PortMappingParams describes PortMappingConfig.
 func PortMappingParams() []contract.Param {
 	port := func(name, description string) contract.Param {
-		return contract.Param{Name: name, Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(65535), Description: description}
+		return contract.Param{
+			Name: name, Type: contract.Integer, Required: true,
+			Minimum: contract.Int(1), Maximum: contract.Int(65535), Description: description,
+		}
 	}
 	return []contract.Param{{Name: "portMappings", Type: contract.List, Description: "ports of the host that lead to ports of the pod; of a pod's own network the hostPorts of its containers", Items: &contract.Param{
 		Type: contract.Object, Properties: []contract.Param{
@@ -120,7 +123,8 @@ func (c PortMappingConfig) hostPorts(pods map[bool]netip.Prefix) ([]hostPort, er
 			protocol = "tcp"
 		}
 		for _, a := range on {
-			host := netstate.HostPort{AddrPort: netip.AddrPortFrom(a, uint16(m.HostPort)), Protocol: protocol} //nolint:gosec // the contract bounds it
+			port := uint16(m.HostPort) //nolint:gosec // the contract bounds it
+			host := netstate.HostPort{AddrPort: netip.AddrPortFrom(a, port), Protocol: protocol}
 			switch other := seen[host]; other {
 			case 0:
 			case m.ContainerPort: // 0.0.0.0 and :: in a pod of one family

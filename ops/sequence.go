@@ -333,7 +333,8 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 			// On the host, a link of another kind is foreign, even if we made one of
 			// this name.
 			if !ours || netstate.OnHost(o.Name) && have.LinkKind != o.LinkKind {
-				return ConflictWith(o.Name, "%s %q exists and differs in %s", describeKind(have), netstate.BaseName(o.Name), diffText(netstate.Diff(o, have)))
+				return ConflictWith(o.Name, "%s %q exists and differs in %s", describeKind(have),
+					netstate.BaseName(o.Name), diffText(netstate.Diff(o, have)))
 			}
 			// Until the new link is made, the record holds the old link's index, by which
 			// undo finds that.

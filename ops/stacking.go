@@ -64,7 +64,9 @@ func (s *stacking) checkTunnels() error {
 		family string
 	}
 	seen := map[socket]map[bool]netstate.Link{}
-	for _, l := range s.p.view.LinksWhere(func(l netstate.Link) bool { return l.VXLAN != nil && !netstate.OnHost(l.Name) && !s.p.Leaves(l.Key()) }) {
+	for _, l := range s.p.view.LinksWhere(func(l netstate.Link) bool {
+		return l.VXLAN != nil && !netstate.OnHost(l.Name) && !s.p.Leaves(l.Key())
+	}) {
 		if l.VXLAN.Port == nil || l.VXLAN.Family == nil {
 			continue
 		}
@@ -142,7 +144,8 @@ func (s *stacking) checkMaster(l netstate.Link) (step string, err error) {
 		}
 		only = ", only in " + strings.Join(phrases, " or ")
 	}
-	return c.step, Invalid("", "%q is %s, which cannot be in the %s %q%s", netstate.BaseName(l.Name), netstate.KindPhrase(l.LinkKind), m.LinkKind, netstate.BaseName(m.Name), only)
+	return c.step, Invalid("", "%q is %s, which cannot be in the %s %q%s", netstate.BaseName(l.Name),
+		netstate.KindPhrase(l.LinkKind), m.LinkKind, netstate.BaseName(m.Name), only)
 }
 
 // checkParent checks the parent of a link.
@@ -161,7 +164,8 @@ func (s *stacking) checkParent(l netstate.Link) error {
 		if under.L3Master {
 			instead = "one of its members"
 		}
-		return Invalid("master", "%q is %s, which cannot carry %s: name %s", name, netstate.KindPhrase(below.LinkKind), netstate.KindPhrase(l.LinkKind), instead)
+		return Invalid("master", "%q is %s, which cannot carry %s: name %s", name,
+			netstate.KindPhrase(below.LinkKind), netstate.KindPhrase(l.LinkKind), instead)
 	}
 	c, claimed := s.p.claims[below.Key()]["master"]
 	if !claimed || !kind.RxHandler {

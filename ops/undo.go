@@ -20,7 +20,11 @@ import (
 // Undo of a whole record is a release, undo of one pass is a rollback, and undo of objects
 // that no step wants any more is pruning.
 func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
-	u := &undoer{made: map[netstate.Key]bool{}, ends: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{}, willDelete: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, where: map[string]string{}, homes: map[string]string{}, settings: map[string]map[string]string{}}
+	u := &undoer{
+		made: map[netstate.Key]bool{}, ends: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{},
+		willDelete: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{},
+		where: map[string]string{}, homes: map[string]string{}, settings: map[string]map[string]string{},
+	}
 	u.overlay = newOverlay(have, u.lose)
 	u.locate(history)
 	u.collectDeleted(history)
@@ -156,7 +160,8 @@ func (u *undoer) collectDeleted(history []netstate.Change) {
 
 // findMade finds a link we made, whatever its name now.
 func findMade(now *netstate.Snapshot, made netstate.Link) (netstate.Link, bool) {
-	if l, ok := now.Link(made.Name); ok && (sameIdentity(l, made) || made.Index != 0 && l.Index == made.Index && l.LinkKind == made.LinkKind) {
+	if l, ok := now.Link(made.Name); ok && (sameIdentity(l, made) ||
+		made.Index != 0 && l.Index == made.Index && l.LinkKind == made.LinkKind) {
 		return l, true
 	}
 	return renamed(now, made)
@@ -460,7 +465,8 @@ func (u *undoer) deletedWithLink(c netstate.Change) bool {
 		return u.dies(l.Name)
 	}
 	link := u.now.LinkUnder(o)
-	return !o.Traits().Elsewhere && link != "" && (u.dies(link) || !o.Traits().MovesWithCarrier && u.released(link) && !netstate.OnHost(link))
+	return !o.Traits().Elsewhere && link != "" && (u.dies(link) ||
+		!o.Traits().MovesWithCarrier && u.released(link) && !netstate.OnHost(link))
 }
 
 // dies reports whether the link will be deleted, itself or with a parent.

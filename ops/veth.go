@@ -52,7 +52,10 @@ func (p *Planner) UplinkMTU(configured *uint32) (uint32, error) {
 
 // RouteToPod is the route of the host to an address of a sandbox over a link of the host.
 func RouteToPod(link string, to netip.Addr) netstate.Route {
-	r := netstate.Route{Link: link, Dst: netip.PrefixFrom(to, to.BitLen()).String(), Table: netstate.TableMain, Protocol: netstate.RouteProtocol}
+	r := netstate.Route{
+		Link: link, Dst: netip.PrefixFrom(to, to.BitLen()).String(),
+		Table: netstate.TableMain, Protocol: netstate.RouteProtocol,
+	}
 	if to.Is6() {
 		r.Metric = ipv6DefaultMetric
 	}

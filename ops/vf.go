@@ -32,7 +32,8 @@ func VFParams(mac string) []contract.Param {
 		{Name: "spoofchk", Type: contract.String, Enum: onOff, OnOff: true, Description: "drop frames with a foreign source MAC"},
 		{Name: "trust", Type: contract.String, Enum: onOff, OnOff: true, Description: "let the VF change its MAC and enter promiscuous mode"},
 		{
-			Name: "linkState", Aliases: []string{"link_state"}, Type: contract.String, Enum: []string{"auto", "enable", "disable", followLACP},
+			Name: "linkState", Aliases: []string{"link_state"}, Type: contract.String,
+			Enum:        []string{"auto", "enable", "disable", followLACP},
 			Description: "link state the VF sees; follow is disable while the physical function is a port of a bond with LACP that LACP does not use, else auto",
 		},
 	}

@@ -354,12 +354,14 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 	p.announce(plan)
 	later := p.announceCarriers(plan)
 	rep := Report{
-		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results, Notes: append(p.notes, plan.Notes...), Settles: sooner(settles(plan), later),
+		Sandbox: p.sandbox.ID, Changes: made(p.executed), Results: plan.Results,
+		Notes: append(p.notes, plan.Notes...), Settles: sooner(settles(plan), later),
 		Unchanged: len(p.executed) == 0,
 	}
 	p.recovered = rep.Unchanged && p.trigger == TriggerRepair && p.before.Phase == Failed
 	p.renewNodes(plan)
-	if rep.Unchanged && !p.intended && !p.renewed && p.known && p.before.Phase == Applied && p.before.Sandbox.Equal(p.sandbox) && maps.Equal(p.before.Chosen, plan.Chosen) {
+	if rep.Unchanged && !p.intended && !p.renewed && p.known && p.before.Phase == Applied &&
+		p.before.Sandbox.Equal(p.sandbox) && maps.Equal(p.before.Chosen, plan.Chosen) {
 		if sameAddresses(p.before.Results, plan.Results) {
 			return rep, nil
 		}
@@ -398,9 +400,9 @@ func sameAddresses(a, b []topology.StepResult) bool {
 	})
 }
 
-// renewNodes has the record of a repair name the device nodes of RDMA devices that its steps give now, also if the repair fails: containers that
-// are created from now on get those of the record, and an earlier node may be another pod's. An RDMA device that is gone has
-// none.
+// renewNodes has the record of a repair name the device nodes of RDMA devices that its steps give now, also if the repair
+// fails: containers that are created from now on get those of the record, and an earlier node may be another pod's. An RDMA
+// device that is gone has none.
 func (p *pass) renewNodes(plan *ops.Plan) {
 	if p.trigger != TriggerRepair {
 		return

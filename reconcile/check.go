@@ -93,7 +93,10 @@ func (r *Reconciler) Check(ctx context.Context, id SandboxID) (Status, error) {
 	if !ok {
 		return Status{}, fault.New(fault.Gone, errNoSandbox(id))
 	}
-	st := Status{Sandbox: id, Topology: rec.Sandbox.Topology.Name, Netns: rec.Sandbox.Netns, Updated: rec.Updated, Steps: rec.Results, Given: rec.Sandbox.Given, Failure: rec.Failure, Failures: rec.Failures, Fighting: rec.Fighting, State: InSync}
+	st := Status{
+		Sandbox: id, Topology: rec.Sandbox.Topology.Name, Netns: rec.Sandbox.Netns, Updated: rec.Updated, Steps: rec.Results,
+		Given: rec.Sandbox.Given, Failure: rec.Failure, Failures: rec.Failures, Fighting: rec.Fighting, State: InSync,
+	}
 	p := &pass{r: r, sandbox: rec.Sandbox, trigger: TriggerCheck, began: r.opts.Now()}
 	plan, err := p.check(ctx)
 	p.report(err)

@@ -188,7 +188,9 @@ func (p *pass) makePlan(ctx context.Context) (*ops.Plan, error) {
 	start := p.r.opts.Now()
 	defer func() { p.timing.Plan += p.r.opts.Now().Sub(start) }()
 	return p.r.opts.Registry.Plan(ctx, ops.Request{
-		Topology: p.sandbox.Topology, Sandbox: string(p.sandbox.ID), BootID: p.r.opts.BootID, Client: p.sandbox.ID.Client(p.r.opts.BootID), Netns: p.sandbox.Netns, Given: p.sandbox.Given, Rules: p.sandbox.Rules, Refused: p.record.Refused, Chosen: p.record.Chosen, Others: othersOf(p.others), Prepared: p.sandbox.Prepared != "",
+		Topology: p.sandbox.Topology, Sandbox: string(p.sandbox.ID), BootID: p.r.opts.BootID, Client: p.sandbox.ID.Client(p.r.opts.BootID),
+		Netns: p.sandbox.Netns, Given: p.sandbox.Given, Rules: p.sandbox.Rules, Refused: p.record.Refused,
+		Chosen: p.record.Chosen, Others: othersOf(p.others), Prepared: p.sandbox.Prepared != "",
 		Have: p.snapshot, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
 		Kept: p.sameTopology(), AppliedBefore: p.sandbox.AppliedBefore,
 	})

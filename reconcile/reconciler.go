@@ -74,7 +74,10 @@ func New(opts Options) *Reconciler {
 	if opts.Recorder == nil {
 		opts.Recorder = nopRecorder{}
 	}
-	return &Reconciler{opts: opts, onDemand: map[SandboxID][]netstate.Object{}, readdressed: map[SandboxID]readdressing{}, dark: map[SandboxID]dark{}}
+	return &Reconciler{
+		opts: opts, onDemand: map[SandboxID][]netstate.Object{},
+		readdressed: map[SandboxID]readdressing{}, dark: map[SandboxID]dark{},
+	}
 }
 
 // Report is the result of a pass.

@@ -73,7 +73,8 @@ type counter interface {
 func (p *pass) report(err error) {
 	info := Pass{
 		Sandbox: p.sandbox.ID, Trigger: p.trigger, Outcome: fault.Of(err), Timing: p.timing,
-		Changes: made(p.executed), Left: p.left, Readdressed: p.readdressed, NodesChanged: p.renewed, Recovered: p.recovered, StepTypes: map[string]string{}, Dumps: p.counts[0], Gets: p.counts[1], Writes: p.counts[2],
+		Changes: made(p.executed), Left: p.left, Readdressed: p.readdressed, NodesChanged: p.renewed, Recovered: p.recovered,
+		StepTypes: map[string]string{}, Dumps: p.counts[0], Gets: p.counts[1], Writes: p.counts[2],
 	}
 	info.Timing.Total = p.r.opts.Now().Sub(p.began)
 	if t := p.sandbox.Topology; t != nil {

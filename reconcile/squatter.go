@@ -167,7 +167,10 @@ func (p *pass) takeFrom(ctx context.Context, d Domain, records []Record, a netst
 		return nil
 	}
 	p.r.opts.Recorder.Drift(from.Sandbox.ID, name, []Drift{drift})
-	p.r.opts.Recorder.Pass(Pass{Sandbox: from.Sandbox.ID, Topology: name, Trigger: TriggerRepair, Changes: []netstate.Change{deletion}, StepTypes: types})
+	p.r.opts.Recorder.Pass(Pass{
+		Sandbox: from.Sandbox.ID, Topology: name,
+		Trigger: TriggerRepair, Changes: []netstate.Change{deletion}, StepTypes: types,
+	})
 	p.notes = append(p.notes, fmt.Sprintf("a link of another sandbox on the same master had address %s, which its topology does not want: it was deleted there", a.Address))
 	return nil
 }
@@ -179,7 +182,8 @@ func (p *pass) later(why string, rec Record, refused error) error {
 	if p.trigger == TriggerRepair {
 		kind = fault.Conflict
 	}
-	return fault.Detailed(fault.New(kind, fmt.Errorf("a sandbox that may have it %s: %w", why, refused)), fmt.Sprintf("it is sandbox %q", rec.Sandbox.ID))
+	return fault.Detailed(fault.New(kind, fmt.Errorf("a sandbox that may have it %s: %w", why, refused)),
+		fmt.Sprintf("it is sandbox %q", rec.Sandbox.ID))
 }
 
 // has reports whether a record has an address, on that link or on any.

@@ -116,7 +116,8 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 	checkRollout(inv, o.Spec.Rollout)
 	checkOnFailure(inv, o.Spec.OnFailure)
 	checkRole(inv, o)
-	if !checkClaimTemplate(inv, o.Spec.ClaimTemplate) || !checkExport(inv, o.Spec.Export) || !checkClaimParameters(inv, o.Spec.ClaimParameters) {
+	if !checkClaimTemplate(inv, o.Spec.ClaimTemplate) || !checkExport(inv, o.Spec.Export) ||
+		!checkClaimParameters(inv, o.Spec.ClaimParameters) {
 		return nil, inv
 	}
 	b := &budget{depth: maxNested, key: maxKey}
@@ -178,7 +179,10 @@ func (t *Topology) expanded(written string, steps []Step, forEach bool) {
 
 // stepOf converts a step, whose config is decoded within a budget.
 func stepOf(inv *Invalid, i int, s *v1alpha1.Step, policy v1alpha1.DriftPolicy, b *budget) Step {
-	step := Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn, ExtendedResourceName: s.ExtendedResourceName, AllowDuplicate: s.AllowDuplicate, DriftPolicy: s.DriftPolicy}
+	step := Step{
+		Name: s.Name, Type: s.Type, DependOn: s.DependOn, ExtendedResourceName: s.ExtendedResourceName,
+		AllowDuplicate: s.AllowDuplicate, DriftPolicy: s.DriftPolicy,
+	}
 	if s.Selector != nil {
 		step.Selector = s.Selector.CEL
 		if step.Selector == "" {

@@ -23,8 +23,8 @@ type preset struct {
 //
 //   - nccl, also read by RCCL: NCCL_SOCKET_IFNAME and NCCL_IB_HCA, in which "=" before the list means these names and
 //     no longer ones, and NCCL_IB_GID_INDEX (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
-//   - ucx: UCX_IB_GID_INDEX, and UCX_NET_DEVICES, which are RDMA devices with a port, else interfaces. The functions that steps take have one port
-//     (https://openucx.readthedocs.io/en/master/faq.html, "Which network devices does UCX use?").
+//   - ucx: UCX_IB_GID_INDEX, and UCX_NET_DEVICES, which are RDMA devices with a port, else interfaces. The functions that steps
+//     take have one port (https://openucx.readthedocs.io/en/master/faq.html, "Which network devices does UCX use?").
 //   - mpi: OMPI_MCA_btl_tcp_if_include, the interfaces of messages over TCP; over RDMA Open MPI asks UCX. Its control connections
 //     (oob) stay as they are: the process that launches a job need not be on these networks
 //     (https://docs.open-mpi.org/en/main/tuning-apps/networking/tcp.html).

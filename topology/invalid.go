@@ -169,7 +169,8 @@ func (t *Topology) ofAll(problems []Problem) []Problem {
 		p.Step = from.Step
 		if of[p] < steps[from.Step] {
 			p.Step = out[i].Step
-			if note := fmt.Sprintf(" (the step is forEach[%d] of step %q)", from.Index, from.Step); !strings.HasSuffix(p.Message, note) { // said before
+			// said before
+			if note := fmt.Sprintf(" (the step is forEach[%d] of step %q)", from.Index, from.Step); !strings.HasSuffix(p.Message, note) {
 				p.Message += note
 			}
 		}

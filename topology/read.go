@@ -143,7 +143,8 @@ func below(t reflect.Type, key string, levels int) string {
 			}
 			ft = ft.Elem()
 		}
-		if ft.Kind() != reflect.Struct || name == "metadata" || name == "status" || reflect.PointerTo(ft).Implements(reflect.TypeFor[json.Unmarshaler]()) {
+		if ft.Kind() != reflect.Struct || name == "metadata" || name == "status" ||
+			reflect.PointerTo(ft).Implements(reflect.TypeFor[json.Unmarshaler]()) {
 			continue
 		}
 		if _, known := jsonFields(ft)[key]; known {

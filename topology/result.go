@@ -272,7 +272,8 @@ func (r Result) deviceField(f ref.Ref) (any, error) {
 			return out, nil
 		}
 		if *f.Index >= len(d.DeviceNodes) {
-			return nil, fmt.Errorf("no device node %d: the result has %s", *f.Index, count(len(d.DeviceNodes), "device node", "device nodes", d.DeviceNodes))
+			return nil, fmt.Errorf("no device node %d: the result has %s", *f.Index,
+				count(len(d.DeviceNodes), "device node", "device nodes", d.DeviceNodes))
 		}
 		return d.DeviceNodes[*f.Index], nil
 	}

@@ -50,8 +50,10 @@ var (
 // explainSyntax adds the probable mistake to an error of the YAML parser. The parser
 // sometimes names the line before.
 func explainSyntax(data []byte, err error) error {
-	tab := strings.Contains(err.Error(), "tab character") || strings.Contains(err.Error(), "cannot start any token") // as text: the YAML library has no types
-	if strings.Contains(err.Error(), unquoted) {                                                                     // as text: errors of both YAML libraries come here
+	// as text: the YAML library has no types
+	tab := strings.Contains(err.Error(), "tab character") || strings.Contains(err.Error(), "cannot start any token")
+	// as text: errors of both YAML libraries come here
+	if strings.Contains(err.Error(), unquoted) {
 		return err
 	}
 	n := 0

@@ -290,7 +290,8 @@ func (v *validator) tooFew(i int, c contract.Contract, have int) string {
 	if missing := c.Input.MinInterfaces - have; missing > 1 {
 		add = fmt.Sprintf("Add %d more VF steps to dependOn.", missing)
 	}
-	return requires + fmt.Sprintf("but step %q depends on %s which %s only %s.\n%s", s.Name, bracket(s.DependOn), produce(s.DependOn), interfaces(have), add)
+	return requires + fmt.Sprintf("but step %q depends on %s which %s only %s.\n%s",
+		s.Name, bracket(s.DependOn), produce(s.DependOn), interfaces(have), add)
 }
 
 func interfaces(n int) string {

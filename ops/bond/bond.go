@@ -40,7 +40,10 @@ type port struct {
 var modes = []string{"balance-rr", "active-backup", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"}
 
 func millis(name, description string) contract.Param {
-	return contract.Param{Name: name, Type: contract.Integer, NumericString: true, Minimum: contract.Int(0), Maximum: contract.Int(1<<31 - 1), Description: description}
+	return contract.Param{
+		Name: name, Type: contract.Integer, NumericString: true,
+		Minimum: contract.Int(0), Maximum: contract.Int(1<<31 - 1), Description: description,
+	}
 }
 
 // Op is the step type.
@@ -197,7 +200,8 @@ func note(p *ops.Planner, c config) {
 	if len(c.ARPIPTargets) > 0 && c.ARPInterval == nil {
 		p.Note("arpIpTargets has no effect without arpInterval: add arpInterval, or remove it")
 	}
-	if c.MIIMon != nil && *c.MIIMon == 0 && (c.ARPInterval == nil || *c.ARPInterval == 0) || c.MIIMon == nil && c.ARPInterval != nil && *c.ARPInterval == 0 {
+	if c.MIIMon != nil && *c.MIIMon == 0 && (c.ARPInterval == nil || *c.ARPInterval == 0) ||
+		c.MIIMon == nil && c.ARPInterval != nil && *c.ARPInterval == 0 {
 		p.Note("link monitoring is off: the bond keeps using a port whose link is down; set miimon: %d", defaultMIIMon)
 	}
 }

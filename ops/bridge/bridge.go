@@ -40,7 +40,10 @@ type trunk struct {
 }
 
 func vid(name, description string, low int64) contract.Param {
-	return contract.Param{Name: name, Type: contract.Integer, Minimum: contract.Int(low), Maximum: contract.Int(4094), Description: description}
+	return contract.Param{
+		Name: name, Type: contract.Integer, Minimum: contract.Int(low),
+		Maximum: contract.Int(4094), Description: description,
+	}
 }
 
 func boolean(name, description string) contract.Param {

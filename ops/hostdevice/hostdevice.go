@@ -46,8 +46,11 @@ they are resolved on the host before planning.`,
 		ops.MTUParam("unchanged"),
 		ops.RDMAParam(), ops.RDMARequireParam(), ops.NodesParam(),
 	}, ops.AddressParams()),
-	Input:  contract.Input{Device: true, DeviceTypes: []string{"nic", "pf"}},
-	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}, Devices: ops.RDMAFields()},
+	Input: contract.Input{Device: true, DeviceTypes: []string{"nic", "pf"}},
+	Output: contract.Output{
+		Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1},
+		Routes: contract.Flow{Appends: -1}, Devices: ops.RDMAFields(),
+	},
 }, plan)
 
 func plan(p *ops.Planner, c config) error {

@@ -77,7 +77,8 @@ func plan(p *ops.Planner, c config) error {
 		}
 	}
 	for _, l := range p.Links() {
-		if l.LinkKind != "macvlan" || l.Name == name || l.Parent == nil || *l.Parent != parent || l.MACVLAN == nil || l.MACVLAN.Mode == nil || p.Leaves(l.Key()) {
+		if l.LinkKind != "macvlan" || l.Name == name || l.Parent == nil || *l.Parent != parent ||
+			l.MACVLAN == nil || l.MACVLAN.Mode == nil || p.Leaves(l.Key()) {
 			continue
 		}
 		if (*l.MACVLAN.Mode == "passthru") != (c.Mode == "passthru") || c.Mode == "passthru" {

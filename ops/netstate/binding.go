@@ -88,7 +88,11 @@ func (m *model) binding(c Change) {
 	if bare.Driver == "" || UserspaceDriver(bare.Driver) {
 		return
 	}
-	l := Link{Name: HostName("eth-" + d.ID), LinkKind: "device", DeviceID: d.ID, Up: new(false), Master: new(""), TxQueueLen: new(uint32(1000))} // DEFAULT_TX_QUEUE_LEN
+	// The queue length is DEFAULT_TX_QUEUE_LEN.
+	l := Link{
+		Name: HostName("eth-" + d.ID), LinkKind: "device", DeviceID: d.ID,
+		Up: new(false), Master: new(""), TxQueueLen: new(uint32(1000)),
+	}
 	bare.At, bare.Up = &l.Name, l.Up
 	m.Put(l)
 	m.Put(bare)

@@ -52,7 +52,10 @@ func (l DHCPLease) On(carrier Key) Object {
 	return l
 }
 
-var dhcpLeaseTraits = Traits{Phase: PhaseAddresses, Cost: 8, Elsewhere: true, unsaid: []string{"hostname", "requested"}, effects: (*model).dhcpLease}
+var dhcpLeaseTraits = Traits{
+	Phase: PhaseAddresses, Cost: 8, Elsewhere: true,
+	unsaid: []string{"hostname", "requested"}, effects: (*model).dhcpLease,
+}
 
 // Traits are those of leases.
 func (DHCPLease) Traits() *Traits { return &dhcpLeaseTraits }

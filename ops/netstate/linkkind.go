@@ -82,7 +82,8 @@ var linkKinds = map[string]LinkTraits{
 	"dummy": {DefaultMTU: 1500, OwnMAC: true, Inert: true},
 	"ipvlan": {
 		Phrase: "an ipvlan link", Options: func(l Link) bool { return l.IPVLAN != nil },
-		Stacked: true, RxHandler: true, Masters: []string{"vrf"}, Bare: true, SkipsOwn: true, ParentMTU: true, ParentMAC: true, FixedMAC: true,
+		Stacked: true, RxHandler: true, Masters: []string{"vrf"}, Bare: true,
+		SkipsOwn: true, ParentMTU: true, ParentMAC: true, FixedMAC: true,
 	},
 	"macvlan": {Options: func(l Link) bool { return l.MACVLAN != nil }, Stacked: true, RxHandler: true, SkipsOwn: true, OwnMAC: true},
 	"veth":    {Options: func(l Link) bool { return l.Veth != nil }, DefaultMTU: 1500, OwnMAC: true},

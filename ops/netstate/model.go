@@ -147,7 +147,10 @@ func (m *model) createLink(l Link) {
 		m.joinsBridge(l.Name, l)
 	}
 	if l.Veth != nil && l.Veth.Peer != nil {
-		peer := Link{Name: *l.Veth.Peer, LinkKind: l.LinkKind, Veth: &Veth{Peer: new(l.Name)}, MTU: l.MTU, MAC: l.Veth.PeerMAC, Up: new(false), Master: new("")}
+		peer := Link{
+			Name: *l.Veth.Peer, LinkKind: l.LinkKind, Veth: &Veth{Peer: new(l.Name)},
+			MTU: l.MTU, MAC: l.Veth.PeerMAC, Up: new(false), Master: new(""),
+		}
 		m.Put(peer)
 		m.fresh[peer.Name] = true
 		m.imply(nil, peer)

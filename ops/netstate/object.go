@@ -463,8 +463,8 @@ type Device struct {
 	PortName  string `json:"portName,omitempty" plan:"-"`
 	PermMAC   string `json:"permMac,omitempty" plan:"-"`
 	HostIndex int    `json:"-" plan:"-"`
-	// RDMA are the RDMA devices of the same hardware by name, or those in software on its link. RDMAExclusive says that each RDMA device of the node
-	// belongs to one network namespace (rdma-system(8)).
+	// RDMA are the RDMA devices of the same hardware by name, or those in software on its link. RDMAExclusive says that each
+	// RDMA device of the node belongs to one network namespace (rdma-system(8)).
 	RDMA          []RDMADevice `json:"rdma,omitempty" plan:"-"`
 	RDMAExclusive bool         `json:"rdmaExclusive,omitempty" plan:"-"`
 	// Nodes are the paths of character devices by kind: NodePTP of the device, NodeVhost and NodeTun of the node.
@@ -538,7 +538,8 @@ func Recorded(history []Change, queried Device) Device {
 			continue
 		}
 		if before, ok := c.Before.(Device); ok {
-			queried.LinkKind, queried.Parent, queried.PortName, queried.PermMAC = before.LinkKind, before.Parent, before.PortName, before.PermMAC
+			queried.LinkKind, queried.Parent = before.LinkKind, before.Parent
+			queried.PortName, queried.PermMAC = before.PortName, before.PermMAC
 			queried.HostIndex, queried.Settings = before.Index, before.Settings
 		}
 		if after, ok := c.After.(Device); ok {

@@ -44,5 +44,6 @@ func LinkLocal(mac string) (netip.Addr, bool) {
 	if err != nil || len(m) != 6 {
 		return netip.Addr{}, false
 	}
-	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]}), true
+	a := [16]byte{0: 0xfe, 1: 0x80, 8: m[0] ^ 2, 9: m[1], 10: m[2], 11: 0xff, 12: 0xfe, 13: m[3], 14: m[4], 15: m[5]}
+	return netip.AddrFrom16(a), true
 }

@@ -262,7 +262,12 @@ func (w *World) linkThere(o netstate.Object) bool {
 // plan plans until nothing is missing.
 func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []netstate.Change) (*ops.Plan, error) {
 	for range 32 {
-		p, err := reg.Plan(ctx, ops.Request{Topology: c.Topology, Netns: "/run/netns/" + cmp.Or(c.Sandbox, "pod"), Sandbox: c.Sandbox, Given: c.Given, Rules: ops.Rules{Filters: c.Filters, LogicalRules: c.Rules}, Refused: c.Refused, Have: w.Snapshot, Owned: owned, Chosen: w.chosen, Others: w.others, Interrupted: w.interrupted})
+		p, err := reg.Plan(ctx,
+			ops.Request{
+				Topology: c.Topology, Netns: "/run/netns/" + cmp.Or(c.Sandbox, "pod"), Sandbox: c.Sandbox, Given: c.Given,
+				Rules: ops.Rules{Filters: c.Filters, LogicalRules: c.Rules}, Refused: c.Refused,
+				Have: w.Snapshot, Owned: owned, Chosen: w.chosen, Others: w.others, Interrupted: w.interrupted,
+			})
 		if err != nil || len(p.Missing) == 0 {
 			if err == nil {
 				w.chosen = p.Chosen
@@ -339,7 +344,8 @@ func refuseMode(s *netstate.Snapshot, c netstate.Change) error {
 		case f.Mode != netstate.Down && f.Mode != netstate.NoPorts:
 		case have.Up != nil && *have.Up:
 			return fmt.Errorf("%s: %s can not change while the link is up", c, f.Path)
-		case f.Mode == netstate.NoPorts && len(s.LinksWhere(func(l netstate.Link) bool { return l.Master != nil && *l.Master == want.Name })) > 0:
+		case f.Mode == netstate.NoPorts &&
+			len(s.LinksWhere(func(l netstate.Link) bool { return l.Master != nil && *l.Master == want.Name })) > 0:
 			return fmt.Errorf("%s: %s can not change while the link has ports", c, f.Path)
 		}
 	}
@@ -445,7 +451,8 @@ func Laws(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, changes
 		if err != nil {
 			t.Errorf("after %d of %d changes, planning again does not converge: %v", n, len(changes), err)
 		}
-		checkUndo(t, c, again, netstate.Compact(netstate.Coalesce(history, more...), again.Snapshot), fmt.Sprintf("after %d of %d changes and planning again", n, len(changes)))
+		checkUndo(t, c, again, netstate.Compact(netstate.Coalesce(history, more...), again.Snapshot),
+			fmt.Sprintf("after %d of %d changes and planning again", n, len(changes)))
 		checkUndo(t, c, w, history, fmt.Sprintf("after %d of %d changes", n, len(changes)))
 	}
 }
@@ -500,7 +507,9 @@ func checkUndo(t *testing.T, c *Case, w *World, history []netstate.Change, when 
 // Hold checks the laws for a case that has no golden plan, and two more: what other writers
 // add changes nothing of ours, and after drift planning again converges. Undoing still
 // restores the start, with what the others have added. An error is one of planning.
-func Hold(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case, others func(*World) []netstate.Object, drift func(*World, []netstate.Change)) error {
+func Hold(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case,
+	others func(*World) []netstate.Object, drift func(*World, []netstate.Change),
+) error {
 	t.Helper()
 	w := NewWorld(c)
 	changes, _, err := converge(ctx, reg, c, w, nil)

@@ -52,7 +52,8 @@ func Order(t *testing.T, c *Case, changes []netstate.Change) {
 func offered(s *netstate.Snapshot, c netstate.Change) bool {
 	l, ok := c.After.(netstate.Link)
 	lease, leased := netstate.Lookup(s, netstate.DHCPLease{Link: l.Name})
-	return ok && leased && l.MTU != nil && *l.MTU == lease.MTU && !slices.ContainsFunc(c.Fields(), func(f netstate.FieldDiff) bool { return f.Path != "mtu" })
+	return ok && leased && l.MTU != nil && *l.MTU == lease.MTU &&
+		!slices.ContainsFunc(c.Fields(), func(f netstate.FieldDiff) bool { return f.Path != "mtu" })
 }
 
 func upLinks(s *netstate.Snapshot) map[string]bool {

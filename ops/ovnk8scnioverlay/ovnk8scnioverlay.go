@@ -76,7 +76,8 @@ func refusedParams() []contract.Param {
 // output is an interface whose packets OVN receives.
 func output() contract.Output {
 	out := ops.Appends()
-	out.LogicalPorts, out.Attachment = true, []string{"netAttachDefName", "name", "topology", "physicalNetworkName", "vlanID", "mac", "addresses", "ipam"}
+	out.LogicalPorts, out.Attachment = true,
+		[]string{"netAttachDefName", "name", "topology", "physicalNetworkName", "vlanID", "mac", "addresses", "ipam"}
 	return out
 }
 
@@ -133,7 +134,10 @@ given a virtual function only if its selector reads type or pfName.`,
 		ops.MACParam("MAC address of the interface; default: derived from the sandbox and the step"),
 		{Name: "allowPersistentIPs", Type: contract.Boolean, Description: "must be false: addresses that outlive the pod are those of an AddressPool"},
 	}, refusedParams(), ops.DeviceParams(), ops.AddressParams(), ops.LogParams()),
-	Input:  contract.Input{Shares: true, Functions: true, Uplink: func(config map[string]any) bool { return config["topology"] == localnet }},
+	Input: contract.Input{
+		Shares: true, Functions: true,
+		Uplink: func(config map[string]any) bool { return config["topology"] == localnet },
+	},
 	Output: output(),
 	Check:  check,
 }, plan)

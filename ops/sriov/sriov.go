@@ -43,11 +43,17 @@ minTxRate, linkState or 802.1ad.`,
     spoofchk: "off"
     trust: "on"
 `,
-	Params: ops.Join(ops.DeviceParams(), []contract.Param{ops.NameParam(ops.RootName), ops.MTUParam("unchanged"), ops.RDMAParam(), ops.RDMARequireParam(), ops.NodesParam()},
+	Params: ops.Join(ops.DeviceParams(), []contract.Param{
+		ops.NameParam(ops.RootName),
+		ops.MTUParam("unchanged"), ops.RDMAParam(), ops.RDMARequireParam(), ops.NodesParam(),
+	},
 		ops.VFParams("MAC address, set on the PF and on the interface"), ops.AddressParams(), ops.LogParams()),
-	Input:  contract.Input{Device: true, DeviceTypes: []string{"vf"}},
-	Output: contract.Output{Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1}, Routes: contract.Flow{Appends: -1}, Devices: ops.RDMAFields()},
-	Check:  ops.CheckVF,
+	Input: contract.Input{Device: true, DeviceTypes: []string{"vf"}},
+	Output: contract.Output{
+		Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1},
+		Routes: contract.Flow{Appends: -1}, Devices: ops.RDMAFields(),
+	},
+	Check: ops.CheckVF,
 }, plan)
 
 func plan(p *ops.Planner, c config) error {

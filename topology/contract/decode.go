@@ -425,7 +425,8 @@ func (d *decoder) nested(path string, p Param, v any) (any, bool) {
 func (d *decoder) otherVariant(path string, p Param, v map[string]any) bool {
 	for _, q := range p.Properties {
 		named, ok := v[q.Name].(string)
-		if !q.Required || len(q.Enum) == 0 || len(q.Enum) > 1 && q.Name != "type" || !ok || ref.Has(named) || slices.Contains(q.Enum, named) {
+		if !q.Required || len(q.Enum) == 0 || len(q.Enum) > 1 && q.Name != "type" ||
+			!ok || ref.Has(named) || slices.Contains(q.Enum, named) {
 			continue
 		}
 		if instead, known := q.Refused[named]; known {
@@ -433,7 +434,8 @@ func (d *decoder) otherVariant(path string, p Param, v map[string]any) bool {
 			return true
 		}
 		if n := len(q.Enum) - 1; n > 0 { // each takes other keys
-			d.fail(child(path, q.Name), "%s is not supported, only %s and %s%s", quote(named), strings.Join(q.Enum[:n], ", "), q.Enum[n], suggest.Hint(named, q.Enum))
+			d.fail(child(path, q.Name), "%s is not supported, only %s and %s%s", quote(named),
+				strings.Join(q.Enum[:n], ", "), q.Enum[n], suggest.Hint(named, q.Enum))
 			return true
 		}
 		var takes []string

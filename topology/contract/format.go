@@ -47,7 +47,8 @@ func canonicalMAC(s string) (string, error) {
 }
 
 func canonicalCIDR(s string) (string, error) {
-	p, err := parsePrefix(s, "an address with its prefix length", func(a netip.Addr, bits int) netip.Prefix { return netip.PrefixFrom(a, bits) })
+	p, err := parsePrefix(s, "an address with its prefix length",
+		func(a netip.Addr, bits int) netip.Prefix { return netip.PrefixFrom(a, bits) })
 	if err != nil {
 		return "", err
 	}
@@ -58,7 +59,8 @@ func canonicalPrefix(s string) (string, error) {
 	if s == "default" {
 		return s, nil
 	}
-	p, err := parsePrefix(s, "a network with its prefix length", func(a netip.Addr, bits int) netip.Prefix { return netip.PrefixFrom(a, bits).Masked() })
+	p, err := parsePrefix(s, "a network with its prefix length",
+		func(a netip.Addr, bits int) netip.Prefix { return netip.PrefixFrom(a, bits).Masked() })
 	if err != nil {
 		return "", err
 	}

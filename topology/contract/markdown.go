@@ -135,7 +135,8 @@ func (t *tableOfKeys) rows(path string, params []Param) {
 // value describes what a parameter accepts: its type, unless a constraint implies it.
 func (p Param) value() string {
 	out := p.accepts()
-	if implied := p.Type == String || p.Type == Integer && (p.Minimum != nil || p.Maximum != nil); out == "" || !implied || strings.HasPrefix(out, "also") {
+	if implied := p.Type == String || p.Type == Integer && (p.Minimum != nil || p.Maximum != nil); out == "" ||
+		!implied || strings.HasPrefix(out, "also") {
 		out = strings.TrimSuffix(p.TypeName()+"; "+out, "; ")
 	}
 	if p.Required {

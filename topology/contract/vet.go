@@ -14,7 +14,8 @@ func (c Contract) Vet() error {
 	v := vetter{typ: c.Type}
 	v.check(c.Type == "", "", "the type has no name")
 	v.check(c.Summary == "", "", "the summary is missing")
-	v.check(c.Input.MaxInterfaces > 0 && c.Input.MaxInterfaces < c.Input.MinInterfaces, "", "at most %d interfaces are fewer than the least %d", c.Input.MaxInterfaces, c.Input.MinInterfaces)
+	v.check(c.Input.MaxInterfaces > 0 && c.Input.MaxInterfaces < c.Input.MinInterfaces, "",
+		"at most %d interfaces are fewer than the least %d", c.Input.MaxInterfaces, c.Input.MinInterfaces)
 	v.check(c.Input.Required && c.Input.Device, "", "a type that cannot be a root step consumes no device")
 	v.check(c.Input.Shares && c.Input.Device, "", "a device is moved or shared, not both")
 	v.check(c.Input.Functions && !c.Input.Shares, "", "functions are taken instead of a shared device")
