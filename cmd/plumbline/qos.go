@@ -145,7 +145,7 @@ func explained(rec *reconcile.Record, packet qos.Packet) (sandboxExplanation, er
 		}
 		out.Interfaces = append(out.Interfaces, decision(link, filters, byLink[link], packet))
 	}
-	_, logical := rec.Sandbox.Rules.All()
+	_, logical := rec.Sandbox.All()
 	out.OVN = len(logical) > 0
 	return out, nil
 }
