@@ -1,0 +1,54 @@
+package kernel
+
+import (
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/reconcile/netns"
+)
+
+// TestDriverCounters: of a pod's interfaces those of hardware have the counters of their drivers that ethtool -S prints, and others, and
+// those of another namespace at the path, have none.
+func TestDriverCounters(t *testing.T) {
+	if !hasCards() {
+		return
+	}
+	l := newLane(t)
+	path := newNetns(t)
+	s := box(path, parse(t, "t", `
+    - {name: vf, type: sriov, config: {name: rail0}}
+    - {name: d, type: dummy, config: {name: d0}}
+`))
+	s.Given = ops.GivenDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
+	engine := l.engine(nil)
+	if _, err := engine.Ensure(ctxFor(t), s); err != nil {
+		t.Fatal(err)
+	}
+	id, err := netns.At(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := l.host.DriverCounters(path, id, []string{"rail0", "d0", "absent"})
+	if len(got) != 1 {
+		t.Errorf("counters of %d interfaces: %v", len(got), got)
+	}
+	printed := (&foreignWriter{t, filepath.Base(path), ""}).run("ip netns exec $NS ethtool -S rail0")
+	names := regexp.MustCompile(`(?m)^ +(\S.*): [0-9]+$`).FindAllStringSubmatch(printed, -1)
+	if len(names) == 0 || len(names) != len(got["rail0"]) {
+		t.Errorf("%d counters, ethtool prints %d:\n%s", len(got["rail0"]), len(names), printed)
+	}
+	for _, n := range names {
+		if _, there := got["rail0"][n[1]]; !there {
+			t.Errorf("no counter %q in %v", n[1], got["rail0"])
+		}
+	}
+	id.Inode++
+	if got := l.host.DriverCounters(path, id, []string{"rail0"}); len(got) != 0 {
+		t.Errorf("of another namespace: %v", got)
+	}
+	if _, err := engine.Release(ctxFor(t), s.ID); err != nil {
+		t.Fatal(err)
+	}
+}
