@@ -260,6 +260,10 @@ test-versions: ## the node's story and what an older API server lacks, on earlie
 		$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/story
 	done
 
+.PHONY: test-install
+test-install: ## the commands of docs/install.md and docs/start.md on a node without cards: a release, its installation, pods
+	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^TestNodeWithoutCards$$'
+
 .PHONY: test-upgrade
 test-upgrade: ## an upgrade from an earlier commit and a rollback, below running pods; needs the history
 	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^TestUpgrade$$'
