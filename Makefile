@@ -181,11 +181,11 @@ test-reports: ## cases from public bug reports, by the command line in a virtual
 	end
 
 .PHONY: test-examples
-test-examples: ## the examples of docs/examples, applied on SR-IOV functions in a virtual machine (RUN='bond|vlan')
+test-examples: ## the examples of docs/examples, applied on SR-IOV functions in a virtual machine (RUN='bond|vlan' PAIRS=10)
 	@. .ci/lib
 	$(MAKE) build
 	begin 'examples'
-	integration/vm --nics quad --cpus 1 --timeout 3600 -- integration/examples/run $(BIN)/plumbline '$(RUN)' </dev/null
+	integration/vm --nics quad --cpus 1 --timeout 3600 -- integration/examples/run $(BIN)/plumbline '$(RUN)' $(PAIRS) </dev/null
 	end
 
 .PHONY: test-imports
