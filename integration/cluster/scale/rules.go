@@ -239,7 +239,7 @@ func (a *ruleAgents) settled(ctx context.Context, pods int) (time.Duration, erro
 }
 
 // edit gives the object another mark in its last rule.
-func (a *ruleAgents) edit(ctx context.Context, mark int64, write func() error) error {
+func (a *ruleAgents) edit(mark int64, write func() error) error {
 	a.edited.Store(mark)
 	a.began.Store(new(time.Now()))
 	return write()
@@ -272,7 +272,7 @@ func (b *bench) rules(ctx context.Context, size ruleSize) (_ *ruleResults, err e
 		}
 	}
 	r := &ruleResults{}
-	if err := a.edit(ctx, 2, object(2)); err != nil {
+	if err := a.edit(2, object(2)); err != nil {
 		return nil, err
 	}
 	if r.created, err = a.settled(ctx, size.pods); err != nil {
@@ -292,7 +292,7 @@ func (b *bench) rules(ctx context.Context, size ruleSize) (_ *ruleResults, err e
 		}
 		mark := int64(3 + i%60)
 		patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/egress/%d/dscp","value":%d}]`, qos.MaxRules-1, mark)
-		if err := a.edit(ctx, mark, func() error {
+		if err := a.edit(mark, func() error {
 			_, err := api.Resource(qosv1alpha1.Resource()).Namespace(population.Namespace).Patch(ctx, "scale", types.JSONPatchType, patch, metav1.PatchOptions{})
 			return err
 		}); err != nil {
