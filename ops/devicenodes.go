@@ -56,7 +56,10 @@ func (p *Planner) DeviceNodes(id string, kinds []string) error {
 			of = "the node"
 		case netstate.NodeUMAD, netstate.NodeISSM:
 			if out.RDMADevice == "" {
-				return Invalid("deviceNodes", "%s is of an RDMA device, and the step gives none: remove it, or rdma: false", kind)
+				if err := p.without("the device node "+kind, noRDMAFor(d, kind)); err != nil {
+					return err
+				}
+				continue
 			}
 			of, nodes = fmt.Sprintf("RDMA device %q", out.RDMADevice), d.ManagementNodes(out.RDMADevice, kind)
 		}
@@ -64,7 +67,10 @@ func (p *Planner) DeviceNodes(id string, kinds []string) error {
 			nodes = []string{known.imagined}
 		}
 		if len(nodes) == 0 {
-			return fault.New(fault.Unsupported, fmt.Errorf("deviceNodes: %s has no device node %s: %s, or remove it from the key", of, kind, known.advice))
+			why := fault.New(fault.Unsupported, fmt.Errorf("deviceNodes: %s has no device node %s: %s, or remove it from the key", of, kind, known.advice))
+			if err := p.without("the device node "+kind, why); err != nil {
+				return err
+			}
 		}
 		for _, n := range nodes {
 			if !slices.Contains(out.DeviceNodes, n) {
@@ -76,12 +82,37 @@ func (p *Planner) DeviceNodes(id string, kinds []string) error {
 	return nil
 }
 
+// noRDMAFor says why a step has no RDMA device of which there could be a node of that kind.
+func noRDMAFor(d netstate.Device, kind string) error {
+	d.RDMA = hardwareRDMA(d)
+	if _, why := usableRDMA(d, "remove "+kind+" from the key"); why != nil {
+		return fault.New(fault.Of(why), fmt.Errorf("deviceNodes: %w", why))
+	}
+	return Invalid("deviceNodes", "%s is of an RDMA device, and the step gives none: remove it, or rdma: false", kind)
+}
+
+// without has a step that was applied before wait for what its device does not have any more, beside what else is repaired, and
+// refuses any other.
+func (p *Planner) without(needs string, why error) error {
+	if !p.Kept() {
+		return why
+	}
+	p.await(needs, fault.New(fault.NotReady, why))
+	return nil
+}
+
 // UserspaceNodes is DeviceNodes for a function that is bound to a driver for programs, with which it has neither clock nor RDMA device.
 func (p *Planner) UserspaceNodes(id string, kinds []string) error {
+	var has []string
 	for _, kind := range kinds {
 		if kind != netstate.NodeVhost && kind != netstate.NodeTun {
-			return Invalid("deviceNodes", "a function that is bound to a driver for programs has no %s: remove it, or bind the function to the driver of its card", kind)
+			why := Invalid("deviceNodes", "a function that is bound to a driver for programs has no %s: remove it, or bind the function to the driver of its card", kind)
+			if err := p.without("the device node "+kind, why); err != nil {
+				return err
+			}
+			continue
 		}
+		has = append(has, kind)
 	}
-	return p.DeviceNodes(id, kinds)
+	return p.DeviceNodes(id, has)
 }

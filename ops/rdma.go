@@ -42,17 +42,22 @@ func (p *Planner) RDMA(id string, wanted *bool, required bool) error {
 	if err != nil || !ok {
 		return err
 	}
-	d.RDMA = slices.DeleteFunc(slices.Clone(d.RDMA), func(r netstate.RDMADevice) bool { return r.Software }) // these end with the move
+	d.RDMA = hardwareRDMA(d)
 	given, why := usableRDMA(d, "set rdma: false")
 	switch {
 	case why == nil:
 		p.ProduceDevices(rdmaResult(d, given))
 	case wanted != nil:
-		return why
+		return p.without("the RDMA device", why)
 	case len(d.RDMA) > 0:
 		p.Note("the containers get no RDMA device: %v", why)
 	}
 	return nil
+}
+
+// hardwareRDMA are the RDMA devices of a device that stay when its interface moves.
+func hardwareRDMA(d netstate.Device) []netstate.RDMADevice {
+	return slices.DeleteFunc(slices.Clone(d.RDMA), func(r netstate.RDMADevice) bool { return r.Software })
 }
 
 // RDMADevice is RDMA for a step that is there for nothing else. Name chooses one of several RDMA devices of the device;
@@ -67,7 +72,7 @@ func (p *Planner) RDMADevice(id, name string, require *RDMARequirement) error {
 	}
 	given, err := usableRDMA(d, "remove the step")
 	if err != nil {
-		return err
+		return p.without("the RDMA device", err)
 	}
 	named := slices.IndexFunc(d.RDMA, func(r netstate.RDMADevice) bool { return r.Name == name })
 	switch {
@@ -79,9 +84,9 @@ func (p *Planner) RDMADevice(id, name string, require *RDMARequirement) error {
 		for _, r := range d.RDMA {
 			have = append(have, r.Name)
 		}
-		return Invalid("rdmaDevice", "%q is no RDMA device of device %q, which has %s: name one of them, or remove the key", name, id, strings.Join(have, ", "))
+		return p.without("the RDMA device", Invalid("rdmaDevice", "%q is no RDMA device of device %q, which has %s: name one of them, or remove the key", name, id, strings.Join(have, ", ")))
 	case len(d.RDMA[named].Nodes) == 0:
-		return noRDMANodes(fmt.Sprintf("device %q", id), name, "remove the key rdmaDevice")
+		return p.without("the RDMA device", noRDMANodes(fmt.Sprintf("device %q", id), name, "remove the key rdmaDevice"))
 	default:
 		given = d.RDMA[named]
 	}

@@ -400,9 +400,9 @@ func sameAddresses(a, b []topology.StepResult) bool {
 	})
 }
 
-// renewNodes has the record of a repair name the device nodes of RDMA devices that its steps give now, also if the repair
-// fails: containers that are created from now on get those of the record, and an earlier node may be another pod's. An RDMA
-// device that is gone has none.
+// renewNodes has the record of a repair name the device nodes that its steps give now, also if the repair fails: containers
+// that are created from now on get those of the record, and an earlier node may be another pod's. An RDMA device that is gone
+// has none.
 func (p *pass) renewNodes(plan *ops.Plan) {
 	if p.trigger != TriggerRepair {
 		return
@@ -411,7 +411,7 @@ func (p *pass) renewNodes(plan *ops.Plan) {
 	for i := range p.record.Results {
 		was := p.record.Results[i].Result.Devices
 		at := slices.IndexFunc(plan.Results, func(r topology.StepResult) bool { return r.Name == p.record.Results[i].Name })
-		if was == nil || was.RDMADevice == "" || at < 0 {
+		if was == nil || was.RDMADevice == "" && len(was.DeviceNodes) == 0 || at < 0 {
 			continue
 		}
 		now := topology.Devices{}

@@ -8,6 +8,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // TestRDMAResult checks which RDMA device of a function a step of type rdma gives: the named one, otherwise the first that
@@ -54,6 +55,62 @@ func TestRDMAResult(t *testing.T) {
 			tt.want.PCIAddress = function
 			if got := p.Results[0].Result.Devices; got == nil || !reflect.DeepEqual(*got, tt.want) {
 				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestNodesLost: a step whose device has lost what it gave waits for it where it was applied before, so that the rest of the pod is
+// repaired, and is refused elsewhere, with what to do on the node.
+func TestNodesLost(t *testing.T) {
+	const function = "0000:03:00.2"
+	for name, tt := range map[string]struct{ step, err string }{
+		"RDMA device":                  {"sriov, config: {rdma: true}", `device "0000:03:00.2" has no RDMA device: load the RDMA driver`},
+		"RDMA device of a step":        {"rdma", `device "0000:03:00.2" has no RDMA device: load the RDMA driver`},
+		"management of no RDMA device": {"sriov, config: {deviceNodes: [umad]}", `deviceNodes: device "0000:03:00.2" has no RDMA device: load the RDMA driver of the card on the node (such as mlx5_ib or irdma), choose a device with the attribute rdma, or remove umad`},
+		"clock":                        {"host-device, config: {deviceNodes: [ptp]}", `deviceNodes: device "0000:03:00.2" has no device node ptp: choose a device`},
+		"vhost":                        {"sriov, config: {deviceNodes: [vhost-net]}", `deviceNodes: the node has no device node vhost-net: load the kernel module vhost_net`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg, top := vetted(t, "    - {name: net, type: "+tt.step+"}\n")
+			host := netstate.HostName("enp3s0f0v0")
+			request := ops.Request{
+				Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"net": {Device: function}},
+				Have: netstate.NewSnapshot(
+					netstate.Device{ID: function, At: &host, Up: new(true), Driver: "igbvf"},
+					netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(true), Master: new("")},
+				),
+			}
+			if _, err := reg.Plan(t.Context(), request); fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("got error %v, want %q", err, tt.err)
+			}
+			request.Kept = true
+			if !strings.HasPrefix(tt.step, "rdma") { // it has been moved
+				at := "net"
+				moved := netstate.Change{Step: "net", Before: netstate.Device{ID: function, At: &host}, After: netstate.Device{ID: function, At: &at}}
+				request.Owned = []netstate.Change{moved}
+				request.Have = netstate.NewSnapshot(
+					netstate.Device{ID: function, At: &at, Up: new(true), Driver: "igbvf"},
+					netstate.Link{Name: at, LinkKind: "device", DeviceID: function, Up: new(true), Master: new("")},
+				)
+			}
+			p, err := reg.Plan(t.Context(), request)
+			for range 9 {
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, o := range p.Missing {
+					setting := o.(netstate.Sysctl)
+					setting.Value = new("0")
+					request.Have.Put(setting)
+				}
+				p, err = reg.Plan(t.Context(), request)
+			}
+			if len(p.Pending) != 1 || fault.Of(p.Pending[0].Withheld) != fault.NotReady || !strings.Contains(p.Pending[0].Withheld.Error(), tt.err) {
+				t.Errorf("kept, it waits for %+v", p.Pending)
+			}
+			if d := p.Results[0].Result.Devices; d != nil && len(d.DeviceNodes) > 0 {
+				t.Errorf("the containers get %v", d.DeviceNodes)
 			}
 		})
 	}
