@@ -14,7 +14,10 @@ import (
 
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/exposure"
+	"github.com/plumbline/plumbline/topology/objectfile"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 const examples = "../../docs/examples"
@@ -130,13 +133,14 @@ func contentOf(t *testing.T, file string) string {
 }
 
 // TestExamplesTogether holds that the objects of any two examples can be in one cluster: objects have names of their own,
-// nothing is to be said of both folders together, and a device that both share is shared with both, or is undecided, with a
-// reason, where their policies differ.
+// no two pools allocate one address, nothing is to be said of both folders together, and a device that both share is
+// shared with both, or is undecided, with a reason, where their policies differ.
 func TestExamplesTogether(t *testing.T) {
 	folders, err := filepath.Glob(examples + "/*/topology.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
+	differentAddresses(t)
 	var pairs [][2]string
 	for i, one := range folders {
 		for _, two := range folders[i+1:] {
@@ -145,6 +149,38 @@ func TestExamplesTogether(t *testing.T) {
 	}
 	for _, of := range effort.Sample(t, 7, pairs) {
 		t.Run(filepath.Base(of[0])+"/"+filepath.Base(of[1]), func(t *testing.T) { inOneCluster(t, of[:]) })
+	}
+}
+
+// differentAddresses holds that no two pools of the examples allocate one address: they can be on one wire, and the
+// controller would set the condition Overlap.
+func differentAddresses(t *testing.T) {
+	t.Helper()
+	files, err := filepath.Glob(examples + "/*/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var layouts []*addresspool.Layout
+	for _, file := range files {
+		pools, _, err := objectfile.Decode[v1alpha1.AddressPool]([]byte(contentOf(t, file)), v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pool := range pools {
+			l, err := addresspool.Of(pool)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, other := range layouts {
+				if mine, theirs, ok := l.Overlaps(other); ok {
+					t.Errorf("%s: AddressPool %q allocates addresses of %s that %q has, too, of %s: set other first and last", file, l.Name, mine, other.Name, theirs)
+				}
+			}
+			layouts = append(layouts, l)
+		}
+	}
+	if len(layouts) < 20 {
+		t.Errorf("%d pools were found", len(layouts))
 	}
 }
 
