@@ -120,7 +120,7 @@ compile:
 machine machine-cluster: machine%:
 	@. .ci/lib
 	begin 'the root file system of the virtual machines'
-	integration/machine/root $(*:-%=%) >/dev/null
+	integration/machine/root $(or $(*:-%=%),rdma) >/dev/null # on top of the one without
 	end
 
 .PHONY: unit
@@ -166,7 +166,7 @@ test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels
 $(KERNELS:%=test-kernel-%): test-kernel-%:
 	@. .ci/lib
 	begin "kernel tests, Debian's $* kernel"
-	integration/vm test --kernel $* --cpus $(if $(and $(LONG),$(filter stable,$*)),2,1) --nics quad --timeout $(if $(LONG),14400,4500) -- $(TAGS) -timeout $(if $(LONG),4h,60m) -run '$(RUN)' $(if $(LONG)$(filter-out .,$(RUN)),,-skip '$(if $(filter backports,$*),$(ONE_KERNEL),$(OTHER_KERNEL))') $(filter-out $(if $(LONG)$(filter-out .,$(RUN))$(filter-out file,$(origin KERNEL_PKG)),,$(if $(filter backports,$*),$(ONE_KERNEL_PKG),$(OTHER_KERNEL_PKG))),$(KERNEL_PKG)) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
+	integration/vm test --kernel $* --with rdma --cpus $(if $(and $(LONG),$(filter stable,$*)),2,1) --nics quad --timeout $(if $(LONG),14400,4500) -- $(TAGS) -timeout $(if $(LONG),4h,60m) -run '$(RUN)' $(if $(LONG)$(filter-out .,$(RUN)),,-skip '$(if $(filter backports,$*),$(ONE_KERNEL),$(OTHER_KERNEL))') $(filter-out $(if $(LONG)$(filter-out .,$(RUN))$(filter-out file,$(origin KERNEL_PKG)),,$(if $(filter backports,$*),$(ONE_KERNEL_PKG),$(OTHER_KERNEL_PKG))),$(KERNEL_PKG)) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
 	[[ -z '$(LONG)' || '$(RUN)' != . ]] || for iommu in off shared; do
 		integration/vm test --kernel $* --iommu $$iommu --nics quad -- -run TestUnconfined ./integration/kernel </dev/null
 	done
@@ -226,7 +226,7 @@ soak: ## crashes and faults, everywhere and at random (SOAK=10m SEED=number of a
 	@. .ci/lib
 	for kernel in $(KERNELS); do
 		begin "crashes and faults, Debian's $$kernel kernel"
-		PLUMBLINE_SOAK=$(SOAK) PLUMBLINE_SEED=$(SEED) integration/vm test --kernel $$kernel --nics quad --timeout 0 -- -tags soak -timeout 0 -run '$(RUN)' -v ./integration/kernel </dev/null
+		PLUMBLINE_SOAK=$(SOAK) PLUMBLINE_SEED=$(SEED) integration/vm test --kernel $$kernel --with rdma --nics quad --timeout 0 -- -tags soak -timeout 0 -run '$(RUN)' -v ./integration/kernel </dev/null
 		end
 	done
 

@@ -161,7 +161,7 @@ func (s *Sandbox) applyRDMALink(ctx context.Context, change netstate.Change) err
 }
 
 func (s *Sandbox) addRDMALink(ctx context.Context, r *conn, l netstate.RDMALink) error {
-	if s.host.sysfs.rdmaExclusive() {
+	if s.host.sysfs.rdmaExclusive() && !netstate.OnHost(l.Link) { // one that was made belongs to the host
 		return fault.New(fault.Unsupported, errors.New("RDMA devices of the node belong to one network namespace each (\"rdma system show\" says exclusive): "+
 			"run \"rdma system set netns shared\" before the first network namespace is made"))
 	}
