@@ -1,7 +1,9 @@
 package kernel
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -9,7 +11,9 @@ import (
 
 	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // TestSoftRoCE: a pod gets the device nodes of the soft RoCE device that a step makes on its function. The one that the
@@ -60,6 +64,93 @@ func TestSoftRoCE(t *testing.T) {
 	eventually.True(t, 10*time.Second, "only the RDMA device of the host", func() bool { return devices() == "rxe9" })
 	if is := host.run("rdma link show rxe9/1"); is != was {
 		t.Errorf("after the release the host has %q, not %q", is, was)
+	}
+	l.mustEqual(home, "", "after the release")
+}
+
+// TestRequiredGID: a pod is attached only with a GID of its address, whose index is the one that the kernel has for it. One
+// that the device does not have is refused, with those that it has; a running pod that has lost its GID is reported.
+func TestRequiredGID(t *testing.T) {
+	if !hasCards() {
+		return
+	}
+	l, host := newLane(t), &foreignWriter{t, "", ""}
+	host.run("modprobe -a rdma_rxe ib_uverbs rdma_ucm")
+	home := l.state("")
+	path := newNetns(t)
+	pod := &foreignWriter{t, filepath.Base(path), ""}
+	const port = "/sys/class/infiniband/%s/ports/1/gids/%d"
+	requiring := func(what string) reconcile.Sandbox {
+		s := box(path, parse(t, "t", `
+    - {name: vf, type: sriov, config: {name: rail0, addresses: [192.0.2.5/24, "2001:db8::5/64"]}}
+    - {name: roce, type: rxe, dependOn: [vf], config: {require: {`+what+`}}}
+`))
+		s.Given = ops.GivenDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
+		return s
+	}
+	engine := l.engine(nil)
+	for what, want := range map[string]string{
+		"gid: {type: RoCEv1}":                  `no GID of "rail0" is RoCEv1: it has 0 RoCEv2 fe80::`,
+		"gid: {family: IPv6}, minRate: 40Gbps": `its port has 2.5Gbps, less than 40Gbps`,
+		"mtu: 4096":                            `the MTU 1500 of "rail0" is too small for packets with 4096 bytes of payload: set at least 4192`,
+	} {
+		if _, err := engine.Ensure(ctxFor(t), requiring(what)); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), want) {
+			t.Errorf("require %s: %v, want %s", what, err, want)
+		}
+		l.mustEqual(home, "", "after the refusal")
+	}
+
+	s := requiring("gid: {type: RoCEv2, family: IPv4, scope: global}, state: ACTIVE, minRate: 1Gbps, mtu: 1024")
+	report, err := engine.Ensure(ctxFor(t), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := stepDevices(report.Results, "roce")
+	if got.GIDIndex == nil {
+		t.Fatalf("no index of a GID: %+v", got)
+	}
+	if gid := strings.TrimSpace(read(t, fmt.Sprintf(port, got.RDMADevice, *got.GIDIndex))); gid != "0000:0000:0000:0000:0000:ffff:c000:0205" {
+		t.Errorf("GID %d is %s", *got.GIDIndex, gid)
+	}
+	drift := func() string {
+		t.Helper()
+		status, err := engine.Check(ctxFor(t), s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(status.State, status.Drift)
+	}
+	if is := drift(); !strings.Contains(is, "InSync") {
+		t.Errorf("after the attachment: %s", is)
+	}
+	for by, back := range map[string]string{
+		"ip -n $NS link set rail0 down":                   "ip -n $NS link set rail0 up",
+		"ip -n $NS address delete 192.0.2.5/24 dev rail0": "ip -n $NS address add 192.0.2.5/24 dev rail0",
+	} {
+		pod.run(by)
+		eventually.True(t, 10*time.Second, "drift after "+by, func() bool { return strings.Contains(drift(), "what it requires of "+got.RDMADevice) })
+		pod.run(back)
+		eventually.Succeeds(t, 20*time.Second, "as required, after "+back, func() error {
+			_, err := engine.Ensure(ctxFor(t), s)
+			return err
+		})
+	}
+
+	// The address comes back behind another one, which has taken its entry.
+	pod.run("ip -n $NS address delete 192.0.2.5/24 dev rail0; ip -n $NS address add 2001:db8::99/64 dev rail0 nodad")
+	eventually.True(t, 10*time.Second, "the other address in the entry", func() bool {
+		return strings.HasSuffix(strings.TrimSpace(read(t, fmt.Sprintf(port, got.RDMADevice, *got.GIDIndex))), ":0099")
+	})
+	if _, err := engine.Ensure(ctxFor(t), s); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), fmt.Sprintf("containers were told %d", *got.GIDIndex)) {
+		t.Errorf("with another index: %v", err)
+	}
+	pod.run("ip -n $NS address delete 2001:db8::99/64 dev rail0")
+	eventually.Succeeds(t, 20*time.Second, "the GID where it was", func() error {
+		_, err := engine.Ensure(ctxFor(t), s)
+		return err
+	})
+	if _, err := engine.Release(ctxFor(t), s.ID); err != nil {
+		t.Fatal(err)
 	}
 	l.mustEqual(home, "", "after the release")
 }
