@@ -199,11 +199,9 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 // addresses are of the node's pod CIDRs, which only the agent knows: a plan has examples.
 func (t *target) ownNetwork(a *app, topo *topology.Topology, given ops.Givens, writes bool) (*topology.Topology, error) {
 	switch {
-	case topo.Role == "":
-		return topo, nil
-	case writes && topo.UsesPodCIDRs(a.registry):
-		return nil, fmt.Errorf("NetworkTopology %q: it has the role %q, and the agent of a node gives its pods addresses of the node's pod CIDRs: see it with `plumbline plan`, or write a copy without role and with addresses", topo.Name, topo.Role)
-	case !writes && topo.UsesPodCIDRs(a.registry) && len(given[topo.Roots()[0].Name].Addresses) == 0:
+	case writes || topo.Role == "":
+		return node.WithoutAgent(topo, a.registry)
+	case topo.UsesPodCIDRs(a.registry) && len(given[topo.Roots()[0].Name].Addresses) == 0:
 		t.notes = append(t.notes, fmt.Sprintf("the pod CIDRs %s are examples: a pod has addresses of those of its node", strings.Trim(fmt.Sprint(validity.ExamplePodCIDRs), "[]")))
 	}
 	return topo.ForPod(a.registry, validity.ExamplePodCIDRs, topology.PodInterface), nil

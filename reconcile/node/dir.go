@@ -160,7 +160,10 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 			return desired{}, fmt.Errorf("topologyFile: %w", err)
 		}
 	}
-	if w.topology, _, err = Load(ctx, text, w.given, set); err != nil {
+	if w.topology, _, err = Load(ctx, text, w.given, set); err == nil {
+		w.topology, err = WithoutAgent(w.topology, set)
+	}
+	if err != nil {
 		if f.TopologyFile != "" {
 			err = fmt.Errorf("topologyFile %q: %w", f.TopologyFile, err)
 		}

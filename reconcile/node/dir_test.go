@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology"
 )
 
 const topologyFile = `apiVersion: networking.dra.io/v1alpha1
@@ -46,6 +47,7 @@ func TestReadDir(t *testing.T) {
 		"given.yaml":   "netns: given\ntopologyFile: ai.yaml\naddresses: {a: [192.0.2.5/24, \"2001:DB8::5/64\"]}\n",
 		"twice.yaml":   inline("/run/netns/blue", "mtu: 1400"),
 		"ai.yaml":      topologyFile, // not a sandbox
+		"role.yaml":    strings.NewReplacer("spec:\n", "spec:\n    role: primary\n", "dummy", "ptp, allowDuplicate: true").Replace(inline("role", "isDefaultGateway: true, addresses: [192.0.2.9/24]")),
 		"notes.txt":    "not a sandbox",
 		".hidden.yaml": "not a sandbox",
 
@@ -61,6 +63,7 @@ func TestReadDir(t *testing.T) {
 		"broken-nowhere.yaml": "topologyFile: ai.yaml\n",
 		"broken-repeat.yaml":  "netns: x\nnetns: z\ntopologyFile: ai.yaml\n",
 		"broken-two.yaml":     "netns: x\ntopologyFile: ai.yaml\n---\nnetns: z\ntopologyFile: ai.yaml\n",
+		"broken-role.yaml":    strings.NewReplacer("spec:\n", "spec:\n    role: primary\n", "dummy", "ptp").Replace(inline("x", "isDefaultGateway: true")),
 		"broken-steps.yaml":   inline("x", "mtu: wide"),
 		"broken-syntax.yaml":  "netns: [\n",
 	})
@@ -72,7 +75,7 @@ func TestReadDir(t *testing.T) {
 	for name, w := range r.desired {
 		ids[name] = w.id
 	}
-	want := map[string]reconcile.SandboxID{"blue.yaml": "run/blue/ai", "far.yaml": "run/far/ai", "given.yaml": "run/given/ai", "red.yaml": "run/pid7/ai"}
+	want := map[string]reconcile.SandboxID{"blue.yaml": "run/blue/ai", "far.yaml": "run/far/ai", "given.yaml": "run/given/ai", "red.yaml": "run/pid7/ai", "role.yaml": "run/role/ai"}
 	if diff := cmp.Diff(want, ids); diff != "" {
 		t.Errorf("sandboxes (-want +got):\n%s", diff)
 	}
@@ -85,6 +88,9 @@ func TestReadDir(t *testing.T) {
 	}
 	if given := fmt.Sprint(r.desired["given.yaml"].given.Addresses()); given != "map[a:[192.0.2.5/24 2001:db8::5/64]]" {
 		t.Errorf("given %s", given)
+	}
+	if w := r.desired["role.yaml"]; w.topology == nil || w.topology.Steps[0].Config["ifName"] != topology.PodInterface {
+		t.Errorf("the interface of a topology with a role is not called as in pods: %v", w.topology)
 	}
 	wantProblems := map[string]string{
 		"broken-address.yaml": `addresses.a[0]: "192.0.2.5" has no prefix length: write that of the subnet, as in "192.0.2.5/24", or "192.0.2.5/32" for the one address`,
@@ -103,6 +109,7 @@ unknown field "device", did you mean "devices"?`,
 		"broken-netns.yaml":   `netns: network namespace "..": not a name or a path`,
 		"broken-neither.yaml": "topology: is missing: give one, or the name of its file as topologyFile",
 		"broken-nowhere.yaml": "netns: is missing: name a network namespace or its path",
+		"broken-role.yaml":    "NetworkTopology \"ai\": it has the role \"primary\", and the agent of a node gives its pods addresses of the node's pod CIDRs: see it with `plumbline plan`, or write a copy without role and with addresses",
 		"broken-steps.yaml":   `NetworkTopology "ai", step "a": config.mtu: want an integer, got the string "wide"`,
 		"broken-syntax.yaml":  "document 1: yaml: line 1: did not find expected node content",
 		"twice.yaml":          `topology "ai" in network namespace "blue" is described by file "blue.yaml" already`,

@@ -25,6 +25,18 @@ func Load(ctx context.Context, data []byte, given ops.Givens, set contract.Set) 
 	return t, notes, err
 }
 
+// WithoutAgent returns a topology as a pod has it, also if it is the own network of pods. An error is of kind Invalid: the
+// addresses of such a network may be of the node's pod CIDRs, which only the agent of a cluster knows.
+func WithoutAgent(t *topology.Topology, set contract.Set) (*topology.Topology, error) {
+	switch {
+	case t.Role == "":
+		return t, nil
+	case t.UsesPodCIDRs(set):
+		return nil, fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q: it has the role %q, and the agent of a node gives its pods addresses of the node's pod CIDRs: see it with `plumbline plan`, or write a copy without role and with addresses", t.Name, t.Role))
+	}
+	return t.ForPod(set, nil, topology.PodInterface), nil
+}
+
 // ParseDevices reads assignments "STEP=DEVICE", as the command line takes them.
 func ParseDevices(args []string) (map[string]string, error) {
 	out := map[string]string{}
