@@ -88,7 +88,7 @@ func (c *converter) request(n *network, r *record, configs []*record, taken map[
 	}
 	class := exactly.text("deviceClassName")
 	selectors := append(slices.Clone(c.classes[class]), expressions(exactly)...)
-	ours := class == dranetDriver || slices.ContainsFunc(selectors, func(e expression) bool { return strings.Contains(e.cel, `"`+dranetDriver+`"`) })
+	ours := class == dranetDriver || slices.ContainsFunc(selectors, func(e expression) bool { return dranetName.MatchString(e.cel) })
 	for _, cfg := range configs {
 		ours = ours || slices.Contains(strings.Split(listed(cfg), ","), name)
 	}
@@ -144,39 +144,62 @@ func asObject(v any) map[string]any {
 	return out
 }
 
-var attributeOf = regexp.MustCompile(`device\.attributes\["dra\.net"\]\.\??(\w+)`)
+// attributeOf is an attribute of DRANET, with the macro or the negation before it.
+var attributeOf = regexp.MustCompile(`(has\(\s*|!\s*)?device\.attributes\[(?:"dra\.net"|'dra\.net')\]\.(\??)(\w+)`)
 
 // isDRANET is true of all devices that a class of ours chooses from.
-var isDRANET = regexp.MustCompile(`device\.driver\s*==\s*"dra\.net"(\s*&&\s*)?`)
+var isDRANET = regexp.MustCompile(`device\.driver\s*==\s*(?:"dra\.net"|'dra\.net')(\s*&&\s*)?`)
+
+// dranetName is what is left of DRANET where an expression does not name its attributes one by one.
+var dranetName = regexp.MustCompile(`"dra\.net"|'dra\.net'`)
+
+var (
+	// comparedLink is a comparison of linkType with one value or a list of them.
+	comparedLink = regexp.MustCompile(`\.\??linkType(?:\.orValue\([^()]*\))?\s*(?:[=!]=\s*(?:"ether"|'ether')|in\s*\[[^\]]*\])|(?:"ether"|'ether')\s*[=!]=\s*device\.attributes\["` +
+		regexp.QuoteMeta(inventory.Driver) + `"\]\.\??linkType\b`)
+	ether = regexp.MustCompile(`"ether"|'ether'`)
+)
 
 // translated is an expression over the attributes of DRANET as one over ours.
 func (c *converter) translated(from *source, e expression) string {
 	ours := map[string]string{
 		"ifName": "ifName", "rdma": "rdma", "numaNode": "numaNode", "pciVendor": "vendor", "pciDevice": "device",
 	}
+	own := fmt.Sprintf("device.attributes[%q].", inventory.Driver)
+	links := false
 	out := attributeOf.ReplaceAllStringFunc(e.cel, func(text string) string {
-		name := attributeOf.FindStringSubmatch(text)[1]
-		optional := ""
-		if strings.Contains(text, ".?") {
-			optional = "?"
-		}
+		m := attributeOf.FindStringSubmatch(text)
+		before, optional, name := m[1], m[2], m[3]
+		has := strings.HasPrefix(before, "has")
+		links = links || name == "encapsulation"
 		switch {
 		case ours[name] != "":
-			return fmt.Sprintf("device.attributes[%q].%s%s", inventory.Driver, optional, ours[name])
+			return before + own + optional + ours[name]
+		case name == "isSriovVf" && has:
+			return before + own + "type"
+		case name == "isSriovVf" && before != "":
+			return own + `type != "vf"`
 		case name == "isSriovVf":
-			return fmt.Sprintf("device.attributes[%q].type == \"vf\"", inventory.Driver)
-		case name == "encapsulation" && optional == "":
-			return fmt.Sprintf(`device.attributes[%q].?linkType.orValue("")`, inventory.Driver)
+			return own + `type == "vf"`
+		case name == "encapsulation" && (has || optional != ""):
+			return before + own + optional + "linkType"
+		case name == "encapsulation":
+			return before + own + `?linkType.orValue("")`
 		case name == "pciAddress":
-			return fmt.Sprintf("device.attributes[%q].%spciBusID", "resource.kubernetes.io", optional)
+			return fmt.Sprintf("%sdevice.attributes[%q].%spciBusID", before, "resource.kubernetes.io", optional)
 		}
 		from.problem(e.at, "devices have no attribute that corresponds to %q of %s: select by another one", name, dranetDriver)
 		return text
 	})
-	if strings.Contains(e.cel, "encapsulation") {
-		out = strings.ReplaceAll(out, `"ether"`, `"ethernet"`)
-	}
+	out = comparedLink.ReplaceAllStringFunc(out, func(text string) string { return ether.ReplaceAllString(text, `"ethernet"`) })
 	out = isDRANET.ReplaceAllString(out, "")
+	switch {
+	case from.failed():
+	case dranetName.MatchString(out):
+		from.problem(e.at, "cannot be converted: write each attribute as device.attributes[%q].NAME", dranetDriver)
+	case links && ether.MatchString(out):
+		from.problem(e.at, "cannot be converted: compare encapsulation with \"ether\" by ==, != or in: the value is \"ethernet\" here")
+	}
 	return strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(out), "&&"))
 }
 
