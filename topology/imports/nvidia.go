@@ -1,7 +1,7 @@
 package imports
 
-// ofNVIDIA is the prefix of resource names of NVIDIA's network operator.
-const ofNVIDIA = "nvidia.com/"
+// ofNVIDIA is the prefix of the resource names of NVIDIA's network operator.
+const ofNVIDIA = "nvidia.com"
 
 // macvlanNetwork converts a MacvlanNetwork of NVIDIA's network operator.
 func (c *converter) macvlanNetwork(s *source) {
@@ -12,11 +12,7 @@ func (c *converter) macvlanNetwork(s *source) {
 // hostDeviceNetwork converts a HostDeviceNetwork of NVIDIA's network operator.
 func (c *converter) hostDeviceNetwork(s *source) {
 	spec := s.record.sub("spec")
-	n := c.definedBy(s, spec)
-	if resource := spec.text("resourceName"); resource != "" {
-		n.resource, n.resourceAt = ofNVIDIA+resource, spec.path("resourceName")
-	}
-	c.nvidia(n, spec, "host-device")
+	c.nvidia(c.withResource(s, spec, ofNVIDIA), spec, "host-device")
 }
 
 // ipoibNetwork refuses an IPoIBNetwork of NVIDIA's network operator.

@@ -128,7 +128,7 @@ func (c *converter) devices(n *network, s *step, p *record) {
 // sriovNetwork converts a SriovNetwork, of which the operator makes a NetworkAttachmentDefinition.
 func (c *converter) sriovNetwork(s *source) {
 	spec := s.record.sub("spec")
-	n := c.ofOperator(s, spec)
+	n := c.withResource(s, spec, c.ResourcePrefix)
 	conf := spec.below(spec.at, map[string]any{"type": "sriov"})
 	for theirs, ours := range map[string]string{
 		"vlan": "vlan", "vlanQoS": "vlanQoS", "vlanProto": "vlanProto", "spoofChk": "spoofchk", "trust": "trust", "linkState": "linkState",
@@ -151,7 +151,7 @@ func (c *converter) sriovNetwork(s *source) {
 
 func (c *converter) sriovIBNetwork(s *source) {
 	spec := s.record.sub("spec")
-	n := c.ofOperator(s, spec)
+	n := c.withResource(s, spec, c.ResourcePrefix)
 	conf := spec.below(spec.at, map[string]any{"type": "ib-sriov"})
 	if v, has := spec.take("linkState"); has {
 		conf.left["linkState"] = v
@@ -159,15 +159,15 @@ func (c *converter) sriovIBNetwork(s *source) {
 	c.chained(n, spec, conf)
 }
 
-// ofOperator begins a network of the SR-IOV operator.
-func (c *converter) ofOperator(s *source, spec *record) *network {
+// withResource begins a network of an operator whose devices are a resource with the prefix.
+func (c *converter) withResource(s *source, spec *record, prefix string) *network {
 	n := c.definedBy(s, spec)
 	resource := spec.text("resourceName")
 	if resource == "" {
 		spec.problem("resourceName", "is missing")
 		return n
 	}
-	n.resource, n.resourceAt = c.ResourcePrefix+"/"+resource, spec.path("resourceName")
+	n.resource, n.resourceAt = prefix+"/"+resource, spec.path("resourceName")
 	return n
 }
 
