@@ -331,7 +331,7 @@ func (c *converter) rdma(n *network, p *record) {
 		return
 	}
 	s.config["rdma"] = true
-	p.note("type", "becomes rdma: true of the step: a function without an RDMA device is refused")
+	p.note("type", "becomes rdma: true of the step, which refuses a function without an RDMA device, and nodes in the exclusive mode that the plugin needs: run \"rdma system set netns shared\" on them before the first network namespace is made")
 }
 
 func (c *converter) sbr(n *network, p *record) {
