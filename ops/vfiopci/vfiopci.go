@@ -37,6 +37,8 @@ returns to the host with its own name, MAC, MTU and state.
 MAC, VLAN, rates, spoof checking, trust and link state are set on the physical function, as by
 ` + "`sriov`" + `. A process that drives the VF cannot change them.
 
+A function with RDMA that never has an interface (a device of type ` + "`rdma`" + `) is not taken, as it may be no VF.
+
 The driver must be loaded on the node. The IOMMU must be on, and the VF alone in its IOMMU group, but for bridges and other devices of
 the same topology: functions of one group can reach each other's memory. ` + "`uio_pci_generic`" + `, ` + "`igb_uio`" + ` and
 VFIO's no-IOMMU mode use no IOMMU: a container with such a device can read and write all memory of the node, and

@@ -290,7 +290,11 @@ func (r *assigner) pick(ctx context.Context, s *topology.Step) error {
 	if err := r.list(); err != nil {
 		return err
 	}
-	d, err := inventory.First(ctx, r.devices, selector, r.taken(s, need))
+	devices := r.devices
+	if c, _ := r.Contracts.Contract(s.Type); !c.WithoutInterface() {
+		devices = slices.DeleteFunc(slices.Clone(devices), func(d inventory.Device) bool { return d.RDMAOnly })
+	}
+	d, err := inventory.First(ctx, devices, selector, r.taken(s, need))
 	if errors.Is(err, inventory.ErrNoDevice) {
 		return fault.New(fault.NotReady, err)
 	}

@@ -49,6 +49,9 @@ const (
     type: sriov
     selector: {cel: 'device.attributes["dra.networking"].pfName == "pf1"'}
 `
+	onRDMA = `
+    selector: {cel: 'device.attributes["dra.networking"].rdma'}
+`
 	dummy = `
   - {name: a, type: dummy}
 `
@@ -70,6 +73,7 @@ func host() []inventory.Device {
 		vf("0000:01:10.0", "pf0v0", "pf0"), vf("0000:01:10.2", "pf0v1", "pf0"),
 		vf("0000:02:10.0", "pf1v0", "pf1"), vf("0000:02:11.2", "pf1v1", "pf1"),
 		{ID: "0000:03:00.0", Name: "pci-3", Kind: inventory.KindNIC, IfName: "eth0", HostUse: inventory.DefaultRoute},
+		{ID: "0000:01:00.0", Name: "pci-1", Kind: inventory.KindNIC, RDMA: true, RDMAOnly: true},
 		{ID: "if:dummy7", Name: "net-dummy7", Kind: inventory.KindVirtual, IfName: "dummy7"},
 	}
 }
@@ -103,14 +107,23 @@ func TestAssignment(t *testing.T) {
 		err       string
 		kind      fault.Kind
 	}{
-		"no step takes one":               {steps: dummy},
-		"the first free ones, each once":  {steps: twoVFs, want: map[string]string{"a": "0000:01:10.0", "b": "0000:01:10.2"}},
-		"the selector decides":            {steps: onPF1, want: map[string]string{"a": "0000:02:10.0"}},
-		"requested by PCI address":        {steps: twoVFs, requested: map[string]string{"a": "02:11.2"}, want: map[string]string{"a": "0000:02:11.2", "b": "0000:01:10.0"}},
-		"requested by name":               {steps: twoVFs, requested: map[string]string{"b": "pf0v0"}, want: map[string]string{"a": "0000:01:10.2", "b": "0000:01:10.0"}},
-		"requested without PCI address":   {steps: "\n  - {name: a, type: host-device}\n", requested: map[string]string{"a": "dummy7"}, want: map[string]string{"a": "if:dummy7"}},
-		"macvlan shares the selected one": {steps: macvlan, want: map[string]string{"a": "0000:02:10.0"}},
-		"macvlan finds its master":        {steps: "\n  - {name: a, type: macvlan}\n"},
+		"no step takes one":                          {steps: dummy},
+		"the first free ones, each once":             {steps: twoVFs, want: map[string]string{"a": "0000:01:10.0", "b": "0000:01:10.2"}},
+		"the selector decides":                       {steps: onPF1, want: map[string]string{"a": "0000:02:10.0"}},
+		"requested by PCI address":                   {steps: twoVFs, requested: map[string]string{"a": "02:11.2"}, want: map[string]string{"a": "0000:02:11.2", "b": "0000:01:10.0"}},
+		"requested by name":                          {steps: twoVFs, requested: map[string]string{"b": "pf0v0"}, want: map[string]string{"a": "0000:01:10.2", "b": "0000:01:10.0"}},
+		"requested without PCI address":              {steps: "\n  - {name: a, type: host-device}\n", requested: map[string]string{"a": "dummy7"}, want: map[string]string{"a": "if:dummy7"}},
+		"macvlan shares the selected one":            {steps: macvlan, want: map[string]string{"a": "0000:02:10.0"}},
+		"rdma takes a function without an interface": {steps: "\n  - name: a\n    type: rdma" + onRDMA, want: map[string]string{"a": "0000:01:00.0"}},
+		"sriov takes none": {
+			steps: "\n  - name: a\n    type: sriov" + onRDMA, kind: fault.NotReady,
+			err: "topology \"ai\": step \"a\": no free device matches `device.attributes[\"dra.networking\"].rdma`: 6 devices, 0 in use, 1 kept by the host; rdma is false on 6",
+		},
+		"macvlan takes none": {
+			steps: "\n  - name: a\n    type: macvlan" + onRDMA, kind: fault.NotReady,
+			err: "topology \"ai\": step \"a\": no free device matches `device.attributes[\"dra.networking\"].rdma`: 6 devices, 0 in use, 1 kept by the host; rdma is false on 6",
+		},
+		"macvlan finds its master": {steps: "\n  - {name: a, type: macvlan}\n"},
 		"two macvlans share one": {
 			steps:     "\n  - {name: a, type: macvlan}\n  - {name: b, type: macvlan}\n",
 			requested: map[string]string{"a": "eth0", "b": "eth0"}, want: map[string]string{"a": "0000:03:00.0", "b": "0000:03:00.0"},

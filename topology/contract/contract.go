@@ -105,6 +105,13 @@ func (e FieldError) Error() string {
 	return e.Field + ": " + e.Message
 }
 
+// WithoutInterface reports whether a root step may be given a function that has no interface: the type gives device nodes of any device
+// instead of an interface. A type that takes virtual functions only, such as vfio-pci, is not among them: of a function without an
+// interface nothing published says whether it is one.
+func (c Contract) WithoutInterface() bool {
+	return c.Input.Device && len(c.Input.DeviceTypes) == 0 && c.Output.InsteadOfInterface()
+}
+
 // Input is what a step needs from the merged results of its dependencies.
 type Input struct {
 	Required bool // the step cannot be a root step

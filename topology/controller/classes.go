@@ -146,10 +146,10 @@ func Fitting(s *topology.Step, c contract.Contract) string {
 		of := attribute(inventory.AttrNetworks)
 		expr += fmt.Sprintf(" && has(%s) && %q in %s.split(\",\")", of, network, of)
 	}
+	if chosen := s.Selector != "" || len(c.Input.DeviceTypes) == 0; chosen && c.Input.Device && !c.WithoutInterface() {
+		expr += fmt.Sprintf(" && %s != %q", attribute(inventory.AttrType), inventory.TypeRDMA)
+	}
 	if s.Selector != "" {
-		if len(c.Input.DeviceTypes) > 0 && !c.Input.Shares { // it moves an interface, which a function for RDMA alone does not have
-			expr += fmt.Sprintf(" && %s != %q", attribute(inventory.AttrType), inventory.TypeRDMA)
-		}
 		return expr
 	}
 	switch types := c.Input.DeviceTypes; len(types) {

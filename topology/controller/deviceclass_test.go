@@ -17,6 +17,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -103,6 +104,32 @@ func TestClasses(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(want), got.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestWithoutInterface holds which classes choose a function with RDMA and no interface: those of types that give device nodes of any
+// device instead of an interface, also if a plugin describes the type.
+func TestWithoutInterface(t *testing.T) {
+	set := contracts(t)
+	types := []contract.Contract{
+		{Type: "plugin", Input: contract.Input{Device: true}, Output: contract.Output{Interfaces: contract.Flow{Appends: 1}}},
+		{Type: "nodes", Input: contract.Input{Device: true}, Output: contract.Output{Devices: []contract.Param{{Name: "deviceNodes"}}}},
+	}
+	for _, name := range []string{"sriov", "host-device", "vfio-pci", "rdma", "macvlan"} {
+		c, _ := set.Contract(name)
+		types = append(types, c)
+	}
+	bare := inventory.Device{ID: "0000:01:00.0", Name: "pci-0000-01-00-0", Kind: inventory.KindVF, RDMA: true, RDMAOnly: true}
+	for _, c := range types {
+		for _, own := range []string{"", "true"} {
+			s, err := inventory.Compile(controller.Fitting(&topology.Step{Name: "a", Type: c.Type, Selector: own}, c))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := s.Match(t.Context(), bare); err != nil || got != (c.Type == "rdma" || c.Type == "nodes") {
+				t.Errorf("type %q, selector %q: %v, %v", c.Type, own, got, err)
+			}
+		}
 	}
 }
 
