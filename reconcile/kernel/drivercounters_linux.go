@@ -3,6 +3,10 @@ package kernel
 import (
 	"bytes"
 	"encoding/binary"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/netns"
@@ -22,10 +26,19 @@ const (
 	roomForCounters   = 1 << 16
 )
 
-// DriverCounters returns the counters of the drivers of interfaces of a network namespace by their names, as ethtool -S does, and none of
-// an interface that is not there or has none.
-func (h *Host) DriverCounters(path string, id reconcile.NetnsID, interfaces []string) map[string]map[string]uint64 {
-	out := map[string]map[string]uint64{}
+// counterBuffers hold what a driver says of one interface.
+type counterBuffers struct {
+	names  [12 + roomForCounters*ethtoolStringSize]byte // struct ethtool_gstrings
+	values [8 + roomForCounters*8]byte                  // struct ethtool_stats
+}
+
+// counterRoom keeps the buffers, which are large, from one namespace to the next.
+var counterRoom = sync.Pool{New: func() any { return new(counterBuffers) }}
+
+// DriverCounters returns the counters of the drivers of interfaces of a network namespace, as ethtool -S does, by the indexes of the
+// interfaces, and none of an interface that is not there or has none. Ethtool addresses interfaces by name, which a pod can change or
+// swap at any moment: counters count only if the name that was read belongs to the index before and after.
+func (h *Host) DriverCounters(path string, id reconcile.NetnsID, indexes []int) map[int]map[string]uint64 {
 	ns, err := netns.Open(path)
 	if err != nil {
 		return nil
@@ -34,21 +47,48 @@ func (h *Host) DriverCounters(path string, id reconcile.NetnsID, interfaces []st
 	if at, err := netns.Identify(ns); err != nil || !netns.Same(at, id) {
 		return nil // another namespace is at the path now
 	}
+	var out map[int]map[string]uint64
 	_ = h.own.enter(ns, func() error { // without the counters nothing is said of the interfaces
-		names, values := make([]byte, 12+roomForCounters*ethtoolStringSize), make([]byte, 8+roomForCounters*8) // struct ethtool_gstrings, ethtool_stats
-		for _, name := range interfaces {
-			e, err := openEthtoolIoctl(name)
-			if err != nil {
-				return err
-			}
-			if counters := e.driverCounters(names, values); counters != nil {
-				out[name] = counters
-			}
-			e.close()
+		e, err := openEthtoolIoctl("")
+		if err != nil {
+			return err
 		}
+		defer e.close()
+		room := counterRoom.Get().(*counterBuffers)
+		defer counterRoom.Put(room)
+		out = stableCounters(indexes, e.nameOf, func(name string) map[string]uint64 {
+			return (&ethtoolIoctl{e.fd, name}).driverCounters(room.names[:], room.values[:])
+		})
 		return nil
 	})
 	return out
+}
+
+// stableCounters reads the counters of the interfaces with these indexes by the names that they have now, and leaves out an interface
+// whose name changes meanwhile.
+func stableCounters(indexes []int, nameOf func(index int) (string, error), read func(name string) map[string]uint64) map[int]map[string]uint64 {
+	out := map[int]map[string]uint64{}
+	for _, index := range indexes {
+		before, err := nameOf(index)
+		if err != nil {
+			continue
+		}
+		counters := read(before)
+		if after, err := nameOf(index); counters != nil && err == nil && after == before {
+			out[index] = counters
+		}
+	}
+	return out
+}
+
+// nameOf returns the name that an interface has now (SIOCGIFNAME).
+func (e *ethtoolIoctl) nameOf(index int) (string, error) {
+	ifr := make([]byte, 40) // struct ifreq
+	binary.NativeEndian.PutUint32(ifr[unix.IFNAMSIZ:], uint32(index))
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(e.fd), unix.SIOCGIFNAME, uintptr(unsafe.Pointer(&ifr[0]))); errno != 0 {
+		return "", errno
+	}
+	return unix.ByteSliceToString(ifr[:unix.IFNAMSIZ]), nil
 }
 
 func (e *ethtoolIoctl) driverCounters(names, values []byte) map[string]uint64 {

@@ -16,7 +16,7 @@ import (
 
 // ethtoolIoctl uses ethtool through SIOCETHTOOL, for settings that the ethtool family
 // of netlink cannot write in every kernel we support. Every driver has both. It
-// addresses links by name, so it is for links of the host only.
+// addresses links by name, so it changes links of the host only.
 type ethtoolIoctl struct {
 	fd   int
 	name string

@@ -15,16 +15,16 @@ type FabricMetricsOptions struct {
 	Monitor *Monitor
 	// Interfaces is the maximum number of interfaces with counters, the oldest pods first; 0 is none.
 	Interfaces int
-	// Read returns the counters of the driver of each of the named interfaces of a namespace, as ethtool -S does; none of one that it
-	// cannot read.
-	Read func(path string, id reconcile.NetnsID, interfaces []string) map[string]map[string]uint64
+	// Read returns the counters of the driver of each interface of a namespace with one of the indexes, as ethtool -S does; none of one
+	// that it cannot read.
+	Read func(path string, id reconcile.NetnsID, indexes []int) map[int]map[string]uint64
 }
 
 // FabricMetrics are the counters of drivers that say how the network treats the hardware of pods: pauses, marks and discards.
 type FabricMetrics struct {
 	FabricMetricsOptions
 
-	values background[map[string]map[string][]uint64] // by path and interface, in the order of fabricCounters
+	values background[map[string]map[int][]uint64] // by path and index, in the order of fabricCounters
 }
 
 // NewFabricMetrics returns the counters of a Monitor's interfaces that are hardware.
@@ -100,22 +100,22 @@ func (m *FabricMetrics) Collect(ch chan<- prometheus.Metric) {
 	if len(all) == 0 {
 		return
 	}
-	values := m.values.current(m.Monitor.Now, fabricFresh, func() map[string]map[string][]uint64 {
-		names, ids := map[string][]string{}, map[string]reconcile.NetnsID{}
+	values := m.values.current(m.Monitor.Now, fabricFresh, func() map[string]map[int][]uint64 {
+		indexes, ids := map[string][]int{}, map[string]reconcile.NetnsID{}
 		for _, s := range all {
-			names[s.of.path], ids[s.of.path] = append(names[s.of.path], s.port.Name), s.of.netns
+			indexes[s.of.path], ids[s.of.path] = append(indexes[s.of.path], s.port.Index), s.of.netns
 		}
-		out := map[string]map[string][]uint64{}
-		for path, interfaces := range names {
-			out[path] = map[string][]uint64{}
-			for name, counters := range m.Read(path, ids[path], interfaces) {
-				out[path][name] = sums(counters)
+		out := map[string]map[int][]uint64{}
+		for path, of := range indexes {
+			out[path] = map[int][]uint64{}
+			for index, counters := range m.Read(path, ids[path], of) {
+				out[path][index] = sums(counters)
 			}
 		}
 		return out
 	})
 	for _, s := range all {
-		of, known := values[s.of.path][s.port.Name]
+		of, known := values[s.of.path][s.port.Index]
 		if !known {
 			continue
 		}

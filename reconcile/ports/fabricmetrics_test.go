@@ -2,6 +2,7 @@ package ports_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,9 +13,18 @@ import (
 	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
+// fabricMetrics has the counters of interfaces by the names that they have in a record.
 func (n *node) fabricMetrics(most int, read func(path string, interfaces []string) map[string]map[string]uint64) *ports.FabricMetrics {
-	return ports.NewFabricMetrics(ports.FabricMetricsOptions{Monitor: n.Monitor, Interfaces: most, Read: func(path string, _ reconcile.NetnsID, interfaces []string) map[string]map[string]uint64 {
-		return read(path, interfaces)
+	return ports.NewFabricMetrics(ports.FabricMetricsOptions{Monitor: n.Monitor, Interfaces: most, Read: func(path string, _ reconcile.NetnsID, indexes []int) map[int]map[string]uint64 {
+		var interfaces []string
+		for _, i := range indexes {
+			interfaces = append(interfaces, map[int]string{3: "net1", 4: "net2"}[i])
+		}
+		out := map[int]map[string]uint64{}
+		for name, counters := range read(path, interfaces) {
+			out[indexes[slices.Index(interfaces, name)]] = counters
+		}
+		return out
 	}})
 }
 
