@@ -35,28 +35,44 @@ func NewFabricMetrics(o FabricMetricsOptions) *FabricMetrics {
 // fabricFresh is how long values are used: a driver may write hundreds of counters, and holds the kernel's lock for links meanwhile.
 const fabricFresh = 30 * time.Second
 
-// fabricCounter is a metric that is the sum of the driver's counters with such names.
+// fabricCounter is a metric that is the sum of parts, each the largest of its sources: a source is the sum of the driver's counters with such
+// names, and two sources of a part count the same, of a port and by priority.
 type fabricCounter struct {
 	desc  *prometheus.Desc
-	names *regexp.Regexp
+	parts [][]*regexp.Regexp
 }
 
-func fabricCounterOf(name, help, names string) fabricCounter {
-	return fabricCounter{prometheus.NewDesc("plumbline_fabric_"+name+"_total", help+" of a pod, as its driver counts them.",
-		[]string{"namespace", "pod", "topology", "step", "interface"}, nil), regexp.MustCompile(`^(` + names + `)$`)}
+func fabricCounterOf(name, help string, parts ...[]string) fabricCounter {
+	out := fabricCounter{desc: prometheus.NewDesc("plumbline_fabric_"+name+"_total", help+" of a pod, as its driver counts them.",
+		[]string{"namespace", "pod", "topology", "step", "interface"}, nil)}
+	for _, sources := range parts {
+		var part []*regexp.Regexp
+		for _, names := range sources {
+			part = append(part, regexp.MustCompile(`^(`+names+`)$`))
+		}
+		out.parts = append(out.parts, part)
+	}
+	return out
 }
 
-// fabricCounters: pauses are those of a port and of a priority (PFC). Of the two frames of a pause the one that begins it counts. Names are
-// those in the drivers mlx5 (en_stats.c), bnxt_en (bnxt_ethtool.c), ice (ice_ethtool.c), i40e (i40e_ethtool.c) and igb (igb_ethtool.c).
+// fabricCounters: a port has either pauses of the whole link or of priorities (PFC), and mlx5 counts those of the link as of priority 0, too.
+// Where a driver tells the frames that begin a pause (XOFF) from those that end one (XON), the former count; mlx5 (pause_ctrl_phy) and
+// bnxt_en (pause_frames) count both of the link's alike. Names are those in the drivers mlx5 (en_stats.c), bnxt_en (bnxt_ethtool.c), ice
+// (ice_ethtool.c), i40e (i40e_ethtool.c) and igb (igb_ethtool.c).
 var fabricCounters = []fabricCounter{
-	fabricCounterOf("pauses_received", "Pauses that the network asks of an interface",
-		`rx_pause_ctrl_phy|rx_prio[0-7]_pause|rx_pause_frames|rx_pfc_ena_frames_pri[0-7]|link_xoff_rx\.nic|rx_priority_[0-7]_xoff\.nic|port\.link_xoff_rx|port\.rx_priority_[0-7]_xoff(_rx)?|rx_flow_control_xoff`),
-	fabricCounterOf("pauses_sent", "Pauses that an interface asks of the network",
-		`tx_pause_ctrl_phy|tx_prio[0-7]_pause|tx_pause_frames|tx_pfc_ena_frames_pri[0-7]|link_xoff_tx\.nic|tx_priority_[0-7]_xoff\.nic|port\.link_xoff_tx|port\.tx_priority_[0-7]_xoff(_tx)?|tx_flow_control_xoff`),
-	fabricCounterOf("ecn_marked_packets", "Packets with a mark for congestion (ECN) at an interface",
-		`rx_ecn_mark|rx_prio[0-7]_marked`),
+	fabricCounterOf("pauses_received", "Pauses that the network asks of an interface", []string{
+		`rx_pause_ctrl_phy|rx_pause_frames|link_xoff_rx\.nic|port\.link_xoff_rx|rx_flow_control_xoff`,
+		`rx_prio[0-7]_pause|rx_pfc_ena_frames_pri[0-7]|rx_priority_[0-7]_xoff\.nic|port\.rx_priority_[0-7]_xoff(_rx)?`,
+	}),
+	fabricCounterOf("pauses_sent", "Pauses that an interface asks of the network", []string{
+		`tx_pause_ctrl_phy|tx_pause_frames|link_xoff_tx\.nic|port\.link_xoff_tx|tx_flow_control_xoff`,
+		`tx_prio[0-7]_pause|tx_pfc_ena_frames_pri[0-7]|tx_priority_[0-7]_xoff\.nic|port\.tx_priority_[0-7]_xoff(_tx)?`,
+	}),
+	fabricCounterOf("ecn_marked_packets", "Packets with a mark for congestion (ECN) at an interface", []string{`rx_ecn_mark`, `rx_prio[0-7]_marked`}),
 	fabricCounterOf("discards", "Packets that an interface discards as it lacks buffers",
-		`rx_discards_phy|tx_discards_phy|rx_out_of_buffer|rx_prio[0-7]_(buf|cong)_discard|rx_total_discard_pkts|tx_total_discard_pkts|rx_dropped\.nic|port\.rx_dropped|rx_no_buffer_count`),
+		[]string{`rx_discards_phy|rx_total_discard_pkts|rx_dropped\.nic|port\.rx_dropped|rx_no_buffer_count`, `rx_prio[0-7]_(buf|cong)_discard`},
+		[]string{`rx_out_of_buffer`}, // of the queues, behind the port
+		[]string{`tx_discards_phy|tx_total_discard_pkts`}),
 }
 
 var fabricOmittedDesc = prometheus.NewDesc("plumbline_fabric_interfaces_omitted",
@@ -125,14 +141,26 @@ func (m *FabricMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// sums adds the counters of a driver up, in the order of fabricCounters.
+// sums returns the metrics of a driver's counters, in the order of fabricCounters.
 func sums(counters map[string]uint64) []uint64 {
 	out := make([]uint64, len(fabricCounters))
-	for name, n := range counters {
-		for i, c := range fabricCounters {
-			if c.names.MatchString(name) {
-				out[i] += n
+	for i, c := range fabricCounters {
+		for _, sources := range c.parts {
+			most := uint64(0)
+			for _, names := range sources {
+				most = max(most, sum(counters, names))
 			}
+			out[i] += most
+		}
+	}
+	return out
+}
+
+func sum(counters map[string]uint64, names *regexp.Regexp) uint64 {
+	out := uint64(0)
+	for name, n := range counters {
+		if names.MatchString(name) {
+			out += n
 		}
 	}
 	return out
