@@ -118,17 +118,24 @@ func TestShareOfFilters(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	took := int64(after.HeapAlloc) - int64(before.HeapAlloc)
 	stop := make(chan struct{})
-	var busy sync.WaitGroup
-	busy.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				of(theirs)
+	var busy, first sync.WaitGroup
+	// Of two that hold a lock in turns, one always waits, and a third waits for both. One alone would leave the lock to it often enough.
+	for range 2 {
+		first.Add(1)
+		busy.Go(func() {
+			of(theirs)
+			first.Done()
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					of(theirs)
+				}
 			}
-		}
-	})
+		})
+	}
+	first.Wait()
 	waits := make([]time.Duration, 50)
 	for i := range waits {
 		_, waits[i] = of(ours)
@@ -136,13 +143,14 @@ func TestShareOfFilters(t *testing.T) {
 	close(stop)
 	busy.Wait()
 	slices.Sort(waits)
+	median := waits[len(waits)/2]
 	t.Logf("%d filters of a pod take %d KiB of an agent, and %s to compile; meanwhile a pod of another tenant has its rules in %s, at most %s",
-		len(rules.Filters), took>>10, compiled.Round(time.Millisecond), waits[len(waits)/2].Round(time.Microsecond), waits[len(waits)-1].Round(time.Microsecond))
+		len(rules.Filters), took>>10, compiled.Round(time.Millisecond), median.Round(time.Microsecond), waits[len(waits)-1].Round(time.Microsecond))
 	if took > most {
 		t.Errorf("they may take %d KiB", most>>10)
 	}
-	if fastest := waits[0]; fastest > compiled/2 {
-		t.Errorf("another tenant waits %s at least, and they are compiled in %s", fastest, compiled)
+	if median > compiled/2 { // it would be more than compiled, were the lock held meanwhile
+		t.Errorf("another tenant waits %s, and they are compiled in %s", median, compiled)
 	}
 	runtime.KeepAlive(rules)
 }
