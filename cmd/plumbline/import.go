@@ -31,9 +31,10 @@ converted:
 A file may have several documents and lists; -f may be repeated. Objects that refer to
 each other are converted together. Needs neither root nor a cluster.
 
-With --from-cluster the objects are read from the API server, which needs the right
-"list" on each of these kinds. Of claims and DeviceClasses only DRANET's are read. With
--n, networks and pods of one namespace are read, and what they refer to.
+With --from-cluster the objects are read from the API server. The user of the kubeconfig
+needs the right "list" on those of these kinds that the cluster has. Of claims and
+DeviceClasses only DRANET's are read. With -n, networks and pods of one namespace are
+read, and what they refer to in all namespaces.
 
 With --pods, pods and workloads with the annotation k8s.v1.cni.cncf.io/networks are
 converted, too. Networks that build on others of a pod, such as a bond, become one
