@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/plumbline/plumbline/integration/source"
+	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -514,6 +515,27 @@ func TestTargets(t *testing.T) {
 				t.Errorf("%s: there is no target %q in the Makefile", file, m[1])
 			}
 		}
+	}
+}
+
+// TestAttributesOfAllDevices holds that devices.md names the attributes that every device has.
+func TestAttributesOfAllDevices(t *testing.T) {
+	text, _, found := strings.Cut(read(t, "devices.md"), " are on every device")
+	at := strings.LastIndex(text, "\n\n")
+	if !found || at < 0 {
+		t.Fatal("devices.md does not say which attributes are on every device")
+	}
+	var named, have []string
+	for _, m := range codeWord.FindAllStringSubmatch(text[at:], -1) {
+		named = append(named, m[1])
+	}
+	for name := range inventory.Attributes(inventory.Device{}) {
+		have = append(have, string(name))
+	}
+	slices.Sort(named)
+	slices.Sort(have)
+	if !slices.Equal(named, have) {
+		t.Errorf("devices.md names %q, and a device of which nothing is known has %q", named, have)
 	}
 }
 
