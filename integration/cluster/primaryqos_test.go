@@ -71,5 +71,6 @@ done | grep -o 'val [0-9a-f]* mask' | sort -u || true`))
 	if n := b.get(t, "paying", ".status.containerStatuses[0].restartCount"); n != "0" {
 		t.Errorf("the pod was restarted %s times", n)
 	}
+	kubectl(t, b.Cluster, "", "wait", "--for=delete", "namespace/games", "--timeout=240s") // its claim is unprepared then
 	b.drop(t, "paying")
 }
