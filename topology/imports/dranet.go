@@ -144,8 +144,8 @@ func asObject(v any) map[string]any {
 	return out
 }
 
-// attributeOf is an attribute of DRANET, with the macro or the negation before it.
-var attributeOf = regexp.MustCompile(`(has\(\s*|!\s*)?device\.attributes\[(?:"dra\.net"|'dra\.net')\]\.(\??)(\w+)`)
+// attributeOf is an attribute of DRANET, with the macro or the negation before it and what it is compared with, if that is a boolean.
+var attributeOf = regexp.MustCompile(`(has\(\s*|!\s*)?device\.attributes\[(?:"dra\.net"|'dra\.net')\]\.(\??)(\w+)(\s*[=!]=\s*(?:true|false)\b)?`)
 
 // isDRANET is true of all devices that a class of ours chooses from.
 var isDRANET = regexp.MustCompile(`device\.driver\s*==\s*(?:"dra\.net"|'dra\.net')(\s*&&\s*)?`)
@@ -169,15 +169,16 @@ func (c *converter) translated(from *source, e expression) string {
 	links := false
 	out := attributeOf.ReplaceAllStringFunc(e.cel, func(text string) string {
 		m := attributeOf.FindStringSubmatch(text)
-		before, optional, name := m[1], m[2], m[3]
+		before, optional, name, compared := m[1], m[2], m[3], m[4]
 		has := strings.HasPrefix(before, "has")
+		no := (before != "") != (compared != "" && strings.HasPrefix(strings.TrimSpace(compared), "=") == strings.HasSuffix(compared, "false"))
 		links = links || name == "encapsulation"
 		switch {
 		case ours[name] != "":
-			return before + own + optional + ours[name]
+			return before + own + optional + ours[name] + compared
 		case name == "isSriovVf" && has:
 			return before + own + "type"
-		case name == "isSriovVf" && before != "":
+		case name == "isSriovVf" && no:
 			return own + `type != "vf"`
 		case name == "isSriovVf":
 			return own + `type == "vf"`
