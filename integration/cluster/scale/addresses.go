@@ -48,7 +48,7 @@ type addressSize struct {
 var fullAddresses = addressSize{nodes: 5000, pods: 20, atOnce: 500, followers: 20}
 
 func (s addressSize) part(n int) addressSize {
-	s.nodes /= n
+	s.nodes = max(1, s.nodes/max(1, n))
 	return s
 }
 

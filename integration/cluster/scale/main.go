@@ -40,6 +40,14 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	away := flag.Duration("away", 0, "with -addresses: `time` for which the API server is away")
 	rules := flag.Bool("rules", false, "measure edits of a NetworkQoS instead")
 	flag.Parse()
+	switch {
+	case *part < 1:
+		return errors.New("-part is at least 1")
+	case *before != "" && (*rules || *pools):
+		return errors.New("-rules and -addresses measure this commit only: leave -before (BEFORE) out, and run them in a checkout of the other commit")
+	case *rules && *pools:
+		return errors.New("-rules or -addresses, not both")
+	}
 	if *rules {
 		return runRules(ctx, out, os.Stderr, fullRules.part(*part))
 	}

@@ -45,7 +45,7 @@ type ruleSize struct {
 var fullRules = ruleSize{nodes: 100, pods: 50, edits: 20}
 
 func (s ruleSize) part(n int) ruleSize {
-	s.nodes /= n
+	s.nodes = max(1, s.nodes/max(1, n))
 	return s
 }
 
@@ -112,14 +112,26 @@ func (n *ruleAgent) apply(_ context.Context, uid types.UID) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	return n.took(uid, rules.Filters), nil
+}
+
+// markOf is the mark of the object that filters are of, 0 without one.
+func markOf(fs map[netstate.Key]netstate.Filter) int64 {
+	for _, f := range fs {
+		if f.DSCP != nil && *f.DSCP > 1 {
+			return int64(*f.DSCP)
+		}
+	}
+	return 0
+}
+
+// took counts what a pod is given, and reports whether that differs from before.
+func (n *ruleAgent) took(uid types.UID, given []netstate.Filter) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	old, mark, written := n.has[uid], int64(0), 0
-	now := make(map[netstate.Key]netstate.Filter, len(rules.Filters))
-	for _, f := range rules.Filters {
-		if f.DSCP != nil && *f.DSCP > 1 {
-			mark = int64(*f.DSCP)
-		}
+	old, written := n.has[uid], 0
+	now := make(map[netstate.Key]netstate.Filter, len(given))
+	for _, f := range given {
 		if before, ok := old[f.Key()]; !ok || len(netstate.Diff(f, before)) > 0 {
 			written++
 		}
@@ -131,14 +143,16 @@ func (n *ruleAgent) apply(_ context.Context, uid types.UID) (bool, error) {
 		}
 	}
 	n.has[uid] = now
-	if edited := n.of.edited.Load(); mark == edited && mark != 0 {
+	if mark, edited := markOf(now), n.of.edited.Load(); mark == edited && mark != 0 {
 		if n.mark != edited {
 			n.mark, n.known, n.current, n.written = edited, time.Since(*n.of.began.Load()), 0, 0
 		}
-		n.current++
+		if markOf(old) != mark { // it may be given the same again
+			n.current++
+		}
 		n.written += written
 	}
-	return written > 0, nil
+	return written > 0
 }
 
 // startRuleAgents starts an agent for each node, whose pods exist.
