@@ -115,3 +115,61 @@ func TestNodesLost(t *testing.T) {
 		})
 	}
 }
+
+// TestNodesResult checks the device nodes that the containers get with the key deviceNodes: those that it names, after those of the step.
+func TestNodesResult(t *testing.T) {
+	const function = "0000:03:00.2"
+	uverbs := "/dev/infiniband/uverbs2 /dev/infiniband/rdma_cm"
+	for step, tt := range map[string]struct {
+		driver string
+		want   string
+	}{
+		"sriov, config: {deviceNodes: [vhost-net, tun]}":                      {"mlx5_core", uverbs + " /dev/vhost-net /dev/net/tun"},
+		"sriov, config: {deviceNodes: [umad, ptp, tun]}":                      {"mlx5_core", uverbs + " /dev/infiniband/umad2 /dev/ptp3 /dev/net/tun"},
+		"sriov, config: {rdma: false, deviceNodes: [ptp]}":                    {"mlx5_core", "/dev/ptp3"},
+		"sriov , config: {deviceNodes: [vhost-net, tun]}":                     {"vfio-pci", "/dev/vhost-net /dev/net/tun"},
+		"host-device, config: {deviceNodes: [vhost-net, tun]}":                {"mlx5_core", uverbs + " /dev/vhost-net /dev/net/tun"},
+		"host-device, config: {deviceNodes: [umad, issm]}":                    {"mlx5_core", uverbs + " /dev/infiniband/umad2 /dev/infiniband/issm2"},
+		"rdma, config: {deviceNodes: [umad]}":                                 {"mlx5_core", uverbs + " /dev/infiniband/umad2"},
+		"vfio-pci, config: {deviceNodes: [vhost-net, tun]}":                   {"mlx5_core", "/dev/vfio/42 /dev/vfio/vfio /dev/vhost-net /dev/net/tun"},
+		"vfio-pci , config: {deviceNodes: [vhost-net, tun]}":                  {"vfio-pci", "/dev/vfio/42 /dev/vfio/vfio /dev/vhost-net /dev/net/tun"},
+		"vfio-pci, config: {deviceNodes: [tun, vhost-net], driver: vfio-pci}": {"mlx5_core", "/dev/vfio/42 /dev/vfio/vfio /dev/net/tun /dev/vhost-net"},
+	} {
+		t.Run(step, func(t *testing.T) {
+			reg, top := vetted(t, "    - {name: net, type: "+step+"}\n")
+			host := netstate.HostName("enp3s0f0v0")
+			device := netstate.Device{ID: function, Up: new(true), Driver: tt.driver, Nodes: map[string][]string{
+				netstate.NodePTP: {"/dev/ptp3"}, netstate.NodeVhost: {"/dev/vhost-net"}, netstate.NodeTun: {"/dev/net/tun"},
+			}}
+			have := netstate.NewSnapshot(netstate.Binding{ID: function, Driver: &tt.driver, Override: new(""), PF: "0000:03:00.0", Group: "42"})
+			if tt.driver == "mlx5_core" {
+				device.At = &host
+				device.RDMA = []netstate.RDMADevice{{
+					Name: "mlx5_2", Nodes: strings.Fields(uverbs), Management: []string{"/dev/infiniband/umad2", "/dev/infiniband/issm2"},
+				}}
+				have.Put(netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(true), Master: new("")})
+			}
+			have.Put(device)
+			request := ops.Request{Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"net": {Device: function}}, Have: have}
+			p, err := reg.Plan(t.Context(), request)
+			for range 9 {
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, o := range p.Missing {
+					setting := o.(netstate.Sysctl)
+					setting.Value = new("0")
+					have.Put(setting)
+				}
+				p, err = reg.Plan(t.Context(), request)
+			}
+			if err != nil || len(p.Results) != 1 {
+				t.Fatalf("have %v, %v", p, err)
+			}
+			got := p.Results[0].Result.Devices
+			if got == nil || got.PCIAddress != function || strings.Join(got.DeviceNodes, " ") != tt.want {
+				t.Errorf("got %+v, want %q", got, tt.want)
+			}
+		})
+	}
+}

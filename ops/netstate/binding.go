@@ -2,6 +2,7 @@ package netstate
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/plumbline/plumbline/topology/fault"
@@ -77,7 +78,9 @@ func (m *model) binding(c Change) {
 	if !ok || after.Driver == nil || !known || d.Driver == *after.Driver {
 		return
 	}
-	bare := Device{ID: d.ID, Driver: *after.Driver}
+	bare := Device{ID: d.ID, Driver: *after.Driver, Nodes: maps.Clone(d.Nodes)}
+	// Those of the node stay.
+	maps.DeleteFunc(bare.Nodes, func(kind string, _ []string) bool { return kind != NodeVhost && kind != NodeTun })
 	m.Put(bare)
 	if d.At != nil {
 		if l, ok := m.Link(*d.At); ok {
