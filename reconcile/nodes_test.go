@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -84,5 +85,53 @@ spec:
 	k.Put(made)
 	if _, err := engine.Repair(t.Context(), sb.ID); err != nil || !recorder.last || nodesOf(t, engine, sb.ID) != was {
 		t.Errorf("with the first node again: %v, nodes changed: %v", err, recorder.last)
+	}
+}
+
+// TestNodesOfClock: the device nodes of a device without RDMA, such as its clock, follow a change of their number, too.
+func TestNodesOfClock(t *testing.T) {
+	store, err := journal.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const function = "0000:03:00.2"
+	host := netstate.HostName("enp3s0f0v0")
+	k := &sandbox{t: t, Snapshot: netstate.NewSnapshot(
+		netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")},
+		netstate.Device{ID: function, At: &host, Up: new(true), Driver: "ice", Nodes: map[string][]string{netstate.NodePTP: {"/dev/ptp3"}}},
+		netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(true), Master: new("")},
+	)}
+	recorder := &nodesChanged{}
+	engine := reconcile.New(reconcile.Options{Registry: registry, Store: store, BootID: "boot", Recorder: recorder, Open: func(string) (reconcile.Domain, error) { return k, nil }})
+	top, err := topology.Decode([]byte(`
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: t}
+spec:
+  steps:
+    - {name: d, type: dummy, config: {name: d0}}
+    - {name: vf, type: sriov, config: {deviceNodes: [ptp]}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb := reconcile.Sandbox{ID: "blue/t", Netns: "/run/netns/blue", Topology: top, Given: ops.GivenDevices(map[string]string{"vf": function})}
+	if _, err := engine.Ensure(t.Context(), sb); err != nil {
+		t.Fatal(err)
+	}
+	if was := nodesOf(t, engine, sb.ID); was != "/dev/ptp3" {
+		t.Fatalf("nodes %q", was)
+	}
+	renumbered, _ := k.Device(function)
+	renumbered.Nodes = map[string][]string{netstate.NodePTP: {"/dev/ptp0"}}
+	k.Put(renumbered)
+	for _, changes := range []bool{true, false} {
+		if _, err := engine.Repair(t.Context(), sb.ID); err != nil || recorder.last != changes || nodesOf(t, engine, sb.ID) != "/dev/ptp0" {
+			t.Errorf("with another number: %v, nodes changed: %v, want %v, the record has %q", err, recorder.last, changes, nodesOf(t, engine, sb.ID))
+		}
 	}
 }
