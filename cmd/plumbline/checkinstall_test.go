@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -57,29 +58,49 @@ func TestCheckInstall(t *testing.T) {
 	}
 }
 
-// TestCheckInstallWaits: a check that is run right after the installation waits until the pods are there.
+// TestCheckInstallWaits: a check that is run right after the installation waits until the pods are there, and no longer than it is told to.
 func TestCheckInstallWaits(t *testing.T) {
-	for available := range 2 {
-		agent := &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": map[string]any{"name": "a", "namespace": "ns"},
-			"status": map[string]any{"desiredNumberScheduled": int64(1), "numberAvailable": int64(1)},
-		}}
-		controller := &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "c", "namespace": "ns"}, "status": map[string]any{"replicas": int64(1)},
-		}}
-		client := fake.NewSimpleDynamicClient(runtime.NewScheme(), agent, controller)
-		asked := 0
-		client.PrependReactor("get", "deployments", func(kubetesting.Action) (bool, runtime.Object, error) {
-			if asked++; asked == 3 {
-				_ = unstructured.SetNestedField(controller.Object, int64(available), "status", "availableReplicas")
-			}
-			return true, controller, nil
+	for name, c := range map[string]struct {
+		available int // the attempt from which on the pods are there, 0 for never
+		asked     int
+		took      time.Duration
+	}{
+		"at once": {available: 1, asked: 1},
+		"later":   {available: 3, asked: 3, took: 4 * time.Second},
+		"never":   {asked: 31, took: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				agent := &unstructured.Unstructured{Object: map[string]any{
+					"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": map[string]any{"name": "a", "namespace": "ns"},
+					"status": map[string]any{"desiredNumberScheduled": int64(1), "numberAvailable": int64(1)},
+				}}
+				controller := &unstructured.Unstructured{Object: map[string]any{
+					"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "c", "namespace": "ns"}, "status": map[string]any{"replicas": int64(1)},
+				}}
+				client := fake.NewSimpleDynamicClient(runtime.NewScheme(), agent, controller)
+				asked := 0
+				client.PrependReactor("get", "deployments", func(kubetesting.Action) (bool, runtime.Object, error) {
+					if asked++; asked == c.available {
+						_ = unstructured.SetNestedField(controller.Object, int64(1), "status", "availableReplicas")
+					}
+					return true, controller, nil
+				})
+				var out bytes.Buffer
+				check := checkInstall{out: &out, namespace: "ns", agent: "a", controller: "c", patience: time.Minute}
+				began := time.Now()
+				err := check.await(t.Context(), client, checkInterval)
+				if (err == nil) != (c.available > 0) || asked != c.asked || time.Since(began) != c.took {
+					t.Errorf("asked %d times in %s, want %d in %s: %v", asked, time.Since(began), c.asked, c.took, err)
+				}
+				lines := 1
+				if err == nil {
+					lines = 2
+				}
+				if strings.Count(out.String(), "\n") != lines {
+					t.Errorf("said %q, want %d lines", out.String(), lines)
+				}
+			})
 		})
-		var out bytes.Buffer
-		check := checkInstall{out: &out, namespace: "ns", agent: "a", controller: "c", patience: 100 * time.Millisecond}
-		err := check.await(t.Context(), client, time.Millisecond)
-		if (err == nil) != (available == 1) || asked < 3 || strings.Count(out.String(), "\n") != 1+available {
-			t.Errorf("available %d: asked %d times, %v:\n%s", available, asked, err, out.String())
-		}
 	}
 }
