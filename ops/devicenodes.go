@@ -55,6 +55,9 @@ func (p *Planner) DeviceNodes(id string, kinds []string) error {
 		case netstate.NodeVhost, netstate.NodeTun:
 			of = "the node"
 		case netstate.NodeUMAD, netstate.NodeISSM:
+			if out.RDMADevice == "" && p.current.withheld != nil {
+				continue // it waits for the RDMA device
+			}
 			if out.RDMADevice == "" {
 				if err := p.without("the device node "+kind, noRDMAFor(d, kind)); err != nil {
 					return err
@@ -96,6 +99,9 @@ func noRDMAFor(d netstate.Device, kind string) error {
 func (p *Planner) without(needs string, why error) error {
 	if !p.Kept() {
 		return why
+	}
+	if other := p.current.withheld; other != nil {
+		needs, why = p.current.later+" and "+needs, fmt.Errorf("%w; %w", other, why)
 	}
 	p.await(needs, fault.New(fault.NotReady, why))
 	return nil

@@ -61,10 +61,10 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 	if err != nil {
 		return err
 	}
-	if p.current.later != "" {
+	d := p.current.devices
+	if p.current.later != "" && (p.current.withheld == nil || d == nil || d.RDMADevice == "") {
 		return nil // the device is not there yet
 	}
-	d := p.current.devices
 	if d == nil || d.RDMADevice == "" {
 		return Invalid("require", "is for a step that gives an RDMA device: remove it, or rdma: false")
 	}

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -409,15 +410,11 @@ func (p *pass) renewNodes(plan *ops.Plan) {
 	}
 	p.record.Results = slices.Clone(p.record.Results)
 	for i := range p.record.Results {
-		was := p.record.Results[i].Result.Devices
 		at := slices.IndexFunc(plan.Results, func(r topology.StepResult) bool { return r.Name == p.record.Results[i].Name })
-		if was == nil || was.RDMADevice == "" && len(was.DeviceNodes) == 0 || at < 0 {
+		if at < 0 {
 			continue
 		}
-		now := topology.Devices{}
-		if d := plan.Results[at].Result.Devices; d != nil {
-			now = *d
-		}
+		was, now := cmp.Or(p.record.Results[i].Result.Devices, &topology.Devices{}), cmp.Or(plan.Results[at].Result.Devices, &topology.Devices{})
 		if !slices.Equal(was.DeviceNodes, now.DeviceNodes) {
 			renewed := *was
 			renewed.DeviceNodes = now.DeviceNodes

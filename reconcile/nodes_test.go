@@ -134,4 +134,14 @@ spec:
 			t.Errorf("with another number: %v, nodes changed: %v, want %v, the record has %q", err, recorder.last, changes, nodesOf(t, engine, sb.ID))
 		}
 	}
+	lost := renumbered
+	lost.Nodes = map[string][]string{}
+	k.Put(lost)
+	if _, err := engine.Repair(t.Context(), sb.ID); fault.Of(err) != fault.NotReady || !recorder.last || nodesOf(t, engine, sb.ID) != "" {
+		t.Errorf("without the node: %v, nodes changed: %v, the record has %q", err, recorder.last, nodesOf(t, engine, sb.ID))
+	}
+	k.Put(renumbered)
+	if _, err := engine.Repair(t.Context(), sb.ID); err != nil || !recorder.last || nodesOf(t, engine, sb.ID) != "/dev/ptp0" {
+		t.Errorf("with the node again: %v, nodes changed: %v, the record has %q", err, recorder.last, nodesOf(t, engine, sb.ID))
+	}
 }

@@ -65,11 +65,13 @@ func TestRDMAResult(t *testing.T) {
 func TestNodesLost(t *testing.T) {
 	const function = "0000:03:00.2"
 	for name, tt := range map[string]struct{ step, err string }{
-		"RDMA device":                  {"sriov, config: {rdma: true}", `device "0000:03:00.2" has no RDMA device: load the RDMA driver`},
-		"RDMA device of a step":        {"rdma", `device "0000:03:00.2" has no RDMA device: load the RDMA driver`},
-		"management of no RDMA device": {"sriov, config: {deviceNodes: [umad]}", `deviceNodes: device "0000:03:00.2" has no RDMA device: load the RDMA driver of the card on the node (such as mlx5_ib or irdma), choose a device with the attribute rdma, or remove umad`},
-		"clock":                        {"host-device, config: {deviceNodes: [ptp]}", `deviceNodes: device "0000:03:00.2" has no device node ptp: choose a device`},
-		"vhost":                        {"sriov, config: {deviceNodes: [vhost-net]}", `deviceNodes: the node has no device node vhost-net: load the kernel module vhost_net`},
+		"RDMA device":                        {"sriov, config: {rdma: true}", `device "0000:03:00.2" has no RDMA device: load the RDMA driver`},
+		"RDMA device of a step":              {"rdma", `device "0000:03:00.2" has no RDMA device: load the RDMA driver`},
+		"management of no RDMA device":       {"sriov, config: {deviceNodes: [umad]}", `deviceNodes: device "0000:03:00.2" has no RDMA device: load the RDMA driver of the card on the node (such as mlx5_ib or irdma), choose a device with the attribute rdma, or remove umad`},
+		"clock":                              {"host-device, config: {deviceNodes: [ptp]}", `deviceNodes: device "0000:03:00.2" has no device node ptp: choose a device`},
+		"management of the device of a step": {"rdma, config: {deviceNodes: [umad]}", `device "0000:03:00.2" has no RDMA device: load the RDMA driver`},
+		"two kinds":                          {"sriov, config: {deviceNodes: [ptp, tun]}", `has no device node ptp: choose a device whose driver has a PTP clock, as ethtool -T shows, or remove it from the key`},
+		"vhost":                              {"sriov, config: {deviceNodes: [vhost-net]}", `deviceNodes: the node has no device node vhost-net: load the kernel module vhost_net`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg, top := vetted(t, "    - {name: net, type: "+tt.step+"}\n")
@@ -108,6 +110,12 @@ func TestNodesLost(t *testing.T) {
 			}
 			if len(p.Pending) != 1 || fault.Of(p.Pending[0].Withheld) != fault.NotReady || !strings.Contains(p.Pending[0].Withheld.Error(), tt.err) {
 				t.Errorf("kept, it waits for %+v", p.Pending)
+			}
+			if tt.step == "sriov, config: {deviceNodes: [ptp, tun]}" && !strings.Contains(p.Pending[0].Withheld.Error(), "; deviceNodes: the node has no device node tun") {
+				t.Errorf("kept, it waits for %v", p.Pending[0].Withheld)
+			}
+			if strings.Contains(p.Pending[0].Withheld.Error(), "umad is of") {
+				t.Errorf("kept, it waits for %v", p.Pending[0].Withheld)
 			}
 			if d := p.Results[0].Result.Devices; d != nil && len(d.DeviceNodes) > 0 {
 				t.Errorf("the containers get %v", d.DeviceNodes)
