@@ -188,7 +188,8 @@ func (a *app) printConverted(r imports.Result, format string) error {
 	return errors.Join(errs...)
 }
 
-// printPatch prints what a pod needs as a comment: applied with the objects it would be refused, as it is a part of one.
+// printPatch prints what a pod needs as a comment: applied with the objects it would be refused, as it is a part of one. The prose has two
+// signs, so that it stays a comment where one is removed from each line.
 func (a *app) printPatch(p imports.Patch) error {
 	text, err := yaml.Marshal(p.Merge)
 	if err != nil {
@@ -198,7 +199,7 @@ func (a *app) printPatch(p imports.Patch) error {
 	if p.Unchanged {
 		say = "requests its devices already, and only loses the annotation"
 	}
-	lines := []string{"---", fmt.Sprintf("# %s %s:", p.Object, say)}
+	lines := []string{"---", fmt.Sprintf("## %s %s:", p.Object, say)}
 	for line := range strings.Lines(string(text)) {
 		lines = append(lines, "#   "+strings.TrimSuffix(line, "\n"))
 	}
