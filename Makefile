@@ -234,7 +234,7 @@ soak: ## crashes and faults, everywhere and at random (SOAK=10m SEED=number of a
 test-apiserver: ## most of test-cluster that needs no node: ten minutes to build, ten to run
 	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/controlplane
 	$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^(TestChart|TestEdges)$$'
-	$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/monitoring RUN='^TestRules$$'
+	$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/monitoring RUN='^Test(Rules|Names)$$'
 
 .PHONY: test-story
 test-story: ## the part of test-cluster that CI runs on a node

@@ -87,7 +87,7 @@ func (b *bench) config(t *testing.T) string {
 		"global":     map[string]any{"scrape_interval": scrapeEvery.String(), "scrape_timeout": scrapeEvery.String(), "evaluation_interval": "2s"},
 		"rule_files": []string{rules},
 		"scrape_configs": []map[string]any{{
-			"job_name": "plumbline-metrics", "scheme": "https",
+			"job_name": "plumbline-agent-metrics", "scheme": "https",
 			"metrics_path": "/api/v1/namespaces/" + cluster.ProductNamespace + "/pods/" + pod + ":9808/proxy/metrics",
 			"tls_config":   map[string]any{"ca_file": filepath.Join(files, "ca"), "cert_file": filepath.Join(files, "cert"), "key_file": filepath.Join(files, "key")},
 			"static_configs": []map[string]any{{
