@@ -8,6 +8,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // dranetDriver is the name of DRANET's driver.
@@ -144,8 +145,9 @@ func asObject(v any) map[string]any {
 	return out
 }
 
-// attributeOf is an attribute of DRANET, with the macro or the negation before it and what it is compared with, if that is a boolean.
-var attributeOf = regexp.MustCompile(`(has\(\s*|!\s*)?device\.attributes\[(?:"dra\.net"|'dra\.net')\]\.(\??)(\w+)(\s*[=!]=\s*(?:true|false)\b)?`)
+// attributeOf is an attribute of DRANET, with the macro or the negation before it, what is taken of an optional one, and what it is compared with,
+// if that is a boolean.
+var attributeOf = regexp.MustCompile(`(has\(\s*|!\s*)?device\.attributes\[(?:"dra\.net"|'dra\.net')\]\.(\??)(\w+)(\.orValue\(\s*(?:true|false)\s*\)|\.value\(\))?(\s*[=!]=\s*(?:true|false)\b)?`)
 
 // isDRANET is true of all devices that a class of ours chooses from.
 var isDRANET = regexp.MustCompile(`device\.driver\s*==\s*(?:"dra\.net"|'dra\.net')(\s*&&\s*)?`)
@@ -169,25 +171,25 @@ func (c *converter) translated(from *source, e expression) string {
 	links := false
 	out := attributeOf.ReplaceAllStringFunc(e.cel, func(text string) string {
 		m := attributeOf.FindStringSubmatch(text)
-		before, optional, name, compared := m[1], m[2], m[3], m[4]
+		before, optional, name, taken, compared := m[1], m[2], m[3], m[4], m[5]
 		has := strings.HasPrefix(before, "has")
 		no := (before != "") != (compared != "" && strings.HasPrefix(strings.TrimSpace(compared), "=") == strings.HasSuffix(compared, "false"))
 		links = links || name == "encapsulation"
 		switch {
 		case ours[name] != "":
-			return before + own + optional + ours[name] + compared
+			return before + own + optional + ours[name] + taken + compared
 		case name == "isSriovVf" && has:
 			return before + own + "type"
-		case name == "isSriovVf" && no:
+		case name == "isSriovVf" && no: // all devices have a type, so that nothing is left of a default
 			return own + `type != "vf"`
 		case name == "isSriovVf":
 			return own + `type == "vf"`
 		case name == "encapsulation" && (has || optional != ""):
-			return before + own + optional + "linkType"
+			return before + own + optional + "linkType" + taken + compared
 		case name == "encapsulation":
-			return before + own + `?linkType.orValue("")`
+			return before + own + `?linkType.orValue("")` + taken + compared
 		case name == "pciAddress":
-			return fmt.Sprintf("%sdevice.attributes[%q].%spciBusID", before, "resource.kubernetes.io", optional)
+			return fmt.Sprintf("%sdevice.attributes[%q].%spciBusID%s", before, "resource.kubernetes.io", optional, taken+compared)
 		}
 		from.problem(e.at, "devices have no attribute that corresponds to %q of %s: select by another one", name, dranetDriver)
 		return text
@@ -201,7 +203,14 @@ func (c *converter) translated(from *source, e expression) string {
 	case links && ether.MatchString(out):
 		from.problem(e.at, "cannot be converted: compare encapsulation with \"ether\" by ==, != or in: the value is \"ethernet\" here")
 	}
-	return strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(out), "&&"))
+	out = strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(out), "&&"))
+	if out == "" || from.failed() {
+		return out
+	}
+	if err := validity.Compiled(out).Err; err != nil {
+		from.problem(e.at, "cannot be converted: write it with has, !, orValue, == and != alone, as it would be %s: %v", out, err)
+	}
+	return out
 }
 
 // dranet converts the config of one device.
