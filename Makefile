@@ -45,6 +45,8 @@ VULNDB ?=
 IMAGE ?= $(REGISTRY)/plumbline:0.1.0
 # Of a release: by default the tag of the commit.
 VERSION ?=
+# What make release writes to, and make push reads from: an empty folder, or one with an earlier release.
+RELEASE_DIR ?= $(CACHE)/release
 
 .PHONY: help
 help: ## list the targets
@@ -75,18 +77,18 @@ image: build ## the container image, an archive for ctr images import: .cache/im
 	@$(GO) run ./integration/image/save -o $(CACHE)/image/plumbline.tar $(IMAGE) $(BIN)/plumbline $(BIN)/plumbline-cni
 
 .PHONY: release
-release: $(BIN)/helm ## all that is installed of a version, below .cache/release: programs, image, chart, install.yaml, SBOM (VERSION=v0.1.0 REGISTRY=ghcr.io/plumbline)
+release: $(BIN)/helm ## all that is installed of a version, below .cache/release: programs, image, chart, install.yaml, SBOM (VERSION=v0.1.0 REGISTRY=ghcr.io/plumbline RELEASE_DIR=/tmp/release)
 	@. .ci/lib
 	version='$(VERSION)'
 	[[ -n $$version ]] || version=$$(git describe --tags --exact-match 2>/dev/null) || true
 	begin "building release $$version"
 	$(GO) run ./integration/release build -version "$$version" -registry '$(REGISTRY)' -helm $(BIN)/helm \
-		-revision "$$(git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null || echo unknown)" $(CACHE)/release
+		-revision "$$(git describe --always --abbrev=40 --exclude='*' --dirty 2>/dev/null || echo unknown)" '$(RELEASE_DIR)'
 	end
 
 .PHONY: push
 push: release ## push image and chart of a release, with docker's credentials (VERSION=v0.1.0 REGISTRY=registry.example.com/net)
-	@$(GO) run ./integration/release push $(CACHE)/release
+	@$(GO) run ./integration/release push '$(RELEASE_DIR)'
 
 .PHONY: demo-cluster
 demo-cluster: ## from kubectl apply to a pod with its network, on a Kubernetes with a node in a virtual machine

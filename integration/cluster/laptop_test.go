@@ -166,6 +166,7 @@ func (l *laptop) types(t *testing.T, folder, commands string) string {
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", commands)
 	cmd.Dir = folder
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+l.Admin(), "HELM_CACHE_HOME="+l.home+"/helm", "HELM_CONFIG_HOME="+l.home+"/helm", "HELM_DATA_HOME="+l.home+"/helm",
+		"RELEASE_DIR="+l.home+"/release", // and not over a release of the developer's
 		"PATH="+l.Programs()+":"+filepath.Join(l.Checkout(), ".cache", "bin")+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {

@@ -81,7 +81,7 @@ func (r release) build(ctx context.Context) error {
 }
 
 // clean removes what an earlier build has left, but for the programs: go build does not link again what
-// would be the same.
+// would be the same. A folder with anything else is refused, since it may be somebody's home.
 func (r release) clean() error {
 	if err := os.MkdirAll(r.folder, 0o755); err != nil {
 		return err
@@ -90,21 +90,29 @@ func (r release) clean() error {
 	if err != nil {
 		return err
 	}
-	keep := map[string]bool{}
-	for _, architecture := range architectures {
-		for _, program := range programs {
-			keep[r.program(program, architecture)] = true
+	var old []string
+	for _, e := range entries {
+		switch name := e.Name(); {
+		case programForm.MatchString(name):
+		case outputForm.MatchString(name):
+			old = append(old, r.path(name))
+		default:
+			return fmt.Errorf("folder %q has %q, which is not of a release: choose an empty folder, or one that has an earlier release", r.folder, name)
 		}
 	}
-	for _, e := range entries {
-		if file := r.path(e.Name()); !keep[file] {
-			if err := os.RemoveAll(file); err != nil {
-				return err
-			}
+	for _, file := range old {
+		if err := os.RemoveAll(file); err != nil {
+			return err
 		}
 	}
 	return nil
 }
+
+var (
+	programForm = regexp.MustCompile("^(" + strings.Join(programs, "|") + ")-linux-(" + strings.Join(architectures, "|") + ")$")
+	// An archive with a number after its name is one that was not finished.
+	outputForm = regexp.MustCompile(`^(plumbline-v?[0-9].*\.(tgz|tar(\.[0-9]+)?)|install\.yaml|sbom\.cdx\.json|licenses\.txt|SHA256SUMS)$`)
+)
 
 func (r release) path(name string) string { return filepath.Join(r.folder, name) }
 

@@ -92,6 +92,41 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// A release takes the place of an earlier one, and of nothing else.
+func TestFolder(t *testing.T) {
+	r := release{folder: t.TempDir()}
+	files := func(names ...string) {
+		for _, name := range names {
+			if err := os.WriteFile(r.path(name), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	earlier := []string{"plumbline-0.2.0-rc.1.tgz", "plumbline-v0.2.0-rc.1-chart.tar", "plumbline-v0.2.0-rc.1-image.tar", "install.yaml", "sbom.cdx.json", "licenses.txt", "SHA256SUMS"}
+	files(earlier...)
+	files("plumbline-linux-amd64", "plumbline-cni-linux-arm64")
+	if err := os.Mkdir(r.path("plumbline-v0.2.0-rc.1-image.tar.1234567"), 0o755); err != nil { // of a build that was killed
+		t.Fatal(err)
+	}
+	if err := r.clean(); err != nil {
+		t.Error(err)
+	}
+	for name, want := range map[string]bool{"plumbline-linux-amd64": true, "plumbline-cni-linux-arm64": true, "install.yaml": false, "plumbline-0.2.0-rc.1.tgz": false, "plumbline-v0.2.0-rc.1-image.tar.1234567": false} {
+		if _, err := os.Stat(r.path(name)); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	files("install.yaml", "letters.txt")
+	if err := r.clean(); err == nil || !strings.Contains(err.Error(), `"letters.txt", which is not of a release`) {
+		t.Errorf("a folder with other files: %v", err)
+	}
+	for _, name := range []string{"install.yaml", "letters.txt"} {
+		if _, err := os.Stat(r.path(name)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestLicences(t *testing.T) {
 	for text, want := range map[string]string{
 		"Apache License\n   Version 2.0, January 2004":                                                                                       "Apache-2.0",
