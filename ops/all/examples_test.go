@@ -45,6 +45,7 @@ func TestPairs(t *testing.T) {
 			pairs = append(pairs, [2]string{filepath.Dir(first), filepath.Dir(second)})
 		}
 	}
+	announced := announced(t)
 	for _, of := range effort.Sample(t, 7, pairs) {
 		t.Run(filepath.Base(of[0])+"/"+filepath.Base(of[1]), func(t *testing.T) {
 			p := pair{registry: registry, t: t}
@@ -52,9 +53,26 @@ func TestPairs(t *testing.T) {
 			if want := refusal(t, of[0], of[1]); (said == "") != (want == "") || !strings.Contains(said, want) {
 				t.Errorf("in one pod: %q, want %q", said, want)
 			}
+			if said != "" && !announced.MatchString(said) {
+				t.Errorf("integration/examples/run does not accept %q", said)
+			}
 			p.onOneNode(of[0], of[1])
 		})
 	}
+}
+
+// announced matches what integration/examples/run accepts as a reason against a pair.
+func announced(t *testing.T) *regexp.Regexp {
+	t.Helper()
+	content, err := os.ReadFile("../../integration/examples/run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`\nrefusals='(.*)'\n`).FindStringSubmatch(string(content))
+	if m == nil {
+		t.Fatal("integration/examples/run has no refusals")
+	}
+	return regexp.MustCompile(m[1])
 }
 
 // refusal is a part of the sentence that refuses the second of two examples in a pod, "" if both work.
