@@ -40,6 +40,7 @@ func (l *lane) newRDMAPod(t *testing.T, function, address string) rdmaPod {
 `))
 	s.Given = ops.GivenDevices(functions(t, map[string]string{"vf": function}))
 	engine := l.engine(nil)
+	release := released(t, engine, s.ID)
 	report, err := engine.Ensure(ctxFor(t), s)
 	if err != nil {
 		t.Fatal(err)
@@ -48,11 +49,7 @@ func (l *lane) newRDMAPod(t *testing.T, function, address string) rdmaPod {
 	if len(got.DeviceNodes) != 2 || got.GIDIndex == nil {
 		t.Fatalf("results: %+v", got)
 	}
-	return rdmaPod{&foreignWriter{t, filepath.Base(path), ""}, got, func() {
-		if _, err := engine.Release(ctxFor(t), s.ID); err != nil {
-			t.Errorf("release: %v", err)
-		}
-	}}
+	return rdmaPod{&foreignWriter{t, filepath.Base(path), ""}, got, release}
 }
 
 // serve starts a command in the pod, and returns what ends it with all its processes: one that has an RDMA device open keeps it.
@@ -200,7 +197,9 @@ func TestRDMAExclusive(t *testing.T) {
 	} {
 		s := box("/run/netns/"+namespace().ns, parse(t, "t", "    - "+steps+"\n"))
 		s.Given = ops.GivenDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
-		if _, err := l.engine(nil).Ensure(ctxFor(t), s); fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), want) {
+		engine := l.engine(nil)
+		released(t, engine, s.ID)
+		if _, err := engine.Ensure(ctxFor(t), s); fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", steps, err, want)
 		}
 		eventually.True(t, 10*time.Second, "the RDMA device of the host", func() bool { return strings.Contains(host.run("rdma dev"), "rxe1") })

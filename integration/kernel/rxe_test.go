@@ -36,6 +36,7 @@ func TestSoftRoCE(t *testing.T) {
 `))
 	s.Given = ops.GivenDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
 	engine := l.engine(nil)
+	release := released(t, engine, s.ID)
 	report, err := engine.Ensure(ctxFor(t), s)
 	if err != nil {
 		t.Fatal(err)
@@ -58,9 +59,7 @@ func TestSoftRoCE(t *testing.T) {
 	devices := func() string { return strings.TrimSpace(host.run("ls /sys/class/infiniband")) }
 	eventually.True(t, 10*time.Second, "only the RDMA device of the pod", func() bool { return devices() == got.RDMADevice })
 
-	if _, err := engine.Release(ctxFor(t), s.ID); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	eventually.True(t, 10*time.Second, "only the RDMA device of the host", func() bool { return devices() == "rxe9" })
 	if is := host.run("rdma link show rxe9/1"); is != was {
 		t.Errorf("after the release the host has %q, not %q", is, was)
@@ -88,7 +87,8 @@ func TestRequiredGID(t *testing.T) {
 		s.Given = ops.GivenDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
 		return s
 	}
-	engine := l.engine(nil)
+	s, engine := requiring("gid: {type: RoCEv2, family: IPv4, scope: global}, state: ACTIVE, minRate: 1Gbps, mtu: 1024"), l.engine(nil)
+	release := released(t, engine, s.ID)
 	for what, want := range map[string]string{
 		"gid: {type: RoCEv1}":                  `no GID of "rail0" is RoCEv1: it has 0 RoCEv2 fe80::`,
 		"gid: {family: IPv6}, minRate: 40Gbps": `its port has 2.5Gbps, less than 40Gbps`,
@@ -100,7 +100,6 @@ func TestRequiredGID(t *testing.T) {
 		l.mustEqual(home, "", "after the refusal")
 	}
 
-	s := requiring("gid: {type: RoCEv2, family: IPv4, scope: global}, state: ACTIVE, minRate: 1Gbps, mtu: 1024")
 	report, err := engine.Ensure(ctxFor(t), s)
 	if err != nil {
 		t.Fatal(err)
@@ -149,10 +148,22 @@ func TestRequiredGID(t *testing.T) {
 		_, err := engine.Ensure(ctxFor(t), s)
 		return err
 	})
-	if _, err := engine.Release(ctxFor(t), s.ID); err != nil {
-		t.Fatal(err)
-	}
+	release()
 	l.mustEqual(home, "", "after the release")
+}
+
+// released returns what releases a sandbox, and does so at the end of a test that fails before: a pod that is left keeps its
+// function. It is called after newNetns, so that the namespace is there until then.
+func released(t *testing.T, engine *reconcile.Reconciler, id reconcile.SandboxID) (release func()) {
+	t.Helper()
+	release = func() {
+		t.Helper()
+		if report, err := engine.Release(ctxFor(t), id); err != nil || report.Unclean != "" {
+			t.Errorf("release: %v %s", err, report.Unclean)
+		}
+	}
+	t.Cleanup(release)
+	return release
 }
 
 // stepDevices is what a step gives besides interfaces.
