@@ -50,10 +50,9 @@ var (
 // explainSyntax adds the probable mistake to an error of the YAML parser. The parser
 // sometimes names the line before.
 func explainSyntax(data []byte, err error) error {
-	// as text: the YAML library has no types
-	tab := strings.Contains(err.Error(), "tab character") || strings.Contains(err.Error(), "cannot start any token")
-	// as text: errors of both YAML libraries come here
-	if strings.Contains(err.Error(), unquoted) {
+	text := err.Error() // as text: the YAML libraries have no types
+	tab := strings.Contains(text, "tab character") || strings.Contains(text, "cannot start any token")
+	if strings.Contains(text, unquoted) {
 		return err
 	}
 	n := 0
