@@ -414,7 +414,8 @@ func (p *pass) renewNodes(plan *ops.Plan) {
 		if at < 0 {
 			continue
 		}
-		was, now := cmp.Or(p.record.Results[i].Result.Devices, &topology.Devices{}), cmp.Or(plan.Results[at].Result.Devices, &topology.Devices{})
+		was := cmp.Or(p.record.Results[i].Result.Devices, &topology.Devices{})
+		now := cmp.Or(plan.Results[at].Result.Devices, &topology.Devices{})
 		if !slices.Equal(was.DeviceNodes, now.DeviceNodes) {
 			renewed := *was
 			renewed.DeviceNodes = now.DeviceNodes
