@@ -359,7 +359,7 @@ tc qdisc add dev eth0 root netem delay 1ms
 			{name: "RDMA device deleted", disturb: rdmaOn("rail0") + `rdma link delete $R`, drift: "roce +rdma-link, roce waits"},
 			{name: "RDMA device renamed", disturb: rdmaOn("rail0") + `rdma dev set $R name mine0`, drift: "roce ~rdma-link.name, roce waits"},
 			{name: "another RDMA device on the interface", disturb: rdmaOn("rail0") + `rdma link delete $R; ip netns exec $NS rdma link add mine0 type rxe netdev rail0`, drift: "roce ~rdma-link.name, roce waits"},
-			{name: "gone with its link", disturb: `$ip link delete d0`, drift: "d +link d0, other +rdma-link, other waits"},
+			{name: "gone with its link", disturb: `$ip link delete d0`, drift: "d +link d0, d +sysctl, other +rdma-link, other waits"},
 		},
 	},
 	{
