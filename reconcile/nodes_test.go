@@ -29,9 +29,9 @@ func nodesOf(t *testing.T, r *reconcile.Reconciler, id reconcile.SandboxID) stri
 	return strings.Join(rec.Results[1].Result.Devices.DeviceNodes, " ")
 }
 
-// TestNodesChange: when an RDMA device in software was made again, a repair says that the containers have the node of the earlier
-// one, and the record has the node of the new one for containers that are created from now on; none while there is no device.
-func TestNodesChange(t *testing.T) {
+// nodesEngine is an engine for one sandbox.
+func nodesEngine(t *testing.T, k *sandbox) (*reconcile.Reconciler, *nodesChanged) {
+	t.Helper()
 	store, err := journal.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -40,9 +40,18 @@ func TestNodesChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := &sandbox{t: t, Snapshot: netstate.NewSnapshot(netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")})}
 	recorder := &nodesChanged{}
-	engine := reconcile.New(reconcile.Options{Registry: registry, Store: store, BootID: "boot", Recorder: recorder, Open: func(string) (reconcile.Domain, error) { return k, nil }})
+	return reconcile.New(reconcile.Options{
+		Registry: registry, Store: store, BootID: "boot", Recorder: recorder,
+		Open: func(string) (reconcile.Domain, error) { return k, nil },
+	}), recorder
+}
+
+// TestNodesChange: when an RDMA device in software was made again, a repair says that the containers have the node of the earlier
+// one, and the record has the node of the new one for containers that are created from now on; none while there is no device.
+func TestNodesChange(t *testing.T) {
+	k := &sandbox{t: t, Snapshot: netstate.NewSnapshot(netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")})}
+	engine, recorder := nodesEngine(t, k)
 	top, err := topology.Decode([]byte(`
 apiVersion: networking.dra.io/v1alpha1
 kind: NetworkTopology
@@ -90,14 +99,6 @@ spec:
 
 // TestNodesOfClock: the device nodes of a device without RDMA, such as its clock, follow a change of their number, too.
 func TestNodesOfClock(t *testing.T) {
-	store, err := journal.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	registry, err := all.Registry()
-	if err != nil {
-		t.Fatal(err)
-	}
 	const function = "0000:03:00.2"
 	host := netstate.HostName("enp3s0f0v0")
 	k := &sandbox{t: t, Snapshot: netstate.NewSnapshot(
@@ -105,8 +106,7 @@ func TestNodesOfClock(t *testing.T) {
 		netstate.Device{ID: function, At: &host, Up: new(true), Driver: "ice", Nodes: map[string][]string{netstate.NodePTP: {"/dev/ptp3"}}},
 		netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(true), Master: new("")},
 	)}
-	recorder := &nodesChanged{}
-	engine := reconcile.New(reconcile.Options{Registry: registry, Store: store, BootID: "boot", Recorder: recorder, Open: func(string) (reconcile.Domain, error) { return k, nil }})
+	engine, recorder := nodesEngine(t, k)
 	top, err := topology.Decode([]byte(`
 apiVersion: networking.dra.io/v1alpha1
 kind: NetworkTopology

@@ -62,7 +62,7 @@ func (a *app) checkInstall() *cobra.Command {
 	f.StringVar(&c.agent, "agent", "", "`name` of the DaemonSet")
 	f.StringVar(&c.controller, "controller", "", "`name` of the Deployment")
 	f.BoolVar(&c.webhook, "webhook", true, "the release has the webhook")
-	f.DurationVar(&c.patience, "patience", 4*time.Minute, "how long a check that fails is repeated: pods of a new release take a while to start")
+	f.DurationVar(&c.patience, "patience", 4*time.Minute, "repeat a check that fails for this `time`, since the pods of a new release need time to start")
 	return cmd
 }
 

@@ -88,7 +88,7 @@ address /healthz and /readyz.`,
 	f.StringVar(&c.tlsDir, "tls-dir", "", "`directory` with your tls.crt and tls.key for the webhook")
 	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`time` between writes of the counts in a topology's status")
 	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` from a node's deletion to the end of its address leases")
-	f.StringVar(&c.networkQoS, "network-qos", "", "`which` NetworkQoS objects get conditions: topologies (those that select NetworkTopologies), all, or none if empty")
+	f.StringVar(&c.networkQoS, "network-qos", "", "NetworkQoS `objects` that get conditions: topologies (those that select NetworkTopologies) or all; if empty, none do")
 	f.BoolVar(&c.podNetwork, "pod-network", false, "agents give pods their own network")
 	f.BoolVar(&c.networkStatus, "network-status", false, "write the annotation k8s.v1.cni.cncf.io/network-status of pods, which needs get of pods and patch of pods/status")
 	f.TextVar(&c.level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")

@@ -2,7 +2,6 @@ package ports
 
 import (
 	"regexp"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -91,8 +90,7 @@ func (m *FabricMetrics) Collect(ch chan<- prometheus.Metric) {
 	if m.Interfaces <= 0 {
 		return
 	}
-	boxes := slices.DeleteFunc(m.Monitor.list(), func(b box) bool { return b.gone || b.pod == "" })
-	slices.SortFunc(boxes, func(a, b box) int { return int(b.seq) - int(a.seq) })
+	boxes := m.Monitor.newestOfPods()
 	type series struct {
 		of   box
 		port Port

@@ -373,3 +373,10 @@ func (m *Monitor) list() []box {
 	slices.SortFunc(out, func(a, b box) int { return cmp.Compare(a.seq, b.seq) })
 	return out
 }
+
+// newestOfPods copies what is known of sandboxes of pods that are there, the newest first.
+func (m *Monitor) newestOfPods() []box {
+	out := slices.DeleteFunc(m.list(), func(b box) bool { return b.gone || b.pod == "" })
+	slices.Reverse(out)
+	return out
+}

@@ -96,8 +96,7 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 	if m.Devices <= 0 {
 		return
 	}
-	boxes := slices.DeleteFunc(m.Monitor.list(), func(b box) bool { return b.gone || b.pod == "" })
-	slices.SortFunc(boxes, func(a, b box) int { return int(b.seq) - int(a.seq) })
+	boxes := m.Monitor.newestOfPods()
 	all := 0
 	for _, b := range boxes {
 		all += len(b.rdma)
