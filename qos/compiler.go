@@ -96,8 +96,8 @@ type Packet struct {
 	Destination netip.Addr
 	Protocol    Protocol
 	Port        uint16 // of the destination
-	// Fragment says that this is a fragment whose protocol is known, and whose port is not: for tc each one, for OVN each
-	// but the first.
+	// Fragment says that this is a fragment whose protocol is known, and whose port is not: each one, for tc and for OVN. (OVN does not
+	// know the protocol of later ones of IPv6 either.)
 	Fragment bool
 }
 

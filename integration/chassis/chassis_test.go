@@ -1,6 +1,7 @@
 package chassis_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -320,4 +321,81 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%d packets passed, want %d to %d, which is one second of the rate", passed, least, most)
 		}
 	})
+}
+
+// TestFragments: no fragment of a datagram has a port for Open vSwitch, which sets it to 0 also in the first (the mode "normal" of
+// ovs-ofctl(8), set-frags), and later ones of IPv6 have no protocol either. So they are decided and limited by the rule without.
+// Filters of tc limit them by the rule with the port, too: TestFragments of reconcile/kernel.
+func TestFragments(t *testing.T) {
+	const strict = "bandwidth: {rate: 1, burst: 24}, " // two fragments of 1500 bytes
+	const four, six = "198.51.100.7", "2001:db8:1::7"
+	b := newBench(t)
+	b.ok(b.source.IP(t.Context(), "link set eth0 mtu 1500")) // the other ends have 9000
+	udp := func(more, port string) string {
+		return "{dscp: 10, " + more + "classifier: {ports: [{protocol: UDP" + port + "}]}}"
+	}
+	for _, tt := range []struct {
+		name, objects string
+		first, later  map[string]uint8 // marks that differ from 5, by destination
+		limited       bool
+	}{
+		{"a port", object("a", 1, "{dscp: 5}", udp("", ", port: 9")), nil, nil, false},
+		{"a protocol", object("a", 1, "{dscp: 5}", udp("", "")), map[string]uint8{four: 10, six: 10}, map[string]uint8{four: 10}, false},
+		{"a limit of a port", object("a", 1, "{dscp: 5}", udp(strict, ", port: 9")), nil, nil, false},
+		{"a port without a limit", object("a", 1, "{dscp: 5, "+strict+"}", udp("", ", port: 9")), nil, nil, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := b.in(t)
+			b.enforce(tt.objects)
+			for _, to := range []string{four, six} {
+				const datagrams = 10 // of three fragments each
+				for range datagrams {
+					b.send(b.sender, traffic.Packet(to, qos.UDP, 9), 0, 4000)
+				}
+				b.apply(nil, nil) // for the packet that says that no other one comes
+				first, later := b.fragments(b.send(b.sender, traffic.Packet(to, 253, 0), 0, 64))
+				check := func(what string, got []uint8, marks map[string]uint8) {
+					t.Helper()
+					if want := cmp.Or(marks[to], 5); slices.ContainsFunc(got, func(is uint8) bool { return is != want }) {
+						t.Errorf("%s fragments to %s are marked %v, want %d", what, to, got, want)
+					}
+				}
+				check("first", first, tt.first)
+				check("later", later, tt.later)
+				if n := len(first) + len(later); n == 0 || tt.limited == (n == 3*datagrams) {
+					t.Errorf("%d of %d fragments to %s pass, limited: %t", n, 3*datagrams, to, tt.limited)
+				}
+				b.enforce(tt.objects) // with full buckets
+			}
+		})
+	}
+}
+
+// fragments returns the codepoints of first and of later fragments that arrive before a packet.
+func (b *bench) fragments(end uint32) (first, later []uint8) {
+	b.Helper()
+	for {
+		p, err := b.receiver.Next(20 * time.Second)
+		b.ok(err)
+		switch {
+		case p.Number == end:
+			return first, later
+		case p.Later:
+			later = append(later, p.Class>>2)
+		case p.Fragment:
+			first = append(first, p.Class>>2)
+		}
+	}
+}
+
+// TestExtensionHeaders: what a pod sends with extension headers of IPv6 is decided by the protocol and port after them.
+func TestExtensionHeaders(t *testing.T) {
+	b := newBench(t)
+	extended := traffic.NewSender(b.source.Netns, b.sent)
+	extended.Extended = true
+	t.Cleanup(extended.Close)
+	six := slices.DeleteFunc(packets(), func(p qos.Packet) bool { return p.Destination.Is4() })
+	if b.marks(extended, b.receiver, six, b.enforce(object("a", 1, "{dscp: 5}", "{dscp: 10, classifier: {ports: [{protocol: UDP, port: 80}, {protocol: TCP}]}}"))) == 0 {
+		t.Error("no rule decides about any packet")
+	}
 }

@@ -23,6 +23,9 @@ const (
 
 // Sender sends out of a namespace.
 type Sender struct {
+	// Extended gives packets of IPv6 a header of hop-by-hop options and one of destination options. It is set before the first packet.
+	Extended bool
+
 	netns   string
 	sockets map[kind]int
 	sent    *uint32
@@ -36,7 +39,7 @@ type kind struct {
 
 // NewSender opens nothing yet. Senders that share a counter do not repeat a number.
 func NewSender(netns string, counter *uint32) *Sender {
-	return &Sender{netns, map[kind]int{}, counter}
+	return &Sender{netns: netns, sockets: map[kind]int{}, sent: counter}
 }
 
 // Close closes its sockets.
@@ -61,12 +64,28 @@ func (s *Sender) socket(k kind) (int, error) {
 			return err
 		}
 		s.sockets[k] = fd
+		if k.six && s.Extended {
+			if err := Extend(fd); err != nil {
+				return err
+			}
+		}
 		return unix.SetsockoptInt(fd, level, option, k.ecn)
 	})
 	if err != nil {
 		return -1, fmt.Errorf("raw socket: %w", err)
 	}
 	return fd, nil
+}
+
+// Extend gives what an IPv6 socket sends a header of hop-by-hop options and one of destination options (RFC 3542, 7 and 9).
+func Extend(fd int) error {
+	for _, option := range []int{unix.IPV6_HOPOPTS, unix.IPV6_DSTOPTS} {
+		const padding = "\x00\x00\x01\x04\x00\x00\x00\x00" // the next header, the length, PadN of six bytes
+		if err := unix.SetsockoptString(fd, unix.IPPROTO_IPV6, option, padding); err != nil {
+			return fmt.Errorf("extension headers: %w", err)
+		}
+	}
+	return nil
 }
 
 // Send sends a packet with so many bytes after its IP header, at least, and returns its number. Of
@@ -131,6 +150,8 @@ type Received struct {
 	Port     uint16 // of the destination
 	Class    uint8  // its traffic class: DSCP and ECN
 	Length   int    // with its IP header
+	Fragment bool   // of a datagram
+	Later    bool   // a fragment that is not the first: it has no port
 }
 
 // Next returns the next packet, os.ErrDeadlineExceeded if none comes for so long.
@@ -169,18 +190,43 @@ func parse(b []byte) (p Received, ok bool, err error) {
 		if checksum(b[:20]) != 0 {
 			return p, true, fmt.Errorf("the checksum of an IP header is wrong: % x", b[:20])
 		}
+		field := binary.BigEndian.Uint16(b[6:])
+		p.Fragment, p.Later = field&0x3fff != 0, field&0x1fff != 0
 		b = b[20:]
 	case len(b) >= 44 && b[0]>>4 == 6:
 		p = Received{Protocol: qos.Protocol(b[6]), Class: b[0]<<4 | b[1]>>4, Length: len(b)}
-		b = b[40:]
+		b = p.extensions(b[40:])
 	default:
 		return p, false, nil
+	}
+	if p.Later || len(b) < 4 {
+		return p, true, nil
 	}
 	p.Port = binary.BigEndian.Uint16(b[2:])
 	if len(b) >= least && string(b[at:at+len(magic)]) == magic {
 		p.Number = binary.BigEndian.Uint32(b[at+len(magic):])
 	}
 	return p, true, nil
+}
+
+// extensions reads the extension headers of IPv6 (RFC 8200, 4), and returns what follows them.
+func (p *Received) extensions(b []byte) []byte {
+	for len(b) >= 8 {
+		length := 8
+		switch p.Protocol {
+		case unix.IPPROTO_FRAGMENT:
+			p.Fragment, p.Later = true, binary.BigEndian.Uint16(b[2:])&^7 != 0
+		case unix.IPPROTO_HOPOPTS, unix.IPPROTO_DSTOPTS, unix.IPPROTO_ROUTING:
+			length += 8 * int(b[1])
+		default:
+			return b
+		}
+		p.Protocol, b = qos.Protocol(b[0]), b[min(length, len(b)):]
+		if p.Later {
+			return b
+		}
+	}
+	return b
 }
 
 func checksum(b []byte) uint16 {

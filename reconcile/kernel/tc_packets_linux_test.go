@@ -1,6 +1,7 @@
 package kernel_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/integration/traffic"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/qostest"
@@ -151,8 +153,9 @@ func (w *wired) received(last uint32) map[uint32]uint8 {
 		} else if checksum(b[:20]) != 0 {
 			w.Errorf("the checksum of the header is wrong: % x", b[:20])
 		}
-		if p := b[head:n]; len(p) >= 28 && string(p[20:24]) == "plum" {
-			number := binary.BigEndian.Uint32(p[24:])
+		p := b[head:n] // with extension headers of IPv6, if it has some
+		if at := bytes.Index(p, []byte("plum")); at >= 20 && len(p) >= at+8 {
+			number := binary.BigEndian.Uint32(p[at+4:])
 			out[number] = class
 			if number == last {
 				return out
@@ -291,6 +294,33 @@ func TestMarks(t *testing.T) {
 				w.remove(f)
 			}
 		})
+	}
+}
+
+// TestExtensionHeaders: what a pod sends with extension headers of IPv6 is decided by the protocol and port after them.
+func TestExtensionHeaders(t *testing.T) {
+	w := newWired(t)
+	filters, decide := w.enforce(object("a", 1, "{dscp: 5}", "{dscp: 10, classifier: {ports: [{protocol: UDP, port: 80}, {protocol: TCP}]}}"))
+	for _, f := range filters {
+		w.holds(f)
+	}
+	want := map[uint32]uint8{}
+	for _, protocol := range []qos.Protocol{qos.TCP, qos.UDP, qos.SCTP} {
+		for _, port := range []uint16{80, 443} {
+			p := qos.Packet{Destination: netip.MustParseAddr("2001:db8:1::7"), Protocol: protocol, Port: port}
+			fd := w.sender(p, 0)
+			defer unix.Close(fd)
+			if err := traffic.Extend(fd); err != nil {
+				t.Fatal(err)
+			}
+			want[w.send(fd, p, 64)] = decide(p).DSCP << 2
+		}
+	}
+	got := w.received(w.sent)
+	for number, class := range want {
+		if is, ok := got[number]; !ok || is != class {
+			t.Errorf("packet %d has traffic class %#x (%t), want %#x", number, is, ok, class)
+		}
 	}
 }
 
