@@ -94,7 +94,7 @@ func TestStepPages(t *testing.T) {
 		page := typ + ".md"
 		pages[page] = true
 		fmt.Fprintf(&list, "| [%s](%s) | %s |\n", typ, page, c.Summary)
-		generates(t, filepath.Join("steps", page), generated+contract.Markdown(c, addressing))
+		generates(t, filepath.Join("steps", page), generated+contract.Markdown(c, addressing, described(t, reg, typ)))
 	}
 	fmt.Fprintf(&list, "\n[%s](%s): addresses, routes and others.\n", addressing.Title, addressing.Link)
 	generates(t, filepath.Join("steps", "README.md"), list.String())
@@ -113,6 +113,21 @@ func TestStepPages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// similar names for a step type the type on whose page many of its keys are described.
+var similar = map[string]string{"vfio-pci": "sriov", "macvlan": "ipvlan"}
+
+// described returns the keys that the page of a similar type describes.
+func described(t *testing.T, reg *ops.Registry, typ string) contract.Elsewhere {
+	t.Helper()
+	other, found := similar[typ]
+	c, known := reg.Contract(other)
+	if found && !known {
+		t.Fatalf("%q is no step type", other)
+	}
+	effective := slices.DeleteFunc(slices.Clone(c.Params), func(p contract.Param) bool { return p.Ignored != "" })
+	return contract.Elsewhere{Title: other, Link: other + ".md", Params: effective}
 }
 
 // valid reads a topology from a file.

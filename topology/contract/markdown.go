@@ -16,14 +16,28 @@ type Elsewhere struct {
 
 // Markdown renders the documentation page of a step type. Keys that are described elsewhere are
 // named with a link; one that this type has in another form is described here.
-func Markdown(c Contract, elsewhere Elsewhere) string {
+func Markdown(c Contract, elsewhere ...Elsewhere) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s\n", c.Type, strings.TrimSpace(c.Summary))
 	if d := strings.TrimSpace(c.Description); d != "" {
 		fmt.Fprintf(&b, "\n%s\n", d)
 	}
 	b.WriteString("\n## Keys\n\n")
-	own, ignored, shared := elsewhere.split(c.Params)
+	own, ignored := c.Params, []string(nil)
+	var links []string
+	for _, e := range elsewhere {
+		var shared []string
+		if own, shared = e.split(own); len(shared) > 0 {
+			links = append(links, fmt.Sprintf("For %s see [%s](%s).", strings.Join(shared, ", "), e.Title, e.Link))
+		}
+	}
+	own = slices.DeleteFunc(slices.Clone(own), func(p Param) bool {
+		effectless := p.Ignored != "" && strings.HasPrefix(p.Description, "accepted")
+		if effectless {
+			ignored = append(ignored, "`"+p.Name+"`")
+		}
+		return effectless
+	})
 	switch {
 	case len(c.Params) == 0:
 		b.WriteString("None.\n")
@@ -33,8 +47,8 @@ func Markdown(c Contract, elsewhere Elsewhere) string {
 	if len(ignored) > 0 {
 		fmt.Fprintf(&b, "\nAccepted, without effect: %s.\n", strings.Join(ignored, ", "))
 	}
-	if len(shared) > 0 {
-		fmt.Fprintf(&b, "\nFor %s see [%s](%s).\n", strings.Join(shared, ", "), elsewhere.Title, elsewhere.Link)
+	if len(links) > 0 {
+		fmt.Fprintf(&b, "\n%s\n", strings.Join(links, "\n"))
 	}
 	fmt.Fprintf(&b, "\n## Input\n\n%s\n", c.Input.sentence())
 	o := c.Output
@@ -60,38 +74,43 @@ func (e Elsewhere) Markdown(about string) string {
 	return fmt.Sprintf("# %s\n\n%s\n\n%s", e.Title, strings.TrimSpace(about), table(e.Params))
 }
 
-// split returns the parameters that the page describes, and the names of those without effect and of
-// those that are described elsewhere.
-func (e Elsewhere) split(params []Param) (own []Param, ignored, shared []string) {
+// split returns the parameters that this page does not describe, and the names of those that it describes.
+func (e Elsewhere) split(params []Param) (own []Param, shared []string) {
 	for _, p := range params {
-		switch {
-		case slices.ContainsFunc(e.Params, func(o Param) bool { return reflect.DeepEqual(o, p) }):
+		if slices.ContainsFunc(e.Params, func(o Param) bool { return reflect.DeepEqual(o, p) }) {
 			shared = append(shared, "`"+p.Name+"`")
-		case p.Ignored != "" && strings.HasPrefix(p.Description, "accepted"):
-			ignored = append(ignored, "`"+p.Name+"`")
-		default:
+		} else {
 			own = append(own, p)
 		}
 	}
-	return own, ignored, shared
+	return own, shared
 }
 
-// Blocks returns the parameters with properties that several contracts have in the same form, except
-// those of known.
+// Blocks returns the parameters that several contracts have in the same form, except those of known: each with properties that two
+// have, and of the others those with a long description that three have, if no contract has another parameter of the name.
 func Blocks(contracts []Contract, known []Param) []Param {
-	var seen, out []Param
+	const longDescription = 50
 	in := func(list []Param, p Param) bool {
 		return slices.ContainsFunc(list, func(o Param) bool { return reflect.DeepEqual(o, p) })
 	}
+	var out []Param
 	for _, c := range contracts {
 		for _, p := range c.Params {
 			nested := len(p.Properties) > 0 || p.Items != nil && len(p.Items.Properties) > 0
-			switch {
-			case !nested || in(known, p) || in(out, p):
-			case in(seen, p):
+			if !nested && len(p.Description) < longDescription || in(known, p) || in(out, p) {
+				continue
+			}
+			named, same := 0, 0
+			for _, other := range contracts {
+				if slices.ContainsFunc(other.Params, func(o Param) bool { return o.Name == p.Name }) {
+					named++
+				}
+				if in(other.Params, p) {
+					same++
+				}
+			}
+			if nested && same > 1 || same > 2 && same == named {
 				out = append(out, p)
-			default:
-				seen = append(seen, p)
 			}
 		}
 	}
