@@ -12,7 +12,14 @@ func (a *app) apply() *cobra.Command {
 		Long: `Applies a topology to a network namespace, and prints the changes and the result. If
 anything fails, all changes of this call are rolled back. Only what differs is
 changed: a second apply changes nothing.
-` + targetHelp + `
+
+A root step takes the device that --device or its config names; else that of an
+earlier apply; else the first free one of plumbline devices that its selector matches.
+--address gives a step addresses beside those of its config; without it, a step keeps
+those of an earlier apply.
+
+Further files of -f may have NetworkQoS objects for a pod of --namespace with --labels;
+without them nothing is marked or limited any more.
 
 The JSON form holds the changes and the result of each step, as CNI 1.1 prints it.`,
 		Example: `  plumbline apply -f topology.yaml --netns blue

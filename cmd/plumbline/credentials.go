@@ -20,7 +20,7 @@ func (c *credentials) flags(cmd *cobra.Command, prefix string) {
 	f := cmd.Flags()
 	f.StringVar(&c.key, prefix+"private-key", "", "`file` with the private key, for ssl")
 	f.StringVar(&c.certificate, prefix+"certificate", "", "`file` with the certificate, for ssl")
-	f.StringVar(&c.authority, prefix+"ca-cert", "", "`file` with the server's authority, for ssl")
+	f.StringVar(&c.authority, prefix+"ca-cert", "", "`file` with the server's CA certificate, for ssl")
 }
 
 // tls reads the files for ssl, nil for none.

@@ -32,7 +32,6 @@ one sandbox; --netns selects it.
 Exit status with --status: that of status.`,
 		Example: `  plumbline graph -f topology.yaml
   plumbline graph -f topology.yaml -o svg > topology.svg
-  plumbline graph -f topology.yaml -o dot | dot -Tpng > topology.png
   plumbline graph --status
   plumbline graph --status --netns blue -o svg > blue.svg`,
 		Args: noArgs,

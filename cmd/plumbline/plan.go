@@ -66,15 +66,6 @@ func (t *target) flags(cmd *cobra.Command) {
 	outputFlag(cmd, &t.format, formatText, formatJSON, formatYAML)
 }
 
-const targetHelp = `
-A root step takes the device that --device or its config names; else that of an
-earlier apply; else the first free one of ` + "`plumbline devices`" + ` that its
-selector matches. --address gives a step addresses beside those of its config;
-without it, a step keeps those of an earlier apply.
-
-Further files of -f may have NetworkQoS objects for a pod of --namespace with --labels;
-without them nothing is marked or limited any more.`
-
 // inputs reads what the flags name.
 func (t *target) inputs(a *app) (asked map[string]string, given ops.Givens, from source, err error) {
 	if asked, err = node.ParseDevices(t.devices); err != nil {
@@ -284,8 +275,8 @@ func (a *app) plan() *cobra.Command {
 Without --netns it plans for an imagined node with a device for each root step, every
 link that a config names, and MTUs of 1500; it needs neither root nor devices, and the
 JSON has the field imagined.
-` + targetHelp + `
 
+Devices, addresses and NetworkQoS objects are chosen as by apply: see plumbline help apply.
 Addresses of a pool (from a file of -f), of host-local ranges, and of the own network of
 pods are examples. spec.export is shown, too.
 
@@ -297,9 +288,7 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 		Example: `  plumbline plan -f topology.yaml
   plumbline plan -f topology.yaml --netns blue
   plumbline plan -f topology.yaml --netns /proc/4711/ns/net --device vf0=0000:03:10.0
-  plumbline plan -f topology.yaml -f addresspool.yaml --netns blue
   plumbline plan -f topology.yaml -f qos.yaml --netns blue --namespace ai --labels app=training
-  plumbline plan -f topology.yaml --netns blue -o json | jq '.changes[].object'
   plumbline plan -f edited.yaml --running`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
