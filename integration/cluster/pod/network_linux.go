@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -18,6 +19,14 @@ type network struct {
 	Hostname   string          `json:"hostname"`
 	Interfaces []linkInterface `json:"interfaces"`
 	Routes     []route         `json:"routes"`
+	// Environment is that of the program, without what the kubelet says of services.
+	Environment map[string]string `json:"environment"`
+	// RDMA has the files in /dev/infiniband, and of which RDMA device each is; "" if it is of none.
+	RDMA map[string]string `json:"rdma,omitempty"`
+	// Files are those that the topologies of claims have given the container, by path.
+	Files map[string]string `json:"files,omitempty"`
+	// Writable is a folder of such files in which the program could make one.
+	Writable string `json:"writable,omitempty"`
 }
 
 type linkInterface struct {
@@ -32,6 +41,7 @@ type linkInterface struct {
 	VLAN      int      `json:"vlan,omitempty"`
 	Addresses []string `json:"addresses,omitempty"`
 	Filters   int      `json:"filters,omitempty"` // of what it sends
+	PCI       string   `json:"pci,omitempty"`     // the address of its function
 }
 
 type route struct {
@@ -54,6 +64,8 @@ func look() (network, error) {
 	if n.Hostname, err = os.Hostname(); err != nil {
 		return n, err
 	}
+	n.Environment, n.RDMA = environment(), rdma()
+	n.Files, n.Writable = given()
 	links, err := handle.LinkList()
 	if err != nil {
 		return n, fmt.Errorf("list links: %w", err)
@@ -89,6 +101,9 @@ func look() (network, error) {
 		if filters, err := handle.FilterList(link, netlink.HANDLE_MIN_EGRESS); err == nil { // there may be no place for any
 			one.Filters = len(filters)
 		}
+		if device, err := os.Readlink("/sys/class/net/" + one.Name + "/device"); err == nil { // it has hardware
+			one.PCI = filepath.Base(device)
+		}
 		n.Interfaces = append(n.Interfaces, one)
 	}
 	// Of all tables but that of local addresses, which says nothing new.
@@ -111,6 +126,40 @@ func look() (network, error) {
 		n.Routes = append(n.Routes, one)
 	}
 	return n, nil
+}
+
+func environment() map[string]string {
+	out := map[string]string{}
+	for _, variable := range os.Environ() {
+		if name, value, _ := strings.Cut(variable, "="); !strings.Contains(name, "_SERVICE_") && !strings.Contains(name, "_PORT") {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// rdma reads of which RDMA device each file is: in shared mode sysfs shows those of all pods.
+func rdma() map[string]string {
+	files, _ := os.ReadDir("/dev/infiniband")
+	out := map[string]string{}
+	for _, f := range files {
+		of, _ := os.ReadFile("/sys/class/infiniband_verbs/" + f.Name() + "/ibdev")
+		out[f.Name()] = strings.TrimSpace(string(of))
+	}
+	return out
+}
+
+func given() (files map[string]string, writable string) {
+	files = map[string]string{}
+	found, _ := filepath.Glob("/var/run/dra.networking/files/*/*")
+	for _, path := range found {
+		content, _ := os.ReadFile(path)
+		files[path] = string(content)
+		if folder := filepath.Dir(path); os.WriteFile(folder+"/own", nil, 0o600) == nil {
+			writable = folder
+		}
+	}
+	return files, writable
 }
 
 // ping sends one echo request and waits for its answer.

@@ -110,6 +110,7 @@ func TestStory(t *testing.T) {
 			t.Errorf("conditions Ready: %q, want \"True True\"", ready)
 		}
 	})
+	t.Run("told", func(t *testing.T) { testTold(t, c, node) })
 	t.Run("home", func(t *testing.T) {
 		kubectl(t, "", "delete", "pod", "ai-training", "--timeout=120s")
 		if now := vfs(t); now != home {
