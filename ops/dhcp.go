@@ -164,8 +164,8 @@ func (s *leases) want(link string, cfg AddressConfig) ([]Address, []Route, error
 		return []Address{out}, nil, nil
 	}
 	if have.Router == "" {
-		s.p.Note("the DHCP server %s has named no router in the network of %q: there is no default route over %q", have.Server, have.Address, link)
-		s.p.current.routerless = fault.New(fault.NotReady, fmt.Errorf("the DHCP server %s has named no router in the network of %q", have.Server, have.Address))
+		s.p.Note("DHCP server %s offers no router in the network of %q, so %q gets no default route", have.Server, have.Address, link)
+		s.p.current.routerless = fault.New(fault.NotReady, fmt.Errorf("DHCP server %s offers no router in the network of %q", have.Server, have.Address))
 		return []Address{out}, nil, nil
 	}
 	out.Gateway = have.Router

@@ -431,10 +431,10 @@ func (p *Planner) noteSoftRDMA(home string, all []netstate.RDMADevice) {
 		}
 	}
 	if ok && r.Name != nil {
-		p.Note("the host has the RDMA device %q in software on %q: it ends with the move, and is made again when the device is released", *r.Name, netstate.BaseName(home))
+		p.Note("the host has the software RDMA device %q on %q: the kernel deletes it when the interface moves to the pod; it is created again when the device is released", *r.Name, netstate.BaseName(home))
 		for _, other := range all {
 			if other.Software && other.Name != *r.Name {
-				p.Note("the host has another RDMA device %q in software on %q: it ends with the move, and is not made again", other.Name, netstate.BaseName(home))
+				p.Note("the host has another software RDMA device %q on %q: the kernel deletes it when the interface moves to the pod; it is not created again", other.Name, netstate.BaseName(home))
 			}
 		}
 	}

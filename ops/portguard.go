@@ -42,7 +42,7 @@ func (p *Planner) GuardPort(port, bridge, link string, cfg GuardConfig, gateways
 		return err
 	}
 	if g.ours = ours == "true"; !g.ours && cfg.MACSpoofChk == nil && p.req.imagined == nil {
-		p.Note("bridge %q was not created by plumbline, so what the pod sends is not checked: set macspoofchk and raGuard to true if it has one MAC and is no router, else to false", netstate.BaseName(bridge))
+		p.Note("bridge %q was not created by plumbline, so frames from the pod are not checked: set macspoofchk and raGuard to true if the pod has one MAC and is no router, else to false", netstate.BaseName(bridge))
 	}
 	for _, a := range gateways {
 		g.gateways = append(g.gateways, a.String())

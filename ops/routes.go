@@ -38,7 +38,7 @@ func (s *routes) settle() error {
 		case err != nil:
 		case s.madeByKernel(d, r):
 			d.step.routes = append(d.step.routes, r)
-			s.p.Note("%s: the kernel makes the route to %s with the address: remove it", d.field, r.Dst)
+			s.p.Note("%s: the kernel adds the route to %s with the address: remove the entry", d.field, r.Dst)
 		default:
 			err = s.p.Want(r)
 		}

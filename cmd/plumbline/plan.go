@@ -62,7 +62,7 @@ func (t *target) flags(cmd *cobra.Command) {
 		return out, cobra.ShellCompDirectiveNoFileComp
 	})
 	parameterFlag(cmd, &t.parameters)
-	addressFlag(cmd, &t.addresses, "; repeat it for more, "+node.NoAddresses+" takes away those of an earlier apply")
+	addressFlag(cmd, &t.addresses, "; may be repeated; STEP="+node.NoAddresses+" removes those of an earlier apply")
 	outputFlag(cmd, &t.format, formatText, formatJSON, formatYAML)
 }
 

@@ -822,7 +822,7 @@ func TestHostileDHCP(t *testing.T) {
 	h.answer(one(dhcpv4.WithRouter([]byte{198, 51, 100, 1})))
 	far := n.sandbox("far", ", acceptDefaultRoute: true", "")
 	rep, err := e.Ensure(ctxFor(t), far)
-	if err != nil || !strings.Contains(strings.Join(rep.Notes, "\n"), "has named no router") || n.in(far, "ip route show default") != "" {
+	if err != nil || !strings.Contains(strings.Join(rep.Notes, "\n"), "offers no router") || n.in(far, "ip route show default") != "" {
 		t.Errorf("a router outside of the network: %v %v", rep.Notes, err)
 	}
 }

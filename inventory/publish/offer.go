@@ -295,7 +295,7 @@ func obstacle(d inventory.Device, used map[string]bool) string {
 	case d.Kind == inventory.KindPF && d.NumVFs > 0 && !d.Exposure.BesideFunctions:
 		return fmt.Sprintf("has %d virtual functions, which would lose their network", d.NumVFs)
 	case d.Kind == inventory.KindVF && used[d.PF.PCIAddress]:
-		return fmt.Sprintf("its PF %q is in use as a whole", d.PF.PCIAddress)
+		return fmt.Sprintf("a pod has its PF %q as a whole", d.PF.PCIAddress)
 	case d.LinkType == "" || d.DevType == "wlan" || d.DevType == "wwan":
 		return "neither Ethernet nor InfiniBand"
 	case d.RDMAOnly:

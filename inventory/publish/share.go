@@ -199,7 +199,7 @@ func (k known) exclude(offered []entry) (kept []entry, withheld []Withheld) {
 			continue
 		}
 		if k.noCounters {
-			const why = "it is offered in another form already, and the API server has no counters that exclude one by the other (feature DRAPartitionableDevices)"
+			const why = "it is already offered in another form, and this API server cannot exclude one by the other (feature DRAPartitionableDevices)"
 			if !k.inUse[whole.Device.Name] {
 				without[i] = why
 				continue

@@ -151,7 +151,7 @@ func TestLeased(t *testing.T) {
 	}
 	l.Router = ""
 	have.Put(l)
-	if p = plan(true); !strings.Contains(strings.Join(p.Notes, "\n"), "has named no router") || len(p.Pending) != 1 || fault.Of(p.Pending[0].Withheld) != fault.NotReady {
+	if p = plan(true); !strings.Contains(strings.Join(p.Notes, "\n"), "offers no router") || len(p.Pending) != 1 || fault.Of(p.Pending[0].Withheld) != fault.NotReady {
 		t.Errorf("without a router: %s %v", p, p.Notes)
 	}
 

@@ -29,7 +29,7 @@ func TestOffered(t *testing.T) {
 		{"given", request, "", routes, 1400, "+ route 10.9.0.0/16 via 192.0.2.1 dev d1; + route 198.51.100.0/24 dev d1; mtu 1400", "0.0.0.0/0", ""},
 		{"given, and the default route", request + ", acceptDefaultRoute: true, priority: 7", "", withDefault, 0, "+ route 0.0.0.0/0 via 192.0.2.7 dev d1 metric 7; + route 10.9.0.0/16", "192.0.2.1 dev d1 metric", ""},
 		{"a default route that is not accepted", request, "", withDefault, 0, "+ route 10.9.0.0/16", "0.0.0.0/0", ""},
-		{"routes replace the router", request + ", acceptDefaultRoute: true", "", routes, 0, "+ route 10.9.0.0/16", "0.0.0.0/0", "has named no router"},
+		{"routes replace the router", request + ", acceptDefaultRoute: true", "", routes, 0, "+ route 10.9.0.0/16", "0.0.0.0/0", "offers no router"},
 		{"a route of a step", request, "  - {name: z, type: dummy, config: {name: d2, addresses: [203.0.113.5/24], routes: [{dst: 10.9.0.0/16, gw: 203.0.113.1}]}}\n", routes, 0, "+ route 10.9.0.0/16 via 203.0.113.1 dev d2; + route 198.51.100.0/24 dev d1", "10.9.0.0/16 via 192.0.2.1", "the route to 10.9.0.0/16 that the DHCP server 192.0.2.1 gives is not used"},
 		{"an MTU of a step", request, "  - {name: z, type: tuning, dependOn: [a], config: {dev: d1, mtu: 1450}}\n", nil, 1400, "mtu 1450", "1400", ""},
 		{"a larger MTU", request, "", nil, 9000, "+ address", "9000", ""},

@@ -517,7 +517,7 @@ func undefined(p *qos.Policy, topologies []selectable) (message string, none boo
 	if len(missing) == 0 {
 		return "", false
 	}
-	return fmt.Sprintf("no NetworkTopology has a step with netAttachDefName %s, or the annotation %s: %[1]s, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller", missing[0], v1alpha1.AnnotationDefinition), only && len(missing) == len(names)
+	return fmt.Sprintf("no NetworkTopology has a step with netAttachDefName %s, or the annotation %s: %[1]s, so plumbline enforces nothing on this network; ovn-kubernetes enforces the networks that it makes, by its own CRD and controller", missing[0], v1alpha1.AnnotationDefinition), only && len(missing) == len(names)
 }
 
 // Conditions returns what becomes of the objects of a namespace that are enforced, with what nodes report on them, by name.
@@ -598,9 +598,9 @@ func tied(p *qos.Policy, ties []qos.Tie, complete bool) metav1.Condition {
 		if !t.Wins {
 			winner = t.Other.Name
 		}
-		parts = append(parts, fmt.Sprintf("egress[%d] and that of %q: %q decides", t.Rule, t.Other.Name, winner))
+		parts = append(parts, fmt.Sprintf("egress[%d] and a rule of %q: %q decides", t.Rule, t.Other.Name, winner))
 	}
 	c.Status, c.Reason = metav1.ConditionTrue, reasonTied
-	c.Message = "where both objects cover a pod, rules of the same precedence match the same packets, and the name decides: " + strings.Join(parts, "; ") + ". Give them different priorities"
+	c.Message = "rules of two objects have the same precedence for the same packets, and the first name decides: " + strings.Join(parts, "; ") + ". Give them different priorities"
 	return c
 }

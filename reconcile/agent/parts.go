@@ -383,7 +383,7 @@ func openWatcher(c Config) (*watch.Watcher, error) {
 		return nil, err
 	}
 	if why := w.Fallback(); why != nil {
-		c.Log.Warn("each namespace is watched with its own socket", "reason", why)
+		c.Log.Warn("cannot watch all namespaces with one socket: using one for each", "reason", why)
 	}
 	return w, nil
 }

@@ -113,7 +113,7 @@ func rollOut(o *v1alpha1.NetworkTopology, found Outcome, s *v1alpha1.NetworkTopo
 	s.Rollout = r
 	c := updating(o, found, pods, r)
 	if len(notReady) > 0 {
-		c.Message += fmt.Sprintf("; not before %s ready: %s", map[bool]string{true: "this node is", false: "these nodes are"}[len(notReady) == 1], names(notReady))
+		c.Message += fmt.Sprintf("; waiting until %s ready: %s", map[bool]string{true: "this node is", false: "these nodes are"}[len(notReady) == 1], names(notReady))
 	}
 	c.ObservedGeneration = o.Generation
 	c.Message = excerpt.Lines(c.Message, maxMessage)

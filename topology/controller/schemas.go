@@ -87,7 +87,7 @@ func (s *Schemas) keep(ctx context.Context, c contract.Contract, have *v1alpha1.
 		if err := s.Client.Create(ctx, want); err != nil {
 			return fmt.Errorf("create CNIPluginSchema %q: %w", want.Name, err)
 		}
-		s.Log.Info("described a step type", "schema", want.Name)
+		s.Log.Info("created the CNIPluginSchema of a step type", "schema", want.Name)
 		return nil
 	}
 	if have.Labels[pluginschema.LabelBuiltIn] != "true" {
@@ -102,7 +102,7 @@ func (s *Schemas) keep(ctx context.Context, c contract.Contract, have *v1alpha1.
 	if err := s.Client.Update(ctx, fixed); err != nil {
 		return fmt.Errorf("update CNIPluginSchema %q: %w", want.Name, err)
 	}
-	s.Log.Info("updated the description of a step type", "schema", want.Name)
+	s.Log.Info("updated the CNIPluginSchema of a step type", "schema", want.Name)
 	return nil
 }
 

@@ -101,7 +101,7 @@ func refusal(want *resourceapi.ResourceClaimTemplate, err error) string {
 		said = api.ErrStatus.Message
 	}
 	if slices.ContainsFunc(want.Spec.Spec.Devices.Constraints, func(d resourceapi.DeviceConstraint) bool { return d.DistinctAttribute != nil }) {
-		said += ": its distinctAttribute needs the feature DRAConsumableCapacity; without it, set spec.claimTemplate.bondPorts to Any, and have no constraint with a distinctAttribute"
+		said += ": its distinctAttribute needs the feature DRAConsumableCapacity; without it, set spec.claimTemplate.bondPorts to Any, and remove constraints with a distinctAttribute"
 	}
 	return said
 }
@@ -228,7 +228,7 @@ func templatesCondition(found Templates) metav1.Condition {
 	case found.Refused != "":
 		c.Reason, c.Message = string(fault.Unsupported), kept+"; the API server refuses it: "+found.Refused
 	case found.Err != nil:
-		c.Reason, c.Message = string(fault.Internal), kept+"; others failed and are tried again: the log of the controller says why"
+		c.Reason, c.Message = string(fault.Internal), kept+"; others failed and are being retried: see the controller's log"
 	case found.Chosen > maxTemplates:
 		c.Reason, c.Message = "TooMany", fmt.Sprintf("spec.claimTemplate chooses %d namespaces, and at most %d are served: choose fewer; none is changed", found.Chosen, maxTemplates)
 	case found.Clashes > 0:

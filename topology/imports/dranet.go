@@ -341,7 +341,7 @@ func (c *converter) claimConstraints(n *network, devices *record, taken map[stri
 		one := v1alpha1.ClaimConstraint{Steps: steps, MatchAttribute: r.text("matchAttribute"), DistinctAttribute: r.text("distinctAttribute")}
 		switch {
 		case others:
-			n.from.note(r.at, "is left out: it is about devices that are not of the topology, too: write it into a claim of your own")
+			n.from.note(r.at, "is left out: it also concerns devices outside of the topology: write it into a claim of your own")
 		case strings.HasPrefix(one.MatchAttribute+one.DistinctAttribute, dranetDriver+"/"):
 			n.from.problem(r.at, "devices have no attribute %q", one.MatchAttribute+one.DistinctAttribute)
 		default:

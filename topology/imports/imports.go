@@ -273,7 +273,7 @@ func (c *converter) namePools() {
 			s.pool.name = cmp.Or(s.pool.name, n.topology)
 			s.config["ipam"].(map[string]any)["pool"] = s.pool.name
 			if other := s.pool.froms[0]; other != n.from {
-				n.from.note("", "has its addresses of the AddressPool %q, as %s does: their ranges are the same", s.pool.name, other.title())
+				n.from.note("", "uses AddressPool %q, like %s: their ranges are the same", s.pool.name, other.title())
 			}
 		}
 	}
@@ -301,7 +301,7 @@ func (c *converter) nameResources() {
 		}
 		for _, n := range nets {
 			if len(nets) > 1 {
-				n.from.note(n.resourceAt, "the extended resource name %q is left out: it would lead to one topology, and %s have it: pods need a claim, and no longer request the resource", resource, strings.Join(names, ", "))
+				n.from.note(n.resourceAt, "the extended resource name %q is left out: a resource name leads to one topology only, and %s have it. Give their pods a claim, and remove the resource from their limits", resource, strings.Join(names, ", "))
 				continue
 			}
 			for _, s := range n.steps {

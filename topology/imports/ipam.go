@@ -39,7 +39,7 @@ func (c *converter) ipam(n *network, s *step, ipam *record, atNode bool) {
 	case "static":
 		s.config["ipam"] = c.rest(ipam, typ, "addresses")
 		if !ipam.has("addresses") && s.config["ipam"].(map[string]any)["addresses"] == nil {
-			ipam.note("addresses", "is missing: the network gives no address. A pod names it in its claim, if the topology permits it: convert the pods that do, with --pods")
+			ipam.note("addresses", "is missing: the network gives pods no address. If pods name one themselves, convert them, too, with --pods")
 			delete(s.config, "ipam")
 		}
 	default:

@@ -237,8 +237,8 @@ func TestNetworkQoS(t *testing.T) {
 	f.want(t, "of-a", "ai/mark[0]", "ai/second[0]")
 	b.mustKubectl(t, qos("ai", "also", "priority: 4, egress: [{dscp: 7, classifier: {to: [{ipBlock: {cidr: 192.0.2.0/24}}]}}], podSelector: {matchLabels: {role: none}}, "+onStorage), "apply", "-f", "-")
 	b.conditions(t, "ai", map[string]string{
-		"also":    `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; True SamePrecedence where both objects cover a pod, rules of the same precedence match the same packets, and the name decides: egress[0] and that of "second": "also" decides. Give them different priorities`,
-		"second":  `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; True SamePrecedence where both objects cover a pod, rules of the same precedence match the same packets, and the name decides: egress[0] and that of "also": "also" decides. Give them different priorities`,
+		"also":    `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; True SamePrecedence rules of two objects have the same precedence for the same packets, and the first name decides: egress[0] and a rule of "second": "also" decides. Give them different priorities`,
+		"second":  `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; True SamePrecedence rules of two objects have the same precedence for the same packets, and the first name decides: egress[0] and a rule of "also": "also" decides. Give them different priorities`,
 		"mark":    `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; False NoTie no other object has a rule of the same precedence for the same packets`,
 		"bad":     `False Invalid spec.egress[0].classifier.to[0].ipBlock.cidr: "nowhere" is not a prefix, such as 192.0.2.0/24 or 2001:db8::/32; False NoTie the object has no effect`,
 		"pods":    `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; the pods that egress[0].classifier.to[0] selects have no address on these networks, so it matches no packet: pods that use the host's network, and nodes, are matched by ipBlock; False NoTie no other object has a rule of the same precedence for the same packets`,
@@ -749,7 +749,7 @@ func (b *bench) definition(t *testing.T) {
 	}
 	b.mustKubectl(t, qos("ai", "nad", "priority: 3, egress: [{dscp: 3}], podSelector: {matchLabels: {role: none}}, netAttachRefs: [{kind: NetworkAttachmentDefinition, namespace: default, name: ovn-storage}]"), "apply", "-f", "-")
 	b.conditions(t, "ai", map[string]string{
-		"nad": `False NoNetwork no NetworkTopology has a step with netAttachDefName default/ovn-storage, or the annotation networking.dra.io/net-attach-def: default/ovn-storage, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller; False NoTie the object has no effect`,
+		"nad": `False NoNetwork no NetworkTopology has a step with netAttachDefName default/ovn-storage, or the annotation networking.dra.io/net-attach-def: default/ovn-storage, so plumbline enforces nothing on this network; ovn-kubernetes enforces the networks that it makes, by its own CRD and controller; False NoTie the object has no effect`,
 	})
 	summary("NoNetwork")
 	b.mustKubectl(t, "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: nad, annotations: {networking.dra.io/net-attach-def: default/ovn-storage}}\nspec: {steps: [{name: d, type: dummy}]}\n", "apply", "-f", "-")
@@ -759,7 +759,7 @@ func (b *bench) definition(t *testing.T) {
 	summary("NetworkQoS Destinations applied")
 	b.mustKubectl(t, "", "delete", "networktopology", "nad")
 	b.conditions(t, "ai", map[string]string{
-		"nad": `False NoNetwork no NetworkTopology has a step with netAttachDefName default/ovn-storage, or the annotation networking.dra.io/net-attach-def: default/ovn-storage, so plumbline enforces nothing on this network; ovn-kubernetes does on those that it makes, with its own CRD and controller; False NoTie the object has no effect`,
+		"nad": `False NoNetwork no NetworkTopology has a step with netAttachDefName default/ovn-storage, or the annotation networking.dra.io/net-attach-def: default/ovn-storage, so plumbline enforces nothing on this network; ovn-kubernetes enforces the networks that it makes, by its own CRD and controller; False NoTie the object has no effect`,
 	})
 	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "nad")
 }

@@ -200,7 +200,7 @@ func (b *bench) deadNode(t *testing.T) {
 		t.Helper()
 		b.eventually(t, "the rollout waits for "+unready, func() error {
 			o := b.rolled(t, generation, nodes, updated, "RollingOut")
-			if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionUpdated); !strings.Contains(c.Message, "not before this node is ready: "+unready) {
+			if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionUpdated); !strings.Contains(c.Message, "waiting until this node is ready: "+unready) {
 				return fmt.Errorf("condition %+v", c)
 			}
 			return nil

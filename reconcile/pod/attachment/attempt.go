@@ -344,7 +344,7 @@ func (k *Keeper) endAttempts(ctx context.Context) {
 		select {
 		case <-a.done:
 		case <-timer.C:
-			k.Log.Warn("attachment not rolled back in time: the next agent does that", "sandbox", a.pod.Sandbox, "error", context.Cause(ctx))
+			k.Log.Warn("attachment could not be rolled back in time; the next agent rolls it back", "sandbox", a.pod.Sandbox, "error", context.Cause(ctx))
 			return
 		}
 	}

@@ -66,7 +66,7 @@ func (k *Keeper) renew(ctx context.Context) {
 			continue
 		}
 		k.Nodes.add(uid)
-		k.Log.Warn("cannot give containers the device nodes that the claim has now", "claim", uid, "error", err)
+		k.Log.Warn("cannot update the device nodes of the containers of a claim", "claim", uid, "error", err)
 	}
 }
 

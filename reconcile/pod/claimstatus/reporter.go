@@ -242,8 +242,8 @@ func (r *Reporter) HeldBack(s Subject, topologyName string, from, to int64, why 
 
 // Replaced reports that variables of a container have the values that a claim exports instead of its own.
 func (r *Reporter) Replaced(s Subject, container string, variables []string) {
-	r.events.warning(s, "NetworkVariablesReplaced", fmt.Sprintf("container %q has set %s itself, and gets the values that the topology of claim %q exports instead: "+
-		"remove them from the container, or from spec.export of the topology", container, strings.Join(variables, ", "), s.Claim.Name))
+	r.events.warning(s, "NetworkVariablesReplaced", fmt.Sprintf("container %q sets %s, which the topology of claim %q exports, too; the exported values are used: "+
+		"remove the variables from the container, or from spec.export of the topology", container, strings.Join(variables, ", "), s.Claim.Name))
 }
 
 // Filtered reports that what a running pod sends is marked and limited as its NetworkQoS
