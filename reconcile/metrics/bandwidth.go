@@ -20,8 +20,8 @@ var _ prometheus.Collector = Bandwidths(nil)
 
 var (
 	bandwidthLabels = []string{"namespace", "pod", "topology", "step"}
-	reservedDesc    = prometheus.NewDesc("plumbline_bandwidth_reserved_bytes_per_second", "What a pod's claim has of the bandwidth of a physical function, in bytes as the counters of interfaces are.", bandwidthLabels, nil)
-	enforcedDesc    = prometheus.NewDesc("plumbline_bandwidth_enforced_bytes_per_second", "What the physical function lets the pod's virtual function send; 0 is no limit.", bandwidthLabels, nil)
+	reservedDesc    = prometheus.NewDesc("plumbline_bandwidth_reserved_bytes_per_second", "Bandwidth of a physical function that the pod's claim has reserved, in bytes like the interface counters.", bandwidthLabels, nil)
+	enforcedDesc    = prometheus.NewDesc("plumbline_bandwidth_enforced_bytes_per_second", "Rate limit that the physical function enforces on the pod's virtual function; 0: no limit.", bandwidthLabels, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -42,7 +42,7 @@ type fabricCounter struct {
 }
 
 func fabricCounterOf(name, help string, parts ...[]string) fabricCounter {
-	out := fabricCounter{desc: prometheus.NewDesc("plumbline_fabric_"+name+"_total", help+" of a pod, as its driver counts them.",
+	out := fabricCounter{desc: prometheus.NewDesc("plumbline_fabric_"+name+"_total", help+" the pod's interface, as its driver counts them.",
 		[]string{"namespace", "pod", "topology", "step", "interface"}, nil)}
 	for _, sources := range parts {
 		var part []*regexp.Regexp
@@ -59,23 +59,23 @@ func fabricCounterOf(name, help string, parts ...[]string) fabricCounter {
 // bnxt_en (pause_frames) count both of the link's alike. Names are those in the drivers mlx5 (en_stats.c), bnxt_en (bnxt_ethtool.c), ice
 // (ice_ethtool.c), i40e (i40e_ethtool.c) and igb (igb_ethtool.c).
 var fabricCounters = []fabricCounter{
-	fabricCounterOf("pauses_received", "Pauses that the network asks of an interface", []string{
+	fabricCounterOf("pauses_received", "Pauses (802.3x or PFC) that the network requested from", []string{
 		`rx_pause_ctrl_phy|rx_pause_frames|link_xoff_rx\.nic|port\.link_xoff_rx|rx_flow_control_xoff`,
 		`rx_prio[0-7]_pause|rx_pfc_ena_frames_pri[0-7]|rx_priority_[0-7]_xoff\.nic|port\.rx_priority_[0-7]_xoff(_rx)?`,
 	}),
-	fabricCounterOf("pauses_sent", "Pauses that an interface asks of the network", []string{
+	fabricCounterOf("pauses_sent", "Pauses (802.3x or PFC) requested from the network by", []string{
 		`tx_pause_ctrl_phy|tx_pause_frames|link_xoff_tx\.nic|port\.link_xoff_tx|tx_flow_control_xoff`,
 		`tx_prio[0-7]_pause|tx_pfc_ena_frames_pri[0-7]|tx_priority_[0-7]_xoff\.nic|port\.tx_priority_[0-7]_xoff(_tx)?`,
 	}),
-	fabricCounterOf("ecn_marked_packets", "Packets with a mark for congestion (ECN) at an interface", []string{`rx_ecn_mark`, `rx_prio[0-7]_marked`}),
-	fabricCounterOf("discards", "Packets that an interface discards as it lacks buffers",
+	fabricCounterOf("ecn_marked_packets", "Packets with an ECN congestion mark seen by", []string{`rx_ecn_mark`, `rx_prio[0-7]_marked`}),
+	fabricCounterOf("discards", "Packets discarded for lack of buffers by",
 		[]string{`rx_discards_phy|rx_total_discard_pkts|rx_dropped\.nic|port\.rx_dropped|rx_no_buffer_count`, `rx_prio[0-7]_(buf|cong)_discard`},
 		[]string{`rx_out_of_buffer`}, // of the queues, behind the port
 		[]string{`tx_discards_phy|tx_total_discard_pkts`}),
 }
 
 var fabricOmittedDesc = prometheus.NewDesc("plumbline_fabric_interfaces_omitted",
-	"Interfaces of hardware in pods without counters of their drivers here, as there are more than --interface-metrics.", nil, nil)
+	"Hardware interfaces of pods left out of these metrics because there are more than --interface-metrics.", nil, nil)
 
 // Describe implements prometheus.Collector.
 func (m *FabricMetrics) Describe(ch chan<- *prometheus.Desc) {

@@ -47,25 +47,25 @@ type counter struct {
 }
 
 func counterOf(name, help string, value func(*Counters) uint64) counter {
-	return counter{prometheus.NewDesc("plumbline_interface_"+name+"_total", help+" of an interface in a pod.",
+	return counter{prometheus.NewDesc("plumbline_interface_"+name+"_total", help+" the pod's interface.",
 		[]string{"namespace", "pod", "topology", "step", "interface"}, nil), value}
 }
 
 var (
 	interfaceCounters = []counter{
-		counterOf("receive_bytes", "Bytes received", func(c *Counters) uint64 { return c.ReceivedBytes }),
-		counterOf("transmit_bytes", "Bytes sent", func(c *Counters) uint64 { return c.SentBytes }),
-		counterOf("receive_packets", "Packets received", func(c *Counters) uint64 { return c.ReceivedPackets }),
-		counterOf("transmit_packets", "Packets sent", func(c *Counters) uint64 { return c.SentPackets }),
-		counterOf("receive_errors", "Errors on receipt", func(c *Counters) uint64 { return c.ReceiveErrors }),
-		counterOf("transmit_errors", "Errors on sending", func(c *Counters) uint64 { return c.SendErrors }),
-		counterOf("receive_dropped", "Packets dropped on receipt", func(c *Counters) uint64 { return c.ReceiveDropped }),
-		counterOf("transmit_dropped", "Packets dropped on sending", func(c *Counters) uint64 { return c.SendDropped }),
+		counterOf("receive_bytes", "Bytes received by", func(c *Counters) uint64 { return c.ReceivedBytes }),
+		counterOf("transmit_bytes", "Bytes sent by", func(c *Counters) uint64 { return c.SentBytes }),
+		counterOf("receive_packets", "Packets received by", func(c *Counters) uint64 { return c.ReceivedPackets }),
+		counterOf("transmit_packets", "Packets sent by", func(c *Counters) uint64 { return c.SentPackets }),
+		counterOf("receive_errors", "Receive errors of", func(c *Counters) uint64 { return c.ReceiveErrors }),
+		counterOf("transmit_errors", "Transmit errors of", func(c *Counters) uint64 { return c.SendErrors }),
+		counterOf("receive_dropped", "Received packets dropped by", func(c *Counters) uint64 { return c.ReceiveDropped }),
+		counterOf("transmit_dropped", "Packets to send dropped by", func(c *Counters) uint64 { return c.SendDropped }),
 	}
 	omittedDesc = prometheus.NewDesc("plumbline_interfaces_omitted",
-		"Interfaces in pods without counters here, as there are more than --interface-metrics.", nil, nil)
+		"Pod interfaces left out of these metrics because there are more than --interface-metrics.", nil, nil)
 	portsDesc = prometheus.NewDesc("plumbline_ports",
-		"Links in pods that steps have made or moved there, by their status; Unknown: set down, or gone.", []string{"topology", "step", "status"}, nil)
+		"Links that steps have created in pods or moved there, by status; Unknown: set down, or gone.", []string{"topology", "step", "status"}, nil)
 	silentDesc = prometheus.NewDesc("plumbline_rdma_silent_namespaces",
 		"Network namespaces with RDMA devices whose drivers have not answered for ten seconds; the states of their RDMA ports are the last known ones.", nil, nil)
 	impairedDesc = prometheus.NewDesc("plumbline_impaired_pods",

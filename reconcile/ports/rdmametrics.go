@@ -54,7 +54,7 @@ type rdmaCounter struct {
 }
 
 func rdmaCounterOf(name, help string, files ...string) rdmaCounter {
-	return rdmaCounter{desc: prometheus.NewDesc("plumbline_rdma_"+name+"_total", help+" an RDMA device of a pod.",
+	return rdmaCounter{desc: prometheus.NewDesc("plumbline_rdma_"+name+"_total", help+" the pod's RDMA device.",
 		[]string{"namespace", "pod", "topology", "step", "device"}, nil), files: files}
 }
 
@@ -63,15 +63,15 @@ func rdmaCounterOf(name, help string, files ...string) rdmaCounter {
 var rdmaCounters = []rdmaCounter{
 	{rdmaCounterOf("receive_bytes", "Bytes received by").desc, []string{"counters/port_rcv_data"}, true},
 	{rdmaCounterOf("transmit_bytes", "Bytes sent by").desc, []string{"counters/port_xmit_data"}, true},
-	rdmaCounterOf("retransmits", "Timeouts, and packets that receivers have missed, after which packets are sent again by",
+	rdmaCounterOf("retransmits", "Retransmissions (after timeouts, and after packets that receivers reported missing) by",
 		"hw_counters/local_ack_timeout_err", "hw_counters/packet_seq_err", "hw_counters/implied_nak_seq_err", // mlx5
 		"hw_counters/to_retransmits", "hw_counters/seq_err_naks_rcvd", // bnxt_re
 		"hw_counters/retrans_pkts",                                     // efa
 		"hw_counters/completer_retry_err", "hw_counters/rcvd_seq_err"), // rxe
-	rdmaCounterOf("out_of_sequence_packets", "Packets that came out of their order to",
+	rdmaCounterOf("out_of_sequence_packets", "Packets received out of order by",
 		"hw_counters/out_of_sequence", "hw_counters/oos_drop_count", "hw_counters/out_of_seq_request"),
-	rdmaCounterOf("ecn_marked_packets", "Packets that a switch has marked (ECN), received by", "hw_counters/np_ecn_marked_roce_packets"),
-	rdmaCounterOf("congestion_notifications", "Congestion notifications (CNP) after which less is sent by", "hw_counters/rp_cnp_handled"),
+	rdmaCounterOf("ecn_marked_packets", "Packets with an ECN congestion mark received by", "hw_counters/np_ecn_marked_roce_packets"),
+	rdmaCounterOf("congestion_notifications", "Congestion notifications (CNP) that reduced the sending rate of", "hw_counters/rp_cnp_handled"),
 }
 
 // maxRDMAPorts bounds the ports of a device, maxCounter what is read of a file.
@@ -81,7 +81,7 @@ const (
 )
 
 var rdmaOmittedDesc = prometheus.NewDesc("plumbline_rdma_devices_omitted",
-	"RDMA devices of pods without counters here, as there are more than --interface-metrics.", nil, nil)
+	"RDMA devices of pods left out of these metrics because there are more than --interface-metrics.", nil, nil)
 
 // Describe implements prometheus.Collector.
 func (m *RDMAMetrics) Describe(ch chan<- *prometheus.Desc) {
