@@ -12,6 +12,7 @@ import (
 
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/hostengine"
+	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/draplugin"
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
@@ -95,9 +96,11 @@ func (n *nodeClaims) grants() []addresspool.Grant {
 			if err != nil {
 				continue
 			}
+			for _, l := range addresses.Literals(t, e.Topologies[i].Parameters) {
+				literals = append(literals, l.Address)
+			}
 			for j := range t.Steps {
 				step := &t.Steps[j]
-				literals = append(literals, topology.Exclusive(step)...)
 				if pool, _, ok := topology.FromPool(step); ok && len(e.Topologies[i].Given[step.Name].Addresses) > 0 {
 					out = append(out, addresspool.Grant{
 						Owner: addresspool.Owner{Claim: string(e.UID), Topology: t.Name, Step: step.Name}, Of: e.Namespace + "/" + e.Name,

@@ -117,6 +117,9 @@ func (h *Holdings) Lost(claim string) error {
 	for i := range h.Grants {
 		for _, a := range h.Grants[i].Addresses {
 			if g := &h.Grants[i]; g.Claim == claim && slices.ContainsFunc(h.Blocks, func(b Held) bool { return b.Lost && b.Pool == g.Pool && b.contains(a.Addr()) }) {
+				if g.Pool == topology.LiteralPool {
+					return fmt.Errorf("%s: %w", LiteralText(a.Addr()), ErrLost)
+				}
 				return fmt.Errorf("address %q of AddressPool %q: %w", a, g.Pool, ErrLost)
 			}
 		}

@@ -1,6 +1,7 @@
 package addresspool
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 
@@ -18,6 +19,25 @@ func Literal(claim, of, pod string, addresses []netip.Addr) Grant {
 		g.Addresses = append(g.Addresses, single(a))
 	}
 	return g
+}
+
+// macs is where MAC addresses are among literal ones: in multicast addresses of the reserved scope 0 (RFC 4291, section 2.7),
+// which no interface has and no pool allocates.
+var macs = netip.MustParsePrefix("ff00::/80")
+
+// OfMAC returns what stands for a MAC address of 6 octets among literal addresses, so that one pod has it at a time.
+func OfMAC(mac net.HardwareAddr) netip.Addr {
+	b := macs.Addr().As16()
+	copy(b[10:], mac)
+	return netip.AddrFrom16(b)
+}
+
+// LiteralText names a literal address, or the MAC address that it stands for.
+func LiteralText(a netip.Addr) string {
+	if b := a.As16(); macs.Contains(a) {
+		return "MAC address " + net.HardwareAddr(b[10:]).String()
+	}
+	return "address " + a.String()
 }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

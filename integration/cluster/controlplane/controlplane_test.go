@@ -64,6 +64,7 @@ func TestControlPlane(t *testing.T) {
 		{"shares without a policy are warned of", b.warnedOfShares},
 		{"edits of what pods run", b.editedInUse},
 		{"claims are refused", b.refusedClaims},
+		{"what claims set has bounds", b.setParameters},
 		{"classes are refused", b.refusedClasses},
 		{"other secrets are not readable", b.secrets},
 		{"the certificate is renewed", b.renewal},
@@ -698,6 +699,35 @@ func (b *bench) refusedClaims(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// setParameters holds that what a claim sets is within the bounds of claimParameters, for the webhook of a real API server.
+func (b *bench) setParameters(t *testing.T) {
+	topology := func(name, bounds string) string {
+		return `{apiVersion: networking.dra.io/v1alpha1, kind: NetworkTopology, metadata: {name: ` + name + `}, spec: {steps: [{name: net1, type: macvlan}], claimParameters: [` + bounds + `]}}`
+	}
+	const bounds = `{step: net1, key: mac, macPrefix: "02:00:5e"}, {step: net1, key: addresses, subnets: [{prefix: 192.0.2.0/24, first: 192.0.2.64, last: 192.0.2.127}]}, {step: net1, key: name, namePattern: "data[0-9]"}`
+	b.says(t, topology("bounds", `{step: net2, key: mac, macPrefix: "02:00"}`), `NetworkTopology "bounds": spec.claimParameters[0].step: "net2" is not a step. Did you mean "net1"?`)
+	b.says(t, topology("bounds", `{step: net1, key: mac, macPrefix: "03:00"}`), `NetworkTopology "bounds": spec.claimParameters[0].macPrefix: "03:00" begins a multicast address, which no interface can have`)
+	b.mustKubectl(t, topology("bounds", bounds), "create", "--validate=strict", "-f", "-")
+	with := func(parameters string) string {
+		return template("bounded", "{name: net1, exactly: {deviceClassName: bounds-net1}}") + `      config:
+        - requests: [net1]
+          opaque: {driver: dra.networking, parameters: {parameters: [` + parameters + `]}}
+`
+	}
+	b.eventually(t, "the webhook knows the topology", func() error {
+		_, err := b.Kubectl(t.Context(), strings.NewReader(with(`{mac: "02:00:5f:00:00:01", step: net1}`)), "create", "--dry-run=server", "-f", "-")
+		if err == nil || !strings.Contains(err.Error(), "mac: 02:00:5f:00:00:01 does not begin with 02:00:5e") {
+			return fmt.Errorf("said: %w", err)
+		}
+		return nil
+	})
+	at := `ResourceClaimTemplate "bounded" request "net1": parameters of step "net1": `
+	b.says(t, with(`{addresses: [192.0.2.9], step: net1}`), at+"addresses: 192.0.2.9 is not in 192.0.2.64-192.0.2.127")
+	b.says(t, with(`{name: data10, step: net1}`), at+`name: "data10" does not match the pattern "data[0-9]"`)
+	b.mustKubectl(t, with(`{addresses: [192.0.2.70], mac: "02:00:5e:00:00:01", name: data1, step: net1}`), "create", "--dry-run=server", "-f", "-")
+	b.mustKubectl(t, "", "delete", "networktopology", "bounds")
 }
 
 func (b *bench) refusedClasses(t *testing.T) {

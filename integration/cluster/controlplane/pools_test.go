@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -569,12 +570,18 @@ func (b *bench) returningNode(t *testing.T) {
 	b.mustKubectl(t, "", "delete", "node", "leaving", "staying")
 }
 
-// has prepares a pod of the namespace with these literal addresses: once, and once more after
+// has prepares a pod of the namespace with these literal addresses and MAC addresses: once, and once more after
 // a pass if it has to wait.
 func (n *lessee) has(ctx context.Context, namespace, pod string, literals ...string) error {
 	of := addresses.Claim{UID: types.UID(n.name + pod), Namespace: namespace, Name: "claim-" + pod, Pod: pod}
 	for _, text := range literals {
-		of.Literals = append(of.Literals, addresses.Literal{Topology: "t", Step: "s", Address: netip.MustParseAddr(text)})
+		l := addresses.Literal{Topology: "t", Step: "s"}
+		if mac, err := net.ParseMAC(text); err == nil {
+			l.Address = addresspool.OfMAC(mac)
+		} else {
+			l.Address = netip.MustParseAddr(text)
+		}
+		of.Literals = append(of.Literals, l)
 	}
 	_, err := n.Take(of, nil)
 	if err == nil {
@@ -617,7 +624,7 @@ func (b *bench) literals(t *testing.T) {
 			return nil
 		})
 	}
-	who := `step "s" of NetworkTopology "t": pod "%s" would have address 192.0.2.9, which %s has: a literal address is one pod's at a time`
+	who := `step "s" of NetworkTopology "t": pod "%s" would have address 192.0.2.9, which %s has: it is one pod's at a time`
 	refused(two, "default", "b", fmt.Sprintf(who, "b", `pod "a" on node "literal-one"`))
 	refused(two, "tenant", "c", fmt.Sprintf(who, "c", "a pod of another namespace"))
 	if err := b.Get(t.Context(), client.ObjectKey{Name: "192.0.2.10.literal"}, &v1alpha1.AddressLease{}); client.IgnoreNotFound(err) != nil || err == nil {
@@ -628,6 +635,29 @@ func (b *bench) literals(t *testing.T) {
 	// claim has ended.
 	one.boot(t, nil)
 	has(one, "a", z, x)
+
+	// So it is with a MAC address that a claim sets.
+	const mac = "02:00:5e:00:00:09"
+	has(one, "m", mac)
+	one.boot(t, nil)
+	has(one, "m", mac)
+	b.eventually(t, "the MAC address of another pod is refused", func() error {
+		err := two.has(t.Context(), "default", "n", mac)
+		if want := `step "s" of NetworkTopology "t": pod "n" would have MAC address 02:00:5e:00:00:09, which pod "m" on node "literal-one" has`; fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), want) {
+			return fmt.Errorf("said: %w, want %s", err, want)
+		}
+		return nil
+	})
+	if err := one.GiveBack("literal-onem"); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually(t, "pod n has what pod m had", func() error {
+		return errors.Join(one.Pass(t.Context()), two.has(t.Context(), "default", "n", mac))
+	})
+	if err := two.GiveBack("literal-twon"); err != nil {
+		t.Fatal(err)
+	}
+
 	if err := one.GiveBack("literal-onea"); err != nil {
 		t.Fatal(err)
 	}
@@ -728,7 +758,7 @@ func (b *bench) literals(t *testing.T) {
 // and nothing is left.
 func (b *bench) literalFaults(t *testing.T) {
 	one, two := b.lessee(t, "faulty"), b.lessee(t, "sound")
-	const x, y = "192.0.2.9", "192.0.2.10"
+	const x, y = "192.0.2.9", "02:00:5e:00:00:0a"
 	count := func() int {
 		var all v1alpha1.AddressLeaseList
 		if err := b.List(t.Context(), &all); err != nil {

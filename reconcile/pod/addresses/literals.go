@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -19,14 +20,33 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Literal is an address that a step has in its config, and that one pod has at a time.
+// Literal is an address that a step has in its config, or a MAC address that a claim sets (addresspool.OfMAC). One pod has it at
+// a time.
 type Literal struct {
 	Topology, Step string
 	Address        netip.Addr
 }
 
-// ErrInUse is that another pod has a literal address.
-var ErrInUse = errors.New("a literal address is one pod's at a time: use an AddressPool, or set allowDuplicate: true on the step")
+// Literals returns those of a topology of a claim, which has the parameters that the claim sets.
+func Literals(t *topology.Topology, set []topology.Parameters) (out []Literal) {
+	for i := range t.Steps {
+		s := &t.Steps[i]
+		for _, a := range topology.Exclusive(s) {
+			out = append(out, Literal{t.Name, s.Name, a})
+		}
+		j := slices.IndexFunc(set, func(p topology.Parameters) bool { return p.Step == s.Name })
+		if j < 0 || s.AllowDuplicate {
+			continue
+		}
+		if mac, err := net.ParseMAC(set[j].MAC); err == nil {
+			out = append(out, Literal{t.Name, s.Name, addresspool.OfMAC(mac)})
+		}
+	}
+	return out
+}
+
+// ErrInUse is that another pod has a literal address, or a MAC address that a claim sets.
+var ErrInUse = errors.New("it is one pod's at a time")
 
 // asking is a claim that waits for leases of literal addresses.
 type asking struct {
@@ -81,7 +101,7 @@ func (a *Allocator) takeLiterals(h *addresspool.Holdings, c *Claim, now time.Tim
 	case inUse != nil:
 		return false, fault.New(fault.Conflict, inUse)
 	case len(missing) > 0:
-		return false, fault.New(fault.NotReady, fmt.Errorf("address %s: still checking whether another pod has it; retrying", missing[0]))
+		return false, fault.New(fault.NotReady, fmt.Errorf("%s: still checking whether another pod has it; retrying", addresspool.LiteralText(missing[0])))
 	}
 	delete(a.asking, c.UID)
 	return h.AddLiteral(addresspool.Literal(string(c.UID), c.Namespace+"/"+c.Name, c.pod(), all)), nil
@@ -105,9 +125,14 @@ func (c *Claim) inUse(l Literal, by holder) error {
 	namespace, name, _ := strings.Cut(by.pod, "/")
 	who, detail := fmt.Sprintf("pod %q on node %q", name, by.node), ""
 	if namespace != c.Namespace || name == "" {
-		who, detail = "a pod of another namespace", fmt.Sprintf("pod %q on node %q has %s", by.pod, by.node, l.Address)
+		who, detail = "a pod of another namespace", fmt.Sprintf("pod %q on node %q has %s", by.pod, by.node, addresspool.LiteralText(l.Address))
 	}
-	return fault.Detailed(fmt.Errorf("step %q of NetworkTopology %q: pod %q would have address %s, which %s has: %w", l.Step, l.Topology, c.Pod, l.Address, who, ErrInUse), detail)
+	instead := "use an AddressPool"
+	if l.Address.IsMulticast() {
+		instead = "have the claim set another one"
+	}
+	return fault.Detailed(fmt.Errorf("step %q of NetworkTopology %q: pod %q would have %s, which %s has: %w: %s, or set allowDuplicate: true on the step",
+		l.Step, l.Topology, c.Pod, addresspool.LiteralText(l.Address), who, ErrInUse, instead), detail)
 }
 
 // asked returns the claims that wait for leases, without those that do not ask any more.
@@ -215,7 +240,7 @@ func (a *Allocator) warnOfShared(h *addresspool.Holdings, elsewhere map[netip.Ad
 	}
 	for address, with := range shared {
 		if a.shared[address] != with {
-			a.Log.Warn("two pods have the same address; both keep it, and the next pod that asks for it waits", "address", address, "pod", h.WithLiteral(address)[0].Pod, "other", with)
+			a.Log.Warn("two pods have the same address; both keep it, and the next pod that asks for it waits", "address", addresspool.LiteralText(address), "pod", h.WithLiteral(address)[0].Pod, "other", with)
 		}
 	}
 	a.shared = shared

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 )
 
@@ -85,5 +86,49 @@ func TestLiteralDoesNotRest(t *testing.T) {
 	one.pass()
 	if err := take(two, "b"); err != nil {
 		t.Errorf("after the pod before has ended: %v", err)
+	}
+}
+
+// TestMAC holds that one pod of the cluster has a MAC address that its claim sets, as long as the claim lives and across a crash
+// of the agent, unless its step allows duplicates; and that messages name the MAC address.
+func TestMAC(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	s := newServer()
+	set := []topology.Parameters{{Step: "s", MAC: "02:00:5e:00:00:07"}}
+	of := &topology.Topology{Name: "t", Steps: []topology.Step{{Name: "s"}}}
+	file := fileOf(t)
+	one, two := s.agent(t, "one", file, &now), s.agent(t, "two", fileOf(t), &now)
+	take := func(a *agent, claim types.UID) (err error) {
+		for range 3 {
+			a.pass()
+			if _, err = a.Take(addresses.Claim{UID: claim, Namespace: "ns", Name: string(claim), Pod: string(claim), Literals: addresses.Literals(of, set)}, nil); err == nil {
+				break
+			}
+		}
+		return err
+	}
+	if err := take(one, "a"); err != nil {
+		t.Fatal(err)
+	}
+	const want = `step "s" of NetworkTopology "t": pod "b" would have MAC address 02:00:5e:00:00:07, which pod "a" on node "one" has: it is one pod's at a time: have the claim set another one, or set allowDuplicate: true on the step`
+	if err := take(two, "b"); !errors.Is(err, addresses.ErrInUse) || err.Error() != want {
+		t.Errorf("on another node: %v, want %s", err, want)
+	}
+	one = s.agent(t, "one", file, &now)
+	if err := take(one, "c"); !errors.Is(err, addresses.ErrInUse) {
+		t.Errorf("on the node of the pod that has it, whose agent has crashed: %v", err)
+	}
+	one = s.agent(t, "one", file, &now) // so that the claim that was refused does not wait for it
+	if err := take(one, "a"); err != nil {
+		t.Errorf("once more by its own claim: %v", err)
+	}
+	one.giveBack("a")
+	one.pass()
+	if err := take(two, "b"); err != nil {
+		t.Errorf("after the pod before has ended: %v", err)
+	}
+	of.Steps[0].AllowDuplicate = true
+	if err := take(one, "d"); err != nil {
+		t.Errorf("with allowDuplicate: %v", err)
 	}
 }

@@ -24,7 +24,7 @@ func setting(rc *resourceapi.ResourceClaim, parameters string) *resourceapi.Reso
 	return rc
 }
 
-// TestParameters holds that what a claim sets is in the topology of its sandbox, that the address is reserved as a literal one,
+// TestParameters holds that what a claim sets is in the topology of its sandbox, that its addresses are reserved as literal ones,
 // that the record survives and is of a version that earlier agents leave alone, and that bounds are checked here, too: admission may
 // have been bypassed.
 func TestParameters(t *testing.T) {
@@ -65,7 +65,7 @@ func TestParameters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(a.taken) != 0 || a.literals != "pod-p1 [{pair vf1 192.0.2.70} {pair vf1 2001:db8::7}]" {
+	if len(a.taken) != 0 || a.literals != "pod-p1 [{pair vf1 192.0.2.70} {pair vf1 2001:db8::7} {pair vf1 ff00::200:5e00:7}]" {
 		t.Errorf("took %v of pools, and reserved %s", a.taken, a.literals)
 	}
 	e, _, err := g.store.Get("c1")

@@ -144,7 +144,7 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 }
 
 // addresses allocates addresses of pools to the steps of a claim, and reserves those that its
-// topologies have as literals. They are those recorded
+// topologies have as literals, and the MAC addresses that it sets. They are those recorded
 // before, unless the node has lost its lease meanwhile.
 func (d *decision) addresses(c *claims.Claim) error {
 	of := addresses.Claim{UID: c.UID, Namespace: c.Namespace, Name: c.Name, Pod: c.Pod.Name, PodUID: c.Pod.UID, InPod: inPod(d.rc)}
@@ -155,11 +155,7 @@ func (d *decision) addresses(c *claims.Claim) error {
 		if err != nil {
 			return err
 		}
-		for j := range t.Steps {
-			for _, a := range topology.Exclusive(&t.Steps[j]) {
-				of.Literals = append(of.Literals, addresses.Literal{Topology: t.Name, Step: t.Steps[j].Name, Address: a})
-			}
-		}
+		of.Literals = append(of.Literals, addresses.Literals(t, c.Topologies[i].Parameters)...)
 		own, err := addresses.Wants(t)
 		if err != nil {
 			return err
