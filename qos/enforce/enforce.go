@@ -65,7 +65,7 @@ func Files(files [][]byte, topologyFile []byte, pod Pod, contracts contract.Set)
 	for i, a := range attachments {
 		rules[a.Interface] = each[i]
 	}
-	out, err = Compile(rules, members, top, nil, contracts)
+	out, err = new(Memo).Compile(rules, members, top, nil, contracts)
 	return out, notes, err
 }
 
@@ -93,11 +93,14 @@ func (r InterfaceRules) differ() bool {
 	return false
 }
 
+// Memo compiles rules, and keeps what was compiled last: see tc.Memo. Its zero value is ready. It is safe for concurrent use.
+type Memo struct{ filters tc.Memo }
+
 // Compile compiles the rules of a pod for the backends that a topology, with what its steps are given, needs. More than an
 // interface may have are an error of kind Invalid.
-func Compile(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Rules, err error) {
+func (m *Memo) Compile(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Rules, err error) {
 	if !rules.differ() {
-		return compile(rules[""], members, top, given, contracts)
+		return m.both(rules[""], members, top, given, contracts)
 	}
 	definitions := topology.Definitions(top, contracts)
 	steps := map[string]*topology.Topology{} // by definition
@@ -109,7 +112,7 @@ func Compile(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *to
 		steps[d].Steps = append(steps[d].Steps, s)
 	}
 	for _, d := range slices.Sorted(maps.Keys(steps)) {
-		own, err := compile(rules[d], members, steps[d], given, contracts)
+		own, err := m.both(rules[d], members, steps[d], given, contracts)
 		if err != nil {
 			return ops.Rules{}, err
 		}
@@ -127,15 +130,13 @@ func Compile(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *to
 	return out, nil
 }
 
-// compile compiles rules for the backends that the steps of a topology need.
-func compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Rules, err error) {
+// both compiles rules for the backends that the steps of a topology need.
+func (m *Memo) both(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Rules, err error) {
 	byTC, byOVN := ops.Backends(top, given, contracts)
 	if byTC {
-		compiled, err := tc.Compile(rules, members)
-		if err != nil {
-			return out, fault.New(fault.Invalid, err)
+		if out.Filters, err = m.filters.Objects(rules, members); err != nil {
+			return ops.Rules{}, fault.New(fault.Invalid, err)
 		}
-		out.Filters = compiled.Objects()
 	}
 	if byOVN {
 		if out.LogicalRules, err = ovn.Objects(rules, members); err != nil {

@@ -157,7 +157,7 @@ func TestDestinationsOfPods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := enforce.Compile(enforce.InterfaceRules{"": rules}, members, both, nil, reg)
+	out, err := new(enforce.Memo).Compile(enforce.InterfaceRules{"": rules}, members, both, nil, reg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,7 @@ func (n *namespace) give(p pair) {
 
 // crowded is a Follower of a node with pods of ten roles in a namespace that is followed, each with
 // a topology that objects cover and, every second, another one instead.
-func crowded(t *testing.T, pods int) (f *Follower, n *namespace) {
+func crowded(t testing.TB, pods int) (f *Follower, n *namespace) {
 	t.Helper()
 	nowhere := &rest.Config{Host: "http://127.0.0.1:1"} // no API server answers
 	objects, err := dynamic.NewForConfig(nowhere)

@@ -111,6 +111,8 @@ type Follower struct {
 	states  atomic.Pointer[map[string]int]                             // of the objects in the last report
 	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName] // of keyOf, in which namespaces take turns
 	reading sync.Mutex                                                 // held while objects are listed
+	// compiled are the filters of the last sets of rules.
+	compiled enforce.Memo
 
 	mu         sync.Mutex
 	compiler   *qos.Compiler
@@ -362,7 +364,7 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Rules, error) {
 	if err != nil || rules.None() {
 		return ops.Rules{}, err
 	}
-	out, err := enforce.Compile(rules, func(id qos.SetID) []netip.Addr { return sets[id] }, stepsOf(t), t.Given, f.Contracts)
+	out, err := f.compiled.Compile(rules, func(id qos.SetID) []netip.Addr { return sets[id] }, stepsOf(t), t.Given, f.Contracts)
 	if err != nil {
 		return out, fmt.Errorf("topology %q: %w", t.Object.Name, err)
 	}
