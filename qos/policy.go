@@ -507,12 +507,17 @@ type networkTerm struct {
 	networks        labels.Selector // nil: of any labels
 	required        []required      // by networks
 	primary         *bool           // nil: both
+	// among, unless it is nil, are the NetworkAttachmentDefinitions that the terms by labels selected: see Policy.WithNetworks.
+	among map[string]bool
 }
 
 // covers reports whether the term selects a network in a namespace with these labels.
 func (t networkTerm) covers(n Network, namespace labels.Set) bool {
 	if n.Kind == NetworkTopology && t.definition() != "" {
 		return Defined(n.Labels, t.definition())
+	}
+	if t.among != nil {
+		return n.Kind == NetworkTopology && definedAmong(n.Labels, t.among)
 	}
 	return (t.kind == n.Kind || t.kind == DefaultNetwork && n.isOurDefault()) &&
 		(t.name == "" || t.name == n.Name && t.namespace == n.Namespace) &&

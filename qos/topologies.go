@@ -16,7 +16,9 @@ import (
 // SelectsTopologies reports whether a policy may cover NetworkTopologies. One that does not
 // is about networks of others, such as those of ovn-kubernetes.
 func (p *Policy) SelectsTopologies() bool {
-	return slices.ContainsFunc(p.networks, func(t networkTerm) bool { return t.kind == NetworkTopology || t.definition() != "" })
+	return slices.ContainsFunc(p.networks, func(t networkTerm) bool {
+		return t.kind == NetworkTopology || t.definition() != "" || t.byLabels() || t.among != nil
+	})
 }
 
 // SelectsPrimary reports whether a policy may cover the primary network of pods.
@@ -34,14 +36,17 @@ func (p *Policy) Selects(podNetwork bool) bool {
 func (p *Policy) Covers(n Network) bool { return p.mayCover(n) }
 
 // Definitions are the NetworkAttachmentDefinitions that a policy refers to, as NAMESPACE/NAME; only says that it selects nothing
-// else.
+// else but networks by labels.
 func (p *Policy) Definitions() (names []string, only bool) {
+	only = len(p.networks) > 0
 	for _, t := range p.networks {
-		if d := t.definition(); d != "" {
+		d := t.definition()
+		if d != "" {
 			names = append(names, d)
 		}
+		only = only && (d != "" || t.byLabels() || t.among != nil)
 	}
-	return names, len(names) == len(p.networks)
+	return names, only
 }
 
 // definition is the NetworkAttachmentDefinition that the term refers to, "" if it does to none. Ovn-kubernetes makes one of the
@@ -96,8 +101,12 @@ func WithDefinitions(labels map[string]string, definitions map[string]string) ma
 
 // Defined reports whether a topology with these labels is, or one of its interfaces is on, the network of a NetworkAttachmentDefinition.
 func Defined(labels map[string]string, definition string) bool {
+	return definedAmong(labels, map[string]bool{definition: true})
+}
+
+func definedAmong(labels map[string]string, definitions map[string]bool) bool {
 	for is := range strings.SplitSeq(labels[topologyv1alpha1.AnnotationDefinition], between) {
-		if is == definition {
+		if is != "" && definitions[is] {
 			return true
 		}
 	}
@@ -145,25 +154,6 @@ func (p *Policy) SelectsTopology(name string, of map[string]string) bool {
 	return p.mayCover(Network{NetworkID: NetworkID{Kind: NetworkTopology, Name: name}, Labels: of})
 }
 
-// ByLabels are the kinds of networks of ovn-kubernetes that a policy selects by their labels. Nobody but ovn-kubernetes knows these.
-func (p *Policy) ByLabels() (kinds []string) {
-	for _, t := range p.networks {
-		switch t.kind {
-		case NetworkAttachmentDefinition, UserDefinedNetwork, ClusterUserDefinedNetwork:
-			if kind := string(t.kind) + "s"; t.name == "" && !slices.Contains(kinds, kind) {
-				kinds = append(kinds, kind)
-			}
-		case DefaultNetwork, NetworkTopology:
-		}
-	}
-	return kinds
-}
-
-// OnlyOVNKubernetes says who enforces a policy on networks of these kinds that it selects by their labels.
-func OnlyOVNKubernetes(kinds []string) string {
-	return strings.Join(kinds, " and ") + " that are selected by their labels are known to ovn-kubernetes alone, which enforces objects there with its own CRD and controller; for plumbline name the network in netAttachRefs, or select topologies with networkSelectionType " + string(v1alpha1.NetworkTopologies)
-}
-
 // NoTopology is the message about a policy that selects no NetworkTopology, where nothing but their networks is
 // enforced.
 const NoTopology = "it selects no NetworkTopology, and nothing else is enforced. The primary network of pods is that of the CNI plugin: ovn-kubernetes enforces objects there, with its own CRD and controller. For networks of claims add networkSelectors with networkSelectionType " + string(v1alpha1.NetworkTopologies)
@@ -173,17 +163,9 @@ const NoTopology = "it selects no NetworkTopology, and nothing else is enforced.
 func (p *Policy) Notes(ours, podNetwork bool) []string {
 	out := slices.Clone(p.Warnings)
 	if p.Err == nil && ours && !p.Selects(podNetwork) {
-		out = append(out, p.WhyNone())
+		out = append(out, NoTopology)
 	}
 	return out
-}
-
-// WhyNone says why a policy that selects no network which agents make is enforced by nobody here.
-func (p *Policy) WhyNone() string {
-	if kinds := p.ByLabels(); len(kinds) > 0 {
-		return OnlyOVNKubernetes(kinds)
-	}
-	return NoTopology
 }
 
 // Reason returns what is wrong with an object in one line, "" if nothing is.

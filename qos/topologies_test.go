@@ -18,6 +18,7 @@ func TestSelectsTopologies(t *testing.T) {
 	}{
 		"egress: [{dscp: 1}]}": {},
 		"egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: DefaultNetwork}]}":                                                                                    {},
+		"egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: NetworkAttachmentDefinitions, networkAttachmentDefinitionSelector: {}}]}":                             {selects: true},
 		"egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkTopology, name: rail}]}":                                                                                          {selects: true},
 		"egress: [{dscp: 1}, {dscp: 2, classifier: {to: [{ipBlock: {cidr: 10.0.0.0/8}}, {podSelector: {}}]}}], netAttachRefs: [{kind: NetworkTopology, name: rail}]}":         {selects: true, pods: true},
 		"egress: [{dscp: 1, classifier: {to: [{podSelector: {}}, {namespaceSelector: {}}]}}], netAttachRefs: [{kind: NetworkTopology, name: rail}]}":                          {selects: true, pods: true},

@@ -343,6 +343,9 @@ func (v *validation) qos(data []byte, name string) error {
 		for _, w := range p.Notes(false, false) {
 			v.note("%s %q: %s", qosv1alpha1.Kind, p.Name(), w)
 		}
+		if p.Err == nil && p.ByLabels() {
+			v.note("%s %q: %s", qosv1alpha1.Kind, p.Name(), qos.LabelsInCluster)
+		}
 		if p.Err == nil && !p.SelectsTopologies() {
 			v.note("%s %q: selects no NetworkTopology, so it does not cover topologies of claims: add networkSelectors with networkSelectionType %s. Leave it as it is for the primary network of pods, or for networks of ovn-kubernetes", qosv1alpha1.Kind, p.Name(), qosv1alpha1.NetworkTopologies)
 		}

@@ -44,8 +44,10 @@ import (
 //	networking.dra.io networkqosdestinations list watch create patch delete
 //	networking.dra.io networktopologies   list watch
 //	                  pods, namespaces    list watch
+//	k8s.cni.cncf.io   network-attachment-definitions list watch
+//	k8s.ovn.org       userdefinednetworks, clusteruserdefinednetworks list watch
 //
-// The last two rows are for the addresses of pods that are destinations: see Destinations.
+// The last rows are for the addresses of pods that are destinations, and for networks that are selected by labels: see Destinations.
 //
 // It keeps no object: users may create any number. A change in a namespace has its objects
 // read again, a bounded number.
@@ -106,6 +108,7 @@ const (
 	reasonPrimary    = "PrimaryNetwork"
 	reasonNoNetwork  = "NoNetwork"
 	reasonTooManyTo  = "TooManyDestinations"
+	reasonTooManyNet = "TooManyNetworks"
 	reasonTied       = "SamePrecedence"
 	reasonUntied     = "NoTie"
 )
@@ -328,19 +331,28 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 		return err
 	}
 	enforced := share.Policies()
-	over := func(p *qos.Policy) bool {
-		if !p.ToPods() {
-			return false
+	unknown := map[*qos.Policy]bool{}
+	decided := func(p *qos.Policy) (d Decision) {
+		if !p.Written() {
+			return d
 		}
-		if over, known := c.destinations.Over(p); known {
-			return over
+		if d, known := c.destinations.Decided(p); known {
+			return d
 		}
+		unknown[p] = p.ByLabels()
 		// Before it is known, it is as an earlier controller has said.
 		accepted := meta.FindStatusCondition(statuses[p].Conditions, qosv1alpha1.ConditionAccepted)
-		return accepted != nil && accepted.Reason == reasonTooManyTo && accepted.ObservedGeneration == p.Generation
+		d.Over = accepted != nil && accepted.Reason == reasonTooManyTo && accepted.ObservedGeneration == p.Generation
+		return d
 	}
 	left := maxMeant
-	for _, o := range Conditions(enforced, over, topologies, c.Contracts, c.PodNetwork, c.reports.Sum(namespace, enforced)) {
+	for _, o := range Conditions(enforced, decided, topologies, c.Contracts, c.PodNetwork, c.reports.Sum(namespace, enforced)) {
+		switch {
+		case unknown[o.Policy]:
+			continue // until its networks are: then the namespace is queued
+		case o.Elsewhere && !c.Ours && meta.FindStatusCondition(statuses[o.Policy].Conditions, qosv1alpha1.ConditionAccepted) == nil:
+			continue // ovn-kubernetes enforces it, and not we
+		}
 		o.noteUnaddressed(c.destinations.Unaddressed(o.Policy, &left))
 		if err := c.write(ctx, statuses[o.Policy], &o); err != nil {
 			return err
@@ -401,6 +413,15 @@ type Outcome struct {
 	Policy     *qos.Policy
 	Conditions []metav1.Condition
 	Backends   []qosv1alpha1.Backend // none if it is not enforced
+	// Elsewhere says that the object selects networks by labels of objects of others, and that no interface of a topology is on one.
+	Elsewhere bool
+}
+
+// Decision is what was written of an object for agents.
+type Decision struct {
+	Over            bool     // its destinations are more than are enforced
+	Networks        []string // that it selects by labels, as NAMESPACE/NAME
+	TooManyNetworks bool
 }
 
 // noteUnaddressed adds to an object that is enforced that a destination selects pods without an address.
@@ -437,15 +458,13 @@ const maxTies = 4
 // networks of others: unless ours is set, it gets no conditions.
 func Without(p *qos.Policy, ours, podNetwork bool) (o Outcome, is bool) {
 	var c metav1.Condition
-	switch selects := p.Selects(podNetwork); {
+	switch selects := p.Selects(podNetwork) && (p.Err == nil || !p.OnlyByLabels()); {
 	case !selects && !ours:
 		return o, false
 	case p.Err != nil:
 		c.Reason, c.Message = reasonInvalid, p.Reason()
-	case !selects && len(p.ByLabels()) > 0:
-		c.Reason, c.Message = reasonNoNetwork, p.WhyNone()
 	case !selects:
-		c.Reason, c.Message = reasonNoTopology, p.WhyNone()
+		c.Reason, c.Message = reasonNoTopology, qos.NoTopology
 	default:
 		c.Reason, c.Message = reasonTooMany, fmt.Sprintf("not enforced: the namespace exceeds %d NetworkQoS objects, %d KiB or %d labels and values, and older objects come first: delete some, or give them fewer destinations and labels", qos.MaxObjects, qos.MaxNamespaceBytes>>10, qos.MaxNamespaceLabels)
 	}
@@ -507,8 +526,12 @@ func qosLabels(t *v1alpha1.NetworkTopology, contracts contract.Set) map[string]s
 	return qos.WithDefinitions(labels, topology.DefinitionsOf(t, contracts))
 }
 
+// elsewhere is the message about networks that an object selects by labels, of which no interface of a topology is on one. It names none:
+// whoever reads the object may not read those of other namespaces.
+const elsewhere = "no NetworkTopology has an interface on a network that networkSelectors selects by the labels of NetworkAttachmentDefinitions, UserDefinedNetworks or ClusterUserDefinedNetworks, so plumbline enforces nothing there; ovn-kubernetes does on those that it makes, with its own CRD and controller"
+
 // undefined says which NetworkAttachmentDefinitions that an object refers to no topology stands for, and whether it covers no other
-// network.
+// network, those by labels left out.
 func undefined(p *qos.Policy, topologies []selectable) (message string, none bool) {
 	names, only := p.Definitions()
 	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
@@ -521,15 +544,21 @@ func undefined(p *qos.Policy, topologies []selectable) (message string, none boo
 }
 
 // Conditions returns what becomes of the objects of a namespace that are enforced, with what nodes report on them, by name.
-// podNetwork says that agents make the networks of topologies of role primary; else none is enforced there. None is whose destinations are
-// over what is enforced.
-func Conditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies []v1alpha1.NetworkTopology, contracts contract.Set, podNetwork bool, reported map[string]*Sum) []Outcome {
+// podNetwork says that agents make the networks of topologies of role primary; else none is enforced there. decided says what agents were
+// told of an object.
+func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topologies []v1alpha1.NetworkTopology, contracts contract.Set, podNetwork bool, reported map[string]*Sum) []Outcome {
 	var out []Outcome
 	ties, complete := qos.PossibleTies(enforced)
 	all := selectables(topologies, contracts)
 	for _, p := range enforced {
-		primary, only := onPrimary(p, all)
-		if over(p) {
+		is := decided(p)
+		known := p.WithNetworks(is.Networks)
+		primary, only := onPrimary(known, all)
+		if is.TooManyNetworks {
+			out = append(out, withoutEffect(p, reasonTooManyNet, fmt.Sprintf("networkSelectors selects more than %d networks by labels: select fewer by networkSelector or namespaceSelector", v1alpha1.MaxQoSNetworks)))
+			continue
+		}
+		if is.Over {
 			out = append(out, withoutEffect(p, reasonTooManyTo, fmt.Sprintf("its destination pods have more than %d addresses, or more than %d together with other objects of the namespace: select fewer pods in classifier.to, or give prefixes as ipBlock", v1alpha1.MaxDestinationAddresses, qos.MaxNamespaceMembers)))
 			continue
 		}
@@ -543,7 +572,14 @@ func Conditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies 
 			continue
 		}
 		unknown, none := undefined(p, all)
-		if none {
+		apart := p.ByLabels() && !slices.ContainsFunc(all, func(t selectable) bool { return !t.primary && known.SelectedByLabels(t.labels) })
+		switch {
+		case apart && p.OnlyByLabels():
+			o := withoutEffect(p, reasonNoNetwork, elsewhere)
+			o.Elsewhere = true
+			out = append(out, o)
+			continue
+		case none && (!p.ByLabels() || apart):
 			out = append(out, withoutEffect(p, reasonNoNetwork, unknown))
 			continue
 		}
@@ -560,8 +596,8 @@ func Conditions(enforced []*qos.Policy, over func(*qos.Policy) bool, topologies 
 		if unknown != "" {
 			c.Message += "; " + unknown
 		}
-		if kinds := p.ByLabels(); len(kinds) > 0 {
-			c.Message += "; " + qos.OnlyOVNKubernetes(kinds)
+		if apart {
+			c.Message += "; " + elsewhere
 		}
 		if len(p.Warnings) > 0 {
 			c.Message += "; " + strings.Join(p.Warnings[:min(len(p.Warnings), maxWarnings)], "; ")

@@ -51,7 +51,7 @@ func TestQoSConditions(t *testing.T) {
 			}
 		}
 		have := ""
-		for _, o := range append(out, controller.Conditions(enforced, func(*qos.Policy) bool { return false }, topologies, nil, c.podNetwork, nil)...) {
+		for _, o := range append(out, controller.Conditions(enforced, func(*qos.Policy) (d controller.Decision) { return d }, topologies, nil, c.podNetwork, nil)...) {
 			have += fmt.Sprintf("%s %s %s, ", o.Policy.Key.Name, o.Conditions[0].Reason, o.Conditions[1].Reason)
 		}
 		if have != c.want {
@@ -78,7 +78,7 @@ func TestTopologiesAreReadOnce(t *testing.T) {
 	topologies := []v1alpha1.NetworkTopology{{ObjectMeta: metav1.ObjectMeta{Name: "rail"}, Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{Name: "a", Type: "dummy"}}}}}
 	asked := func(n int) int {
 		var set counted
-		controller.Conditions(slices.Repeat([]*qos.Policy{qos.New(objects[0])}, n), func(*qos.Policy) bool { return false }, topologies, &set, false, nil)
+		controller.Conditions(slices.Repeat([]*qos.Policy{qos.New(objects[0])}, n), func(*qos.Policy) (d controller.Decision) { return d }, topologies, &set, false, nil)
 		return set.asked
 	}
 	if one, many := asked(1), asked(100); one == 0 || many != one {

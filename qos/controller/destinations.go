@@ -34,7 +34,13 @@ type Destinations struct {
 	// PodNetwork says that agents make the primary network of pods, whose addresses are then destinations there. It is set
 	// before anything else.
 	PodNetwork bool
-	primaries  map[string]map[string]string  // labels of topologies of role primary
+	primaries  map[string]map[string]string // labels of topologies of role primary
+	// networks are the objects of others that define networks, namespaces the labels of namespaces, and stale the policies that may select
+	// other networks than those they were compiled with.
+	networks   qos.Definitions
+	namespaces map[string]map[string]string
+	stale      map[types.NamespacedName]bool
+	selected   map[types.NamespacedName]selection
 	edited     map[types.NamespacedName]bool // objects that are to be read
 	decided    map[types.NamespacedName]decision
 	// changed is called with objects that have other addresses, or are to be read, while mu
@@ -50,10 +56,17 @@ type Destinations struct {
 	wake   chan struct{} // has an element when there are some
 }
 
-// decision is whether the destinations of a generation of an object are too many.
+// decision is whether the destinations of a generation of an object are too many, and which networks it selects by labels.
 type decision struct {
 	generation int64
 	over       bool
+	selection
+}
+
+// selection is the networks that an object selects by labels, as NAMESPACE/NAME, or that they are too many.
+type selection struct {
+	names   []string
+	tooMany bool
 }
 
 // labelled is what is kept of a pod.
@@ -69,6 +82,7 @@ func NewDestinations() *Destinations {
 		compiler: qos.NewCompiler(), policies: map[types.NamespacedName]*qos.Policy{}, shares: map[string]*qos.Share{}, pods: map[types.NamespacedName]labelled{},
 		labels: map[string]map[string]string{}, definitions: map[string]map[string]string{}, primaries: map[string]map[string]string{}, deleted: map[string]bool{}, claims: map[string]*claim.Held{}, of: map[types.NamespacedName]map[string]bool{},
 		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, decided: map[types.NamespacedName]decision{}, changed: func(types.NamespacedName) {},
+		namespaces: map[string]map[string]string{}, stale: map[types.NamespacedName]bool{}, selected: map[types.NamespacedName]selection{},
 		room: func(string) {}, held: map[string]*claim.Held{}, wake: make(chan struct{}, 1),
 	}
 }
@@ -108,14 +122,14 @@ func (d *Destinations) untake(key types.NamespacedName) {
 	d.edited[key] = true
 }
 
-// SetPolicy adds or replaces an object. An object is not kept if none of its destinations is pods, if it is not
-// enforced on topologies, or if its namespace has no room for it.
+// SetPolicy adds or replaces an object. An object is not kept if none of its destinations is pods and it selects no network by labels, if it is
+// not enforced on topologies, or if its namespace has no room for it.
 func (d *Destinations) SetPolicy(p *qos.Policy) {
 	d.lock()
 	defer d.mu.Unlock()
 	old := d.policies[p.Key]
 	switch {
-	case p.Err != nil || !p.Selects(d.PodNetwork) || !p.ToPods():
+	case p.Err != nil || !p.Selects(d.PodNetwork) || !p.Written():
 		d.deletePolicy(p.Key)
 		return
 	case old != nil && old.UID == p.UID && old.Generation == p.Generation:
@@ -129,10 +143,12 @@ func (d *Destinations) SetPolicy(p *qos.Policy) {
 	left := share.Put(p)
 	d.policies[p.Key] = p
 	if !slices.Contains(left, p) {
-		d.report(d.compiler.SetPolicy(p))
+		d.stale[p.Key] = p.ByLabels()
+		d.report(d.compiler.SetPolicy(p.WithNetworks(d.selected[p.Key].names)))
 	}
 	for _, o := range left {
 		delete(d.policies, o.Key)
+		d.unselect(o.Key)
 		d.report(d.compiler.DeletePolicy(o.Key))
 		d.changed(o.Key)
 	}
@@ -149,6 +165,7 @@ func (d *Destinations) DeletePolicy(key types.NamespacedName) {
 
 func (d *Destinations) deletePolicy(key types.NamespacedName) {
 	delete(d.decided, key)
+	d.unselect(key)
 	if d.policies[key] != nil {
 		delete(d.policies, key)
 		d.report(d.compiler.DeletePolicy(key))
@@ -184,7 +201,7 @@ func (d *Destinations) Reread(namespace string, enforced []*qos.Policy) {
 	}
 	d.shares[namespace] = again
 	for _, p := range enforced {
-		if p.ToPods() && d.policies[p.Key] == nil {
+		if p.Written() && d.policies[p.Key] == nil {
 			d.edited[p.Key] = true
 			d.changed(p.Key)
 		}
@@ -198,6 +215,8 @@ func (d *Destinations) Reread(namespace string, enforced []*qos.Policy) {
 func (d *Destinations) SetNamespace(name string, of map[string]string) {
 	d.lock()
 	defer d.mu.Unlock()
+	d.relabelled(d.namespaces[name], of)
+	d.namespaces[name] = of
 	d.report(d.compiler.SetNamespace(name, of))
 }
 
@@ -205,6 +224,8 @@ func (d *Destinations) SetNamespace(name string, of map[string]string) {
 func (d *Destinations) DeleteNamespace(name string) {
 	d.lock()
 	defer d.mu.Unlock()
+	d.relabelled(d.namespaces[name], nil)
+	delete(d.namespaces, name)
 	d.report(d.compiler.DeleteNamespace(name))
 }
 
@@ -407,18 +428,18 @@ func (d *Destinations) report(changed qos.Changed) {
 func (d *Destinations) decide(key types.NamespacedName, status *v1alpha1.Destinations) (changed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := decision{status.ObservedGeneration, status.TooMany > 0}
+	now := decision{status.ObservedGeneration, status.TooMany > 0, selection{status.Networks, status.TooManyNetworks}}
 	before, known := d.decided[key]
 	d.decided[key] = now
-	return !known || before != now
+	return !known || before.generation != now.generation || before.over != now.over || before.tooMany != now.tooMany || !slices.Equal(before.names, now.names)
 }
 
-// Over reports whether the destinations of an object are more than are enforced, if that is known.
-func (d *Destinations) Over(p *qos.Policy) (over, known bool) {
+// Decided returns what was written of an object, if that is known: what Conditions is told of it.
+func (d *Destinations) Decided(p *qos.Policy) (_ Decision, known bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, known := d.decided[p.Key]
-	return now.over, known && now.generation == p.Generation
+	return Decision{Over: now.over, Networks: now.names, TooManyNetworks: now.tooMany}, known && now.generation == p.Generation
 }
 
 // maxMeant bounds how many labels of pods are compared for Unaddressed in one go.
@@ -445,6 +466,14 @@ func (d *Destinations) Unaddressed(p *qos.Policy, left *int) string {
 	return ""
 }
 
+// needs reports what is needed to write an object: pods, networks of others.
+func (d *Destinations) needs(key types.NamespacedName) (toPods, byLabels bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.policies[key]
+	return p != nil && p.ToPods(), p != nil && p.ByLabels()
+}
+
 // Status returns the destinations of an object, nil if none of them is pods, and its UID.
 func (d *Destinations) Status(key types.NamespacedName) (types.UID, *v1alpha1.Destinations) {
 	d.lock()
@@ -453,8 +482,11 @@ func (d *Destinations) Status(key types.NamespacedName) (types.UID, *v1alpha1.De
 	if p == nil {
 		return "", nil
 	}
+	d.resolve(p)
 	sets, over := d.compiler.Sets(key)
-	return p.UID, qos.WriteSets(p.Generation, sets, over)
+	out := qos.WriteSets(p.Generation, sets, over)
+	out.Networks, out.TooManyNetworks = d.selected[key].names, d.selected[key].tooMany
+	return p.UID, out
 }
 
 // digest stands for the destinations of an object, so that they need not be kept; 0 for nothing.

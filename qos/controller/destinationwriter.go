@@ -38,6 +38,8 @@ const (
 	// to every node with pods of the namespace, which compares the filters of the pods that it covers.
 	destinationsPause = time.Second
 	destinationsEach  = 128
+	// addressesOfNetwork is as how many addresses the name of a network counts: it may be seven times as long.
+	addressesOfNetwork = 4
 )
 
 // destinationWriter writes the addresses of the pods that objects have as a destination.
@@ -52,8 +54,13 @@ type destinationWriter struct {
 	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	wanted sync.Once
 	synced chan struct{} // closed when pods, namespaces, topologies and claims are known
-	sets   *writtenSets
-	listed chan struct{} // closed when sets are known
+	// The same for networks that are selected by labels.
+	wantedNetworks sync.Once
+	networksSynced chan struct{}
+	namespacesOnce sync.Once
+	ofNamespaces   *keptStore
+	sets           *writtenSets
+	listed         chan struct{} // closed when sets are known
 	// Of the worker alone: when objects were written.
 	written map[types.NamespacedName]lastWrite
 	turns   *turns
@@ -62,6 +69,7 @@ type destinationWriter struct {
 // run writes until ctx ends. The function that it returns waits for that.
 func (w *destinationWriter) run(ctx context.Context) (wait func()) {
 	w.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second, time.Minute))
+	w.networksSynced = make(chan struct{})
 	w.synced, w.written, w.turns = make(chan struct{}), map[types.NamespacedName]lastWrite{}, newTurns()
 	w.OnChange(w.queue.Add)
 	w.sets = newWrittenSets(w.objects)
@@ -131,11 +139,8 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 	uid, status := w.Status(key)
 	w.turns.took(key.Namespace, w.now().Sub(began), w.now())
 	if status != nil {
-		w.wanted.Do(func() { go w.follow(ctx) })
-		select {
-		case <-w.synced:
-		case <-ctx.Done():
-			return 0, ctx.Err()
+		if again, err := w.know(ctx, key); err != nil || again > 0 {
+			return again, err
 		}
 		uid, status = w.Status(key)
 	}
@@ -165,6 +170,29 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 	return 0, nil
 }
 
+// know waits until all is known that the destinations of an object depend on. Networks of others do not hold up all objects: it returns
+// after how long to ask for them again.
+func (w *destinationWriter) know(ctx context.Context, key types.NamespacedName) (again time.Duration, err error) {
+	toPods, byLabels := w.needs(key)
+	if toPods {
+		w.wanted.Do(func() { go w.follow(ctx) })
+		select {
+		case <-w.synced:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	if byLabels {
+		w.wantedNetworks.Do(func() { go w.followNetworks(ctx) })
+		select {
+		case <-w.networksSynced:
+		default:
+			return destinationsPause, nil
+		}
+	}
+	return 0, nil
+}
+
 // lastWrite is when the destinations of an object were written, and of which generation.
 type lastWrite struct {
 	at         time.Time
@@ -176,6 +204,7 @@ type lastWrite struct {
 func (l lastWrite) pause(next *v1alpha1.Destinations) time.Time {
 	n := 0
 	if next.ObservedGeneration == l.generation {
+		n = addressesOfNetwork * len(next.Networks)
 		for _, s := range next.Sets {
 			n += len(s.Addresses)
 		}
@@ -206,9 +235,6 @@ func (w *destinationWriter) follow(ctx context.Context) {
 	running := fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", "Succeeded"), fields.OneTermNotEqualSelector("status.phase", "Failed")).String()
 	stores := []*keptStore{
 		{
-			resource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"},
-			set:      func(_ types.NamespacedName, o *kept) { w.SetNamespace(o.Name, o.Labels) }, remove: func(key types.NamespacedName) { w.DeleteNamespace(key.Name) },
-		}, {
 			resource: v1alpha1.Resource(),
 			set:      func(_ types.NamespacedName, o *kept) { w.SetTopology(o.Name, qos.TopologyLabels(&o.ObjectMeta)) }, remove: func(key types.NamespacedName) { w.DeleteTopology(key.Name) },
 		}, {
@@ -217,18 +243,14 @@ func (w *destinationWriter) follow(ctx context.Context) {
 		},
 	}
 	if w.PodNetwork {
-		stores[len(stores)-1].addresses = w.objects
+		stores[len(stores)-1].whole, stores[len(stores)-1].of = w.objects, addressedOf
 	}
 	for _, s := range stores {
 		s.synced = make(chan struct{})
 		go s.run(ctx, w.metadata)
 	}
-	for _, s := range stores {
-		select {
-		case <-s.synced:
-		case <-ctx.Done():
-			return
-		}
+	if !allSynced(ctx, append(stores, w.namespaces(ctx))) {
+		return
 	}
 	if w.claims != nil {
 		if w.claims.WaitForSync(ctx) != nil {
@@ -239,11 +261,36 @@ func (w *destinationWriter) follow(ctx context.Context) {
 	close(w.synced)
 }
 
+// namespaces follows the labels of namespaces, once.
+func (w *destinationWriter) namespaces(ctx context.Context) *keptStore {
+	w.namespacesOnce.Do(func() {
+		w.ofNamespaces = &keptStore{
+			resource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, synced: make(chan struct{}),
+			set: func(_ types.NamespacedName, o *kept) { w.SetNamespace(o.Name, o.Labels) }, remove: func(key types.NamespacedName) { w.DeleteNamespace(key.Name) },
+		}
+		go w.ofNamespaces.run(ctx, w.metadata)
+	})
+	return w.ofNamespaces
+}
+
+// allSynced waits until all stores have been filled once, and reports false if ctx ends before.
+func allSynced(ctx context.Context, stores []*keptStore) bool {
+	for _, s := range stores {
+		select {
+		case <-s.synced:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
 // kept is what is kept of the metadata of an object.
 type kept struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	addresses []netip.Addr // of a pod, see podAddresses
+	primary   *bool        // of a UserDefinedNetwork, see qos.Definition
 }
 
 // DeepCopyObject is for the interface runtime.Object. Objects are not changed.
@@ -252,6 +299,9 @@ func (k *kept) DeepCopyObject() runtime.Object { return new(*k) }
 // keptOf returns what is kept of an object.
 func (s *keptStore) keptOf(o *metav1.PartialObjectMetadata) *kept {
 	out := &kept{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Labels: o.Labels}}
+	if s.again > 0 {
+		out.OwnerReferences = o.OwnerReferences
+	}
 	if s.annotated {
 		out.Annotations = o.Annotations
 	} else if d, ok := o.Annotations[v1alpha1.AnnotationDefinition]; ok {
@@ -260,12 +310,16 @@ func (s *keptStore) keptOf(o *metav1.PartialObjectMetadata) *kept {
 	return out
 }
 
+// keptWhole returns what is kept of the metadata of a whole object.
+func keptWhole(o *unstructured.Unstructured) *kept {
+	return &kept{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), Labels: o.GetLabels()}}
+}
+
 // addressedOf returns what is kept of a pod.
-func (s *keptStore) addressedOf(o *unstructured.Unstructured) *kept {
-	return &kept{
-		ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), Labels: o.GetLabels()},
-		addresses:  podAddresses(o.Object),
-	}
+func addressedOf(o *unstructured.Unstructured) *kept {
+	out := keptWhole(o)
+	out.addresses = podAddresses(o.Object)
+	return out
 }
 
 // podAddresses are the addresses of a pod on its primary network, sorted: none while it has none, or if they are those of its node.
@@ -307,12 +361,14 @@ type keptStore struct {
 	selector string // of fields
 	// annotated has annotations kept, too.
 	annotated bool
-	// addresses, unless it is nil, has whole pods read for their addresses, instead of the metadata of objects.
-	addresses dynamic.Interface
-	set       func(types.NamespacedName, *kept)
-	remove    func(types.NamespacedName)
-	synced    chan struct{} // closed when all have been read once
-	once      sync.Once
+	// whole, unless it is nil, has whole objects read, of which of returns what is kept, instead of their metadata.
+	whole  dynamic.Interface
+	of     func(*unstructured.Unstructured) *kept
+	again  time.Duration // unless it is 0, after how long an API server is asked again that does not serve the resource
+	set    func(types.NamespacedName, *kept)
+	remove func(types.NamespacedName)
+	synced chan struct{} // closed when all have been read once
+	once   sync.Once
 }
 
 // wholePage bounds an answer of the API server with whole pods, some ten kilobytes each.
@@ -320,9 +376,9 @@ const wholePage = 100
 
 // run follows the objects until ctx ends.
 func (s *keptStore) run(ctx context.Context, client metadata.Interface) {
-	if s.addresses != nil {
-		api := s.addresses.Resource(s.resource)
-		follow(ctx, s, "addresses of ", wholePage, s.addressedOf, api.Watch, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, []unstructured.Unstructured, error) {
+	if s.whole != nil {
+		api := s.whole.Resource(s.resource)
+		follow(ctx, s, "whole ", wholePage, s.of, api.Watch, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, []unstructured.Unstructured, error) {
 			page, err := api.List(ctx, o)
 			if err != nil {
 				return nil, nil, err
@@ -355,6 +411,9 @@ func follow[E any, T interface {
 			out := &keptList{}
 			for options := (metav1.ListOptions{Limit: size, FieldSelector: s.selector}); ; options.Continue = out.Continue {
 				page, items, err := list(ctx, options)
+				if s.again > 0 && apierrors.IsNotFound(err) {
+					return &keptList{}, nil
+				}
 				if err != nil {
 					return nil, err // not wrapped: the reflector checks its type
 				}
@@ -370,7 +429,7 @@ func follow[E any, T interface {
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.FieldSelector = s.selector
 			w, err := watched(ctx, options)
-			return watchstore.Watched(w, err, 0, of)
+			return watchstore.Watched(w, err, s.again, of)
 		},
 	}
 	cache.NewReflectorWithOptions(unstreamed{all}, nil, s.store(), cache.ReflectorOptions{

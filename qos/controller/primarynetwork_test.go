@@ -33,7 +33,7 @@ func TestPrimaryNetwork(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := controller.Conditions([]*qos.Policy{qos.New(objects[0])}, func(*qos.Policy) bool { return false }, tt.topologies, nil, tt.podNetwork, nil)[0].Conditions[0]
+		c := controller.Conditions([]*qos.Policy{qos.New(objects[0])}, func(*qos.Policy) (d controller.Decision) { return d }, tt.topologies, nil, tt.podNetwork, nil)[0].Conditions[0]
 		if have := fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message); !strings.HasPrefix(have, tt.want) {
 			t.Errorf("%q with pod network %t: %s\nwant %s", tt.spec, tt.podNetwork, have, tt.want)
 		}

@@ -188,6 +188,9 @@ func rulesOf(files [][]byte, attachments []qos.Attachment, pod Pod) (rules [][]q
 			}
 			if p.Err != nil {
 				invalid = append(invalid, p.Err)
+			} else if p.ByLabels() {
+				notes = append(notes, fmt.Sprintf("%s %q: %s", qosv1alpha1.Kind, p.Name(), qos.LabelsInCluster))
+				p = p.WithNetworks(nil)
 			}
 			c.SetPolicy(p)
 		}

@@ -27,8 +27,9 @@ func TestConditionsAreTrue(t *testing.T) {
 		t.Fatal(err)
 	}
 	const (
-		onRail = "networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: {matchLabels: {rail: storage}}}}]"
-		onPods = "netAttachRefs: [{kind: NetworkTopology, name: pods}]"
+		onRail   = "networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: {matchLabels: {rail: storage}}}}]"
+		byLabels = "networkSelectors: [{networkSelectionType: NetworkAttachmentDefinitions, networkAttachmentDefinitionSelector: {}}]"
+		onPods   = "netAttachRefs: [{kind: NetworkTopology, name: pods}]"
 	)
 	topologies := []v1alpha1.NetworkTopology{
 		{ObjectMeta: metav1.ObjectMeta{Name: "rail", Labels: map[string]string{"rail": "storage"}}, Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{
@@ -41,33 +42,40 @@ func TestConditionsAreTrue(t *testing.T) {
 		reason, spec string
 		before       int // older objects of the namespace
 		enforced     bool
-		over         bool // what the controller has written of its destinations
-		podNetwork   bool // agents make the primary network of pods
+		over         bool     // what the controller has written of its destinations
+		podNetwork   bool     // agents make the primary network of pods
+		networks     []string // that it selects by labels, as the controller has written them
 	}{
-		{"Accepted", "egress: [{dscp: 1}], " + onRail, 0, true, false, false},
-		{"Accepted", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects - 1, true, false, false},
-		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkTopology, name: pods}, {kind: NetworkTopology, name: rail}]", 0, true, false, false},
-		{"TooManyObjects", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects, false, false, false},
-		{"Invalid", "egress: [{dscp: 64}], " + onRail, 0, false, false, false},
-		{"NoTopology", "egress: [{dscp: 1}]", 0, false, false, false},
-		{"TooManyDestinations", "egress: [{dscp: 1, classifier: {to: [{podSelector: {}}, {ipBlock: {cidr: 192.0.2.0/24}}]}}], " + onRail, 0, false, true, false},
-		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkAttachmentDefinition, namespace: ns, name: blue}]", 0, true, false, false},
-		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: UserDefinedNetwork, name: blue}]", 0, true, false, false},
-		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: ClusterUserDefinedNetwork, name: blue}]", 0, true, false, false},
-		{"NoNetwork", "egress: [{dscp: 1}], netAttachRefs: [{kind: ClusterUserDefinedNetwork, name: red}]", 0, false, false, false},
-		{"NoNetwork", "egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkAttachmentDefinition, namespace: other, name: blue}]", 0, false, false, false},
-		{"NoNetwork", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: ClusterUserDefinedNetworks, clusterUserDefinedNetworkSelector: {}}]", 0, false, false, false},
-		{"NoNetwork", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: NetworkAttachmentDefinitions, networkAttachmentDefinitionSelector: {}}]", 0, false, false, true},
-		{"PrimaryNetwork", "egress: [{dscp: 1}], " + onPods, 0, false, false, false},
-		{"Accepted", "egress: [{dscp: 1}], " + onRail, 0, true, false, true},
-		{"Accepted", "egress: [{dscp: 1}]", 0, true, false, true},
-		{"Accepted", "egress: [{dscp: 1}]", qos.MaxObjects - 1, true, false, true},
-		{"Accepted", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: DefaultNetwork}]", 0, true, false, true},
-		{"Accepted", "egress: [{dscp: 1}], " + onPods, 0, true, false, true},
-		{"Accepted", "egress: [{dscp: 1, classifier: {to: [{podSelector: {}}, {ipBlock: {cidr: 192.0.2.0/24}}]}}]", 0, true, false, true},
-		{"TooManyObjects", "egress: [{dscp: 1}]", qos.MaxObjects, false, false, true},
-		{"Invalid", "egress: [{dscp: 64}]", 0, false, false, true},
-		{"NoNetwork", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: PrimaryUserDefinedNetworks, primaryUserDefinedNetworkSelector: {}}]", 0, false, false, true},
+		{"Accepted", "egress: [{dscp: 1}], " + onRail, 0, true, false, false, nil},
+		{"Accepted", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects - 1, true, false, false, nil},
+		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkTopology, name: pods}, {kind: NetworkTopology, name: rail}]", 0, true, false, false, nil},
+		{"TooManyObjects", "egress: [{dscp: 1}], " + onRail, qos.MaxObjects, false, false, false, nil},
+		{"Invalid", "egress: [{dscp: 64}], " + onRail, 0, false, false, false, nil},
+		{"NoTopology", "egress: [{dscp: 1}]", 0, false, false, false, nil},
+		{"TooManyDestinations", "egress: [{dscp: 1, classifier: {to: [{podSelector: {}}, {ipBlock: {cidr: 192.0.2.0/24}}]}}], " + onRail, 0, false, true, false, nil},
+		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkAttachmentDefinition, namespace: ns, name: blue}]", 0, true, false, false, nil},
+		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: UserDefinedNetwork, name: blue}]", 0, true, false, false, nil},
+		{"Accepted", "egress: [{dscp: 1}], netAttachRefs: [{kind: ClusterUserDefinedNetwork, name: blue}]", 0, true, false, false, nil},
+		{"NoNetwork", "egress: [{dscp: 1}], netAttachRefs: [{kind: ClusterUserDefinedNetwork, name: red}]", 0, false, false, false, nil},
+		{"NoNetwork", "egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkAttachmentDefinition, namespace: other, name: blue}]", 0, false, false, false, nil},
+		{"NoNetwork", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: ClusterUserDefinedNetworks, clusterUserDefinedNetworkSelector: {}}]", 0, false, false, false, nil},
+		{"NoNetwork", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: NetworkAttachmentDefinitions, networkAttachmentDefinitionSelector: {}}]", 0, false, false, true, nil},
+		{"PrimaryNetwork", "egress: [{dscp: 1}], " + onPods, 0, false, false, false, nil},
+		{"Accepted", "egress: [{dscp: 1}], " + onRail, 0, true, false, true, nil},
+		{"Accepted", "egress: [{dscp: 1}]", 0, true, false, true, nil},
+		{"Accepted", "egress: [{dscp: 1}]", qos.MaxObjects - 1, true, false, true, nil},
+		{"Accepted", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: DefaultNetwork}]", 0, true, false, true, nil},
+		{"Accepted", "egress: [{dscp: 1}], " + onPods, 0, true, false, true, nil},
+		{"Accepted", "egress: [{dscp: 1, classifier: {to: [{podSelector: {}}, {ipBlock: {cidr: 192.0.2.0/24}}]}}]", 0, true, false, true, nil},
+		{"TooManyObjects", "egress: [{dscp: 1}]", qos.MaxObjects, false, false, true, nil},
+		{"Invalid", "egress: [{dscp: 64}]", 0, false, false, true, nil},
+		{"NoNetwork", "egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: PrimaryUserDefinedNetworks, primaryUserDefinedNetworkSelector: {}}]", 0, false, false, true, nil},
+		{"Accepted", "egress: [{dscp: 1}], " + byLabels, 0, true, false, false, []string{"ns/blue"}},
+		{"Accepted", "egress: [{dscp: 1}], " + byLabels, 0, true, false, true, []string{"other/red", "ns/blue"}},
+		{"NoNetwork", "egress: [{dscp: 1}], " + byLabels, 0, false, false, false, []string{"other/blue"}},
+		{"TooManyNetworks", "egress: [{dscp: 1}], " + byLabels, 0, false, true, false, nil},
+		{"TooManyObjects", "egress: [{dscp: 1}], " + byLabels, qos.MaxObjects, false, false, false, []string{"ns/blue"}},
+		{"Invalid", "egress: [{dscp: 64}], " + byLabels, 0, false, false, false, []string{"ns/blue"}},
 	} {
 		t.Run(fmt.Sprint(tt.reason, " ", tt.before, " ", tt.podNetwork), func(t *testing.T) {
 			f, n := crowded(t, 1)
@@ -89,8 +97,8 @@ func TestConditionsAreTrue(t *testing.T) {
 				last = &unstructured.Unstructured{Object: content}
 				o := objectOf(last)
 				n.put(o)
-				if tt.over {
-					n.write(o.UID, &destinations{of: o.Generation, tooMany: true})
+				if tt.over || o.policy.ByLabels() {
+					n.write(o.UID, &destinations{of: o.Generation, tooMany: tt.over, networks: tt.networks})
 				}
 				if p, _ := qos.Read(last); p.Err == nil && p.Selects(tt.podNetwork) {
 					share.Put(p)
@@ -98,7 +106,9 @@ func TestConditionsAreTrue(t *testing.T) {
 			}
 			p, _ := qos.Read(last)
 			outcome, without := controller.Without(p, true, tt.podNetwork)
-			for _, o := range controller.Conditions(share.Policies(), func(*qos.Policy) bool { return tt.over }, topologies, contracts, tt.podNetwork, nil) {
+			for _, o := range controller.Conditions(share.Policies(), func(*qos.Policy) controller.Decision {
+				return controller.Decision{Over: tt.over, Networks: tt.networks, TooManyNetworks: tt.reason == "TooManyNetworks"}
+			}, topologies, contracts, tt.podNetwork, nil) {
 				if o.Policy.Key == p.Key {
 					outcome, without = o, false
 				}
@@ -140,7 +150,7 @@ func TestConditionsAreTrue(t *testing.T) {
 			if of(rules) != tt.enforced {
 				t.Errorf("the condition is %s, and the agent has filters of %q", accepted.Status, rules)
 			}
-			if tt.before > 0 || p.Err != nil || tt.over { // a plan knows one object as it is written
+			if tt.before > 0 || p.Err != nil || tt.over || tt.networks != nil { // a plan knows one object as it is written
 				return
 			}
 			object, err := yaml.Marshal(last.Object)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"reflect"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/watchstore"
@@ -27,9 +29,10 @@ import (
 type destinations struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	of      int64 // the generation of the NetworkQoS
-	tooMany bool
-	sets    map[qos.SetID][]netip.Addr
+	of       int64 // the generation of the NetworkQoS
+	tooMany  bool  // destinations or networks
+	sets     map[qos.SetID][]netip.Addr
+	networks []string // that the object selects by labels
 }
 
 // DeepCopyObject is for the interface runtime.Object. Objects are not changed.
@@ -37,7 +40,7 @@ func (d *destinations) DeepCopyObject() runtime.Object { return new(*d) }
 
 // same reports whether two say the same.
 func (d *destinations) same(o *destinations) bool {
-	return d.of == o.of && d.tooMany == o.tooMany && reflect.DeepEqual(d.sets, o.sets)
+	return d.of == o.of && d.tooMany == o.tooMany && slices.Equal(d.networks, o.networks) && reflect.DeepEqual(d.sets, o.sets)
 }
 
 // destinationsList is a list of them.
@@ -57,7 +60,8 @@ func destinationsOf(namespace string, u *unstructured.Unstructured) *destination
 	if runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &o) != nil {
 		return out
 	}
-	out.of, out.tooMany = o.Destinations.ObservedGeneration, o.Destinations.TooMany > 0
+	out.of, out.tooMany = o.Destinations.ObservedGeneration, o.Destinations.TooMany > 0 || o.Destinations.TooManyNetworks
+	out.networks = o.Destinations.Networks[:min(len(o.Destinations.Networks), v1alpha1.MaxQoSNetworks)]
 	out.sets = qos.ReadSets(types.NamespacedName{Namespace: namespace, Name: o.Annotations[v1alpha1.AnnotationQoSName]}, &o.Destinations)
 	return out
 }
@@ -113,11 +117,11 @@ func (w written) WatchWithContext(ctx context.Context, options metav1.ListOption
 	return watchstore.Watched(all, err, w.f.Again, func(u *unstructured.Unstructured) *destinations { return destinationsOf(w.name, u) })
 }
 
-// followDestinations follows what the controller has written, from the first object that has pods as a destination, until
+// followDestinations follows what the controller has written, from the first object of which it writes something, until
 // ctx ends.
 func (n *namespace) followDestinations(ctx context.Context) {
 	select {
-	case <-n.toPods:
+	case <-n.wanted:
 	case <-ctx.Done():
 		return
 	}
@@ -155,17 +159,51 @@ func (n *namespace) write(uid types.UID, d *destinations) {
 		return
 	}
 	for _, o := range n.known {
-		if o.UID == uid {
-			n.compile(o)
+		if o.UID != uid {
+			continue
+		}
+		n.compile(o)
+		if o.policy.ByLabels() { // pods that waited for its networks may be on none of them
+			n.f.enqueueBehind(n.name)
 		}
 	}
+}
+
+// networked returns an object's policy with the networks that it selects by labels, none while they are not known. The caller holds
+// Follower.mu.
+func (n *namespace) networked(o *object) *qos.Policy {
+	if d := n.written[o.UID]; d != nil && d.of == o.Generation {
+		return o.policy.WithNetworks(d.networks)
+	}
+	return o.policy.WithNetworks(nil)
+}
+
+// networksKnown returns an error while the networks of an object are not known that selects some by labels and covers a pod of a namespace
+// whose interfaces are on networks that have a name. The caller holds mu.
+func (f *Follower) networksKnown(c *claims.Claim) error {
+	n := f.namespaces[c.Namespace]
+	if n == nil || isPodNetwork(c) {
+		return nil
+	}
+	of := f.pods[types.NamespacedName{Namespace: c.Namespace, Name: c.Pod.Name}].labels
+	for _, name := range slices.Sorted(maps.Keys(n.known)) {
+		o := n.known[name]
+		if d := n.written[o.UID]; !o.policy.ByLabels() || !o.policy.SelectsLabels(of) || d != nil && d.of == o.Generation {
+			continue
+		}
+		if !slices.ContainsFunc(f.attachments(c), func(a attached) bool { return a.Network.Labels[v1alpha1.AnnotationDefinition] != "" }) {
+			return nil
+		}
+		return fault.New(fault.NotReady, fmt.Errorf("the networks that NetworkQoS %q selects by labels are not known yet: the controller has to write them to %s %q", o.policy.Name(), v1alpha1.QoSDestinationsKind, o.UID))
+	}
+	return nil
 }
 
 // over reports whether the pods of an object's destinations are more than are enforced. Then the object has no effect:
 // others decide how many of their pods it selects, and are not to stop the pods that it covers. The caller holds Follower.mu.
 func (n *namespace) over(o *object) bool {
 	d := n.written[o.UID]
-	return d != nil && d.of == o.Generation && d.tooMany && o.policy.ToPods()
+	return d != nil && d.of == o.Generation && d.tooMany && o.policy.Written()
 }
 
 // settled returns an error while the addresses of an object's destinations are not known. Those of

@@ -319,9 +319,12 @@ func (f *Follower) members(rules []qos.Rule) (out map[qos.SetID][]netip.Addr, un
 	return out, unknown
 }
 
-// settled reports whether the destinations of all rules of a claim are known, or cannot be enforced.
+// settled reports whether the networks of all objects and the destinations of all rules of a claim are known, or cannot be enforced.
 // The caller holds mu.
 func (f *Follower) settled(c *claims.Claim) bool {
+	if f.networksKnown(c) != nil {
+		return false
+	}
 	for _, rules := range f.compiler.Rules(keyOf(c)) {
 		if _, err := f.members(rules); fault.Of(err) == fault.NotReady {
 			return false
@@ -349,13 +352,16 @@ func (f *Follower) Of(c *claims.Claim, t *claims.Topology) (ops.Rules, error) {
 		}
 		c = withTopology(c, t)
 		f.place(c)
+		err = f.networksKnown(c)
 		attached := f.attachments(c)
 		for i, of := range f.compiler.Rules(keyOf(c)) {
 			if c.Topologies[attached[i].topology].Object.Name == t.Object.Name {
 				rules[attached[i].Interface] = of
 			}
 		}
-		sets, err = f.members(slices.Concat(slices.Collect(maps.Values(rules))...))
+		var unknown error
+		sets, unknown = f.members(slices.Concat(slices.Collect(maps.Values(rules))...))
+		err = cmp.Or(err, unknown)
 		if isPodNetwork(c) && fault.Of(err) == fault.NotReady {
 			err = nil // the pod starts, as it may be that of the controller which writes them; when they are known it is updated
 		}
@@ -475,6 +481,15 @@ func (f *Follower) enqueueNamespace(name string) {
 	for _, c := range f.claims {
 		if c.Namespace == name {
 			f.add(keyOf(c), 0)
+		}
+	}
+}
+
+// enqueueBehind queues the claims of a namespace that are behind. The caller holds mu.
+func (f *Follower) enqueueBehind(name string) {
+	for uid, c := range f.claims {
+		if c.Namespace == name && f.behind[uid] {
+			f.add(keyOf(c), f.updated[uid].Add(f.Pause).Sub(f.Now()))
 		}
 	}
 }

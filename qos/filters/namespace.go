@@ -48,18 +48,18 @@ type namespace struct {
 	share *qos.Share
 	// listed is the share of the last list, from which known is filled.
 	listed *qos.Share
-	// written are what the controller has written of objects, by their UID. It is followed when toPods is closed, as
+	// written are what the controller has written of objects, by their UID. It is followed when wanted is closed, as
 	// few namespaces have objects that need it: the API server compares its label with each event for each watch.
 	written          map[types.UID]*destinations
-	toPods           chan struct{}
-	wantDestinations func() // closes toPods
+	wanted           chan struct{}
+	wantDestinations func() // closes wanted
 }
 
 func newNamespace(f *Follower, name string) *namespace {
-	toPods := make(chan struct{})
+	wanted := make(chan struct{})
 	return &namespace{
 		f: f, name: name, err: errUnread, known: map[string]*object{}, share: &qos.Share{},
-		written: map[types.UID]*destinations{}, toPods: toPods, wantDestinations: sync.OnceFunc(func() { close(toPods) }),
+		written: map[types.UID]*destinations{}, wanted: wanted, wantDestinations: sync.OnceFunc(func() { close(wanted) }),
 	}
 }
 
@@ -242,7 +242,7 @@ func (n *namespace) put(o *object) {
 		return
 	}
 	n.known[o.Name] = o
-	if o.policy.ToPods() {
+	if o.policy.Written() {
 		n.wantDestinations()
 	}
 	n.compile(o)
@@ -253,7 +253,7 @@ func (n *namespace) compile(o *object) {
 	if n.over(o) {
 		n.f.enqueue(n.f.compiler.DeletePolicy(o.policy.Key))
 	} else {
-		n.f.enqueue(n.f.compiler.SetPolicy(o.policy))
+		n.f.enqueue(n.f.compiler.SetPolicy(n.networked(o)))
 	}
 }
 

@@ -26,7 +26,7 @@ func (w *Webhook) networkQoS(r admission.Request) (a answer, err error) {
 	p, _ := qos.Read(u)
 	switch {
 	case p.Err == nil:
-	case w.AllNetworkQoS || p.Selects(w.PodNetwork):
+	case w.AllNetworkQoS || p.Selects(w.PodNetwork) && !p.OnlyByLabels():
 		a.wrong(p.Err)
 	default:
 		a.warn("%s %q: plumbline would not enforce it: %s", qosv1alpha1.Kind, p.Name(), p.Reason())

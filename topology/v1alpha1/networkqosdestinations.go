@@ -19,10 +19,11 @@ const (
 	AnnotationQoSName       = "networking.dra.io/qos-name"
 	AnnotationQoSHash       = "networking.dra.io/qos-hash"
 	MaxDestinationAddresses = 1024 // of one object; an interface may have as many filters
+	MaxQoSNetworks          = 256  // that one object selects by labels
 )
 
 // NetworkQoSDestinations are the addresses of the pods that the rules of one NetworkQoS have as a destination, on the
-// topologies that it covers. Its name is the UID of the NetworkQoS. Those pods may be of any namespace, so whoever reads
+// topologies that it covers, and the networks that it selects by labels of objects that agents do not read. Its name is the UID of the NetworkQoS. Those pods may be of any namespace, so whoever reads
 // the NetworkQoS must not thereby read them: only the controller writes, and only agents read, objects of this kind.
 //
 // +kubebuilder:object:root=true
@@ -65,6 +66,20 @@ type Destinations struct {
 	//
 	// +optional
 	TooMany int32 `json:"tooMany,omitempty"`
+
+	// Networks are the NetworkAttachmentDefinitions, as NAMESPACE/NAME, of the networks that spec.networkSelectors selects by the
+	// labels of NetworkAttachmentDefinitions, UserDefinedNetworks and ClusterUserDefinedNetworks.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=317
+	Networks []string `json:"networks,omitempty"`
+
+	// TooManyNetworks says that they are more than 256. Then none is listed, and the NetworkQoS has no effect.
+	//
+	// +optional
+	TooManyNetworks bool `json:"tooManyNetworks,omitempty"`
 }
 
 // DestinationSet is the addresses that the pods of one destination have on a topology.

@@ -209,7 +209,7 @@ func (o Objects) labels() (notes []string) {
 		names = append(names, fmt.Sprintf("%q", t.Name))
 	}
 	for _, p := range o.QoS {
-		if p.Err == nil && p.SelectsTopologies() && !slices.ContainsFunc(o.Topologies, func(t Named) bool { return p.SelectsTopology(t.Name, qos.TopologyLabels(&t.Object.ObjectMeta)) }) {
+		if p.Err == nil && p.SelectsTopologies() && !p.ByLabels() && !slices.ContainsFunc(o.Topologies, func(t Named) bool { return p.SelectsTopology(t.Name, qos.TopologyLabels(&t.Object.ObjectMeta)) }) {
 			notes = append(notes, fmt.Sprintf("NetworkQoS %q: spec.networkSelectors: selects no NetworkTopology of the files, which are %s: change the selector, or metadata.labels of the topology", p.Name(), strings.Join(names[:min(len(names), maxNamed)], ", ")))
 		}
 	}

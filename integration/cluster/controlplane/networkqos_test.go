@@ -251,6 +251,7 @@ func TestNetworkQoS(t *testing.T) {
 
 	b.destinations(t, f, a)
 	b.definition(t)
+	b.networksByLabels(t, f)
 
 	b.mustKubectl(t, "", "-n", "ai", "label", "pod", "a", "role-")
 	f.want(t, "of-a", "ai/second[0]")
@@ -762,4 +763,82 @@ func (b *bench) definition(t *testing.T) {
 		"nad": `False NoNetwork no NetworkTopology has a step with netAttachDefName default/ovn-storage, or the annotation networking.dra.io/net-attach-def: default/ovn-storage, so plumbline enforces nothing on this network; ovn-kubernetes enforces the networks that it makes, by its own CRD and controller; False NoTie the object has no effect`,
 	})
 	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "nad")
+}
+
+// definitionKinds are the kinds of others by whose labels networks are selected, as far as a NetworkQoS is about them.
+var definitionKinds = func() (out string) {
+	for _, k := range [][4]string{
+		{"k8s.cni.cncf.io", "network-attachment-definitions", "NetworkAttachmentDefinition", "Namespaced"},
+		{"k8s.ovn.org", "userdefinednetworks", "UserDefinedNetwork", "Namespaced"},
+		{"k8s.ovn.org", "clusteruserdefinednetworks", "ClusterUserDefinedNetwork", "Cluster"},
+	} {
+		out += fmt.Sprintf(`---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: %[2]s.%[1]s}
+spec:
+  group: %[1]s
+  scope: %[4]s
+  names: {plural: %[2]s, kind: %[3]s, singular: %[5]s, listKind: %[3]sList}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+`, k[0], k[1], k[2], k[3], strings.ToLower(k[2]))
+	}
+	return out
+}()
+
+// networksByLabels holds that an object which selects networks by the labels of objects of others covers the interfaces on these, with the
+// controller's rights: before their kinds are served, as they come and change, and until they are gone.
+func (b *bench) networksByLabels(t *testing.T, f *filtered) {
+	t.Helper()
+	const (
+		elsewhere = `False NoNetwork no NetworkTopology has an interface on a network that networkSelectors selects by the labels of NetworkAttachmentDefinitions, UserDefinedNetworks or ClusterUserDefinedNetworks, so plumbline enforces nothing there; ovn-kubernetes does on those that it makes, with its own CRD and controller; False NoTie the object has no effect`
+		enforced  = `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; False NoTie no other object has a rule of the same precedence for the same packets`
+	)
+	blue := f.pod(t, "ai", "blue", map[string]string{"role": "blue"})
+	blue.Topologies[0].Object.ObjectMeta = metav1.ObjectMeta{Name: "on-blue", UID: "b", Annotations: map[string]string{v1alpha1.AnnotationDefinition: "default/blue"}}
+	f.topologies.Put("on-blue", &v1alpha1.NetworkTopology{ObjectMeta: blue.Topologies[0].Object.ObjectMeta})
+	b.mustKubectl(t, "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: on-blue, annotations: {networking.dra.io/net-attach-def: default/blue}}\nspec: {steps: [{name: d, type: dummy}]}\n", "apply", "-f", "-")
+	object := func(selector string) string {
+		return qos("ai", "labels", "priority: 3, egress: [{dscp: 3}], podSelector: {matchLabels: {role: blue}}, networkSelectors: ["+selector+"]")
+	}
+	b.mustKubectl(t, object("{networkSelectionType: NetworkAttachmentDefinitions, networkAttachmentDefinitionSelector: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: default}}, networkSelector: {matchLabels: {net: blue}}}}"), "apply", "-f", "-")
+	b.conditions(t, "ai", map[string]string{"labels": elsewhere})
+	b.eventually(t, "what covers the pod is known", func() error { return f.Known("ai", blue.Pod) })
+	f.prepared(blue)
+	f.want(t, "of-blue")
+
+	b.mustKubectl(t, definitionKinds, "apply", "-f", "-")
+	b.eventually(t, "the kinds are served", func() error {
+		_, err := b.Kubectl(t.Context(), nil, "get", "network-attachment-definitions,userdefinednetworks,clusteruserdefinednetworks", "-A")
+		return err
+	})
+	definition := func(name, labels string) string {
+		return "apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata: {namespace: default, name: " + name + ", labels: {" + labels + "}}\nspec: {config: '{}'}\n"
+	}
+	b.mustKubectl(t, definition("blue", "net: red")+"---\n"+definition("other", "net: blue"), "apply", "-f", "-")
+	b.conditions(t, "ai", map[string]string{"labels": elsewhere})
+	b.mustKubectl(t, definition("blue", "net: blue"), "apply", "-f", "-")
+	f.want(t, "of-blue", "ai/labels[0]")
+	f.want(t, "of-a", "ai/mark[0]", "ai/second[0]")
+	b.conditions(t, "ai", map[string]string{"labels": enforced})
+	b.mustKubectl(t, "", "-n", "default", "delete", "network-attachment-definitions", "blue")
+	f.want(t, "of-blue")
+	b.conditions(t, "ai", map[string]string{"labels": elsewhere})
+
+	// UserDefinedNetworks by their role, and a ClusterUserDefinedNetwork by what it owns.
+	const network = "apiVersion: k8s.ovn.org/v1\nkind: UserDefinedNetwork\nmetadata: {namespace: default, name: blue, labels: {net: blue}}\nspec: {topology: Layer2, layer2: {role: %s}}\n"
+	b.mustKubectl(t, fmt.Sprintf(network, "Primary"), "apply", "-f", "-")
+	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "labels")
+	b.mustKubectl(t, object("{networkSelectionType: SecondaryUserDefinedNetworks, secondaryUserDefinedNetworkSelector: {namespaceSelector: {}, networkSelector: {matchLabels: {net: blue}}}}"), "apply", "-f", "-")
+	b.conditions(t, "ai", map[string]string{"labels": elsewhere})
+	b.mustKubectl(t, fmt.Sprintf(network, "Secondary"), "apply", "-f", "-")
+	f.want(t, "of-blue", "ai/labels[0]")
+	b.mustKubectl(t, "", "-n", "ai", "delete", "networkqos", "labels")
+	f.want(t, "of-blue")
+	b.mustKubectl(t, "", "delete", "networktopology", "on-blue")
+	f.mu.Lock()
+	f.claims = slices.DeleteFunc(f.claims, func(e claims.Entry) bool { return e.UID == "of-blue" })
+	f.mu.Unlock()
+	f.recorded.Changed()
+	b.mustKubectl(t, definitionKinds, "delete", "-f", "-")
 }

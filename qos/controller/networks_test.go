@@ -1,0 +1,176 @@
+package controller
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/topology/claim"
+)
+
+// attachmentDefinition is a NetworkAttachmentDefinition.
+func attachmentDefinition(namespace, name, net string) *qos.Definition {
+	return &qos.Definition{
+		NetworkID: qos.NetworkID{Kind: qos.NetworkAttachmentDefinition, Namespace: namespace, Name: name}, Labels: map[string]string{"net": net},
+	}
+}
+
+// selecting is an object that selects networks by labels, and has pods as a destination.
+func selecting(t testing.TB, name, selectors string) *qos.Policy {
+	t.Helper()
+	objects, _, err := qos.Decode(fmt.Appendf(nil, `{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: %s, uid: %[1]s}, spec: {priority: 1,
+networkSelectors: [%s], egress: [{dscp: 1, classifier: {to: [{podSelector: {}}]}}]}}`, name, selectors))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := qos.New(objects[0])
+	if p.Err != nil {
+		t.Fatal(p.Err)
+	}
+	return p
+}
+
+const ofTeam = "{networkSelectionType: NetworkAttachmentDefinitions, networkAttachmentDefinitionSelector: {namespaceSelector: {matchLabels: {team: a}}, networkSelector: {matchLabels: {net: blue}}}}"
+
+// TestNetworksByLabels holds what is written of an object that selects networks by labels, as objects of others and namespaces come, change and
+// go, with the addresses of destinations on these networks; and that a change concerns the objects that select something else since, and no others.
+func TestNetworksByLabels(t *testing.T) {
+	d := NewDestinations()
+	d.SetPolicy(selecting(t, "q", ofTeam))
+	d.SetPolicy(selecting(t, "other", strings.ReplaceAll(ofTeam, "blue", "red")))
+	pod := types.NamespacedName{Namespace: "ns", Name: "p"}
+	d.SetPod(pod, "u", nil, nil)
+	d.SetDefinitions("rail", map[string]string{"net": "x/one"})
+	d.SetClaim("ns/c", &claim.Held{Pod: pod, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("192.0.2.1")}}})
+	changed := map[string]bool{}
+	d.OnChange(func(key types.NamespacedName) { changed[key.Name] = true })
+	of := func(name string) string {
+		_, status := d.Status(types.NamespacedName{Namespace: "ns", Name: name})
+		return fmt.Sprint(status.Networks, len(status.Sets))
+	}
+	of("q")
+	of("other")
+	clear(changed)
+	for _, step := range []struct {
+		what   string
+		change func()
+		want   string
+		queued bool
+	}{
+		{"a definition in a namespace that is not known", func() { d.SetNetwork(attachmentDefinition("x", "one", "blue")) }, "[] 0", false},
+		{"its namespace", func() { d.SetNamespace("x", map[string]string{"team": "a"}) }, "[x/one] 1", true},
+		{"one of other labels", func() { d.SetNetwork(attachmentDefinition("x", "two", "green")) }, "[x/one] 1", false},
+		{"which change", func() { d.SetNetwork(attachmentDefinition("x", "two", "blue")) }, "[x/one x/two] 1", true},
+		{"nothing", func() { d.SetNetwork(attachmentDefinition("x", "two", "blue")) }, "[x/one x/two] 1", false},
+		{"one is gone", func() { d.DeleteNetwork(attachmentDefinition("x", "one", "").NetworkID) }, "[x/two] 0", true},
+		{"another label of the namespace", func() { d.SetNamespace("x", map[string]string{"team": "a", "more": "b"}) }, "[x/two] 0", false},
+		{"its label", func() { d.SetNamespace("x", map[string]string{"team": "b"}) }, "[] 0", true},
+		{"and again", func() { d.SetNamespace("x", map[string]string{"team": "a"}) }, "[x/two] 0", true},
+		{"the namespace is gone", func() { d.DeleteNamespace("x") }, "[] 0", true},
+	} {
+		step.change()
+		if changed["q"] != step.queued {
+			t.Errorf("%s: the object is queued: %t", step.what, changed["q"])
+		}
+		if have := of("q"); have != step.want {
+			t.Errorf("%s: %s, want %s", step.what, have, step.want)
+		}
+		of("other")
+		clear(changed)
+	}
+	d.DeletePolicy(types.NamespacedName{Namespace: "ns", Name: "q"})
+	if len(d.stale)+len(d.selected) > 1 {
+		t.Errorf("kept of an object that is gone: %v, %v", d.stale, d.selected)
+	}
+}
+
+// TestNetworksOfOwners holds that a definition that comes after its owner is selected with it.
+func TestNetworksOfOwners(t *testing.T) {
+	d := NewDestinations()
+	d.SetPolicy(selecting(t, "q", "{networkSelectionType: ClusterUserDefinedNetworks, clusterUserDefinedNetworkSelector: {networkSelector: {matchLabels: {net: blue}}}}"))
+	of := func() string {
+		_, status := d.Status(types.NamespacedName{Namespace: "ns", Name: "q"})
+		return fmt.Sprint(status.Networks)
+	}
+	owner := qos.NetworkID{Kind: qos.ClusterUserDefinedNetwork, Name: "tenant"}
+	d.SetNetwork(&qos.Definition{NetworkID: owner, Labels: map[string]string{"net": "blue"}})
+	if have := of(); have != "[ns/tenant]" {
+		t.Errorf("%s", have)
+	}
+	made := attachmentDefinition("ns", "made", "")
+	made.Owner = ownerOf([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "c"}, {APIVersion: "k8s.ovn.org/v1", Kind: "ClusterUserDefinedNetwork", Name: "tenant"}}, "ns")
+	d.SetNetwork(made)
+	if have := of(); have != "[ns/made ns/tenant]" {
+		t.Errorf("with what it owns: %s", have)
+	}
+	d.DeleteNetwork(owner)
+	if have := of(); have != "[]" {
+		t.Errorf("without the owner: %s", have)
+	}
+}
+
+// TestRoles holds how the role of a UserDefinedNetwork is read.
+func TestRoles(t *testing.T) {
+	for spec, want := range map[string]string{
+		"{topology: Layer2, layer2: {role: Primary}}":   "true",
+		"{topology: Layer3, layer3: {role: Secondary}}": "false",
+		"{topology: Layer3}":                            "none",
+		"7":                                             "none",
+		"{layer2: {role: [Primary]}}":                   "none",
+	} {
+		var content map[string]any
+		if err := yaml.Unmarshal([]byte("{metadata: {name: n}, spec: "+spec+"}"), &content); err != nil {
+			t.Fatal(err)
+		}
+		have := "none"
+		if p := roleOf(&unstructured.Unstructured{Object: content}).primary; p != nil {
+			have = fmt.Sprint(*p)
+		}
+		if have != want {
+			t.Errorf("%s: %s, want %s", spec, have, want)
+		}
+	}
+}
+
+// TestNetworksOfHostileTenants bounds what an edit of an object of others costs, with as many objects as 20 namespaces may have enforced, all of
+// which select everything, and 10,000 networks: the edit itself, and what is computed then of one object.
+func TestNetworksOfHostileTenants(t *testing.T) {
+	d := NewDestinations()
+	for i := range 10_000 {
+		namespace := fmt.Sprint("x-", i%500)
+		d.SetNamespace(namespace, map[string]string{"team": "a"})
+		d.SetNetwork(attachmentDefinition(namespace, fmt.Sprint("n-", i), "blue"))
+	}
+	const namespaces = 20
+	for n := range namespaces {
+		for i := range qos.MaxObjects {
+			p := selecting(t, fmt.Sprint("q-", i), "{networkSelectionType: NetworkAttachmentDefinitions, networkAttachmentDefinitionSelector: {namespaceSelector: {}, networkSelector: {}}}")
+			p.Key.Namespace = fmt.Sprint("ns-", n)
+			d.SetPolicy(p)
+		}
+	}
+	began := time.Now()
+	const edits = 20
+	for i := range edits {
+		d.SetNetwork(attachmentDefinition("x-1", "n-1", fmt.Sprint("other-", i)))
+	}
+	edit := time.Since(began) / edits
+	began = time.Now()
+	_, status := d.Status(types.NamespacedName{Namespace: "ns-1", Name: "q-1"})
+	one := time.Since(began)
+	t.Logf("an edit %s, one object %s", edit, one)
+	if status == nil || !status.TooManyNetworks || len(status.Networks) > 0 {
+		t.Errorf("an object that selects 10,000 networks: %+v", status)
+	}
+	if edit > 200*time.Millisecond || one > time.Second { // 5 and 1 ms on an idle host
+		t.Errorf("an edit takes %s, one object %s", edit, one)
+	}
+}

@@ -1,0 +1,158 @@
+package qos
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/plumbline/plumbline/topology/v1alpha1"
+)
+
+// Definition is an object of others that defines a network, and that policies select by its labels.
+type Definition struct {
+	// NetworkID has the kind NetworkAttachmentDefinition, UserDefinedNetwork or ClusterUserDefinedNetwork.
+	NetworkID
+	Labels map[string]string
+	// Primary says whether a UserDefinedNetwork has the role Primary; nil if it has none.
+	Primary *bool
+	// Owner is the object of the other two kinds that ovn-kubernetes has made a NetworkAttachmentDefinition for.
+	Owner NetworkID
+}
+
+// byLabels reports whether the term selects networks of others by the labels of their objects.
+func (t networkTerm) byLabels() bool {
+	return t.name == "" && t.among == nil && (t.kind == NetworkAttachmentDefinition || t.kind == UserDefinedNetwork || t.kind == ClusterUserDefinedNetwork)
+}
+
+// ByLabels reports whether the policy selects networks of others by the labels of their objects. Agents do not read these: the
+// controller tells them which ones they are, see WithNetworks.
+func (p *Policy) ByLabels() bool { return slices.ContainsFunc(p.networks, networkTerm.byLabels) }
+
+// LabelsInCluster is a note on a policy that selects networks by labels, where no cluster is asked.
+const LabelsInCluster = "spec.networkSelectors: NetworkAttachmentDefinitions, UserDefinedNetworks and ClusterUserDefinedNetworks that are selected by labels are known in a cluster only; by name, in netAttachRefs, they are known here"
+
+// OnlyByLabels reports whether the policy selects networks of others by the labels of their objects, and nothing else.
+func (p *Policy) OnlyByLabels() bool {
+	return len(p.networks) > 0 && !slices.ContainsFunc(p.networks, func(t networkTerm) bool { return !t.byLabels() })
+}
+
+// Written reports whether the controller writes a NetworkQoSDestinations of the policy: it has pods as a destination, or selects networks by
+// the labels of objects of others.
+func (p *Policy) Written() bool { return p.ToPods() || p.ByLabels() }
+
+// WithNetworks returns the policy with the NetworkAttachmentDefinitions that it selects by labels, as NAMESPACE/NAME.
+func (p *Policy) WithNetworks(names []string) *Policy {
+	if !p.ByLabels() {
+		return p
+	}
+	out := *p
+	out.networks = slices.DeleteFunc(slices.Clone(p.networks), networkTerm.byLabels)
+	among := networkTerm{kind: NetworkAttachmentDefinition, among: map[string]bool{}}
+	for _, name := range names {
+		among.among[name] = true
+	}
+	out.networks = append(out.networks, among)
+	return &out
+}
+
+// SelectedByLabels reports whether a topology with these labels is on a network of those that WithNetworks was given.
+func (p *Policy) SelectedByLabels(of map[string]string) bool {
+	return slices.ContainsFunc(p.networks, func(t networkTerm) bool { return t.among != nil && definedAmong(of, t.among) })
+}
+
+// SelectsDefinition reports whether the policy selects the object by its labels and those of its namespace.
+func (p *Policy) SelectsDefinition(d *Definition, namespace map[string]string) bool {
+	return slices.ContainsFunc(p.networks, func(t networkTerm) bool {
+		return t.byLabels() && t.covers(Network{NetworkID: d.NetworkID, Labels: d.Labels, Primary: d.Primary != nil && *d.Primary}, labels.Set(namespace)) &&
+			(t.primary == nil || d.Primary != nil)
+	})
+}
+
+// SelectsNamespace reports whether the policy selects networks by labels in a namespace with these labels.
+func (p *Policy) SelectsNamespace(namespace map[string]string) bool {
+	return slices.ContainsFunc(p.networks, func(t networkTerm) bool {
+		return t.byLabels() && t.namespaces != nil && t.namespaces.Matches(labels.Set(namespace))
+	})
+}
+
+// Definitions are the objects of others that define networks. Its zero value has none. It is not safe for concurrent use.
+type Definitions struct {
+	of map[string]map[NetworkID]*Definition // by namespace, "" for those that have none
+	// owned are the NetworkAttachmentDefinitions of an owner.
+	owned map[NetworkID]map[NetworkID]bool
+}
+
+// Set adds or replaces an object, and returns the earlier one.
+func (d *Definitions) Set(o *Definition) (old *Definition) {
+	old = d.Delete(o.NetworkID)
+	if d.of == nil {
+		d.of, d.owned = map[string]map[NetworkID]*Definition{}, map[NetworkID]map[NetworkID]bool{}
+	}
+	if d.of[o.Namespace] == nil {
+		d.of[o.Namespace] = map[NetworkID]*Definition{}
+	}
+	d.of[o.Namespace][o.NetworkID] = o
+	if o.Owner.Name != "" {
+		if d.owned[o.Owner] == nil {
+			d.owned[o.Owner] = map[NetworkID]bool{}
+		}
+		d.owned[o.Owner][o.NetworkID] = true
+	}
+	return old
+}
+
+// Delete removes an object, and returns it.
+func (d *Definitions) Delete(id NetworkID) (old *Definition) {
+	if old = d.of[id.Namespace][id]; old == nil {
+		return nil
+	}
+	if delete(d.of[id.Namespace], id); len(d.of[id.Namespace]) == 0 {
+		delete(d.of, id.Namespace)
+	}
+	if delete(d.owned[old.Owner], id); len(d.owned[old.Owner]) == 0 {
+		delete(d.owned, old.Owner)
+	}
+	return old
+}
+
+// Get returns an object, nil if there is none.
+func (d *Definitions) Get(id NetworkID) *Definition { return d.of[id.Namespace][id] }
+
+// Selected returns the NetworkAttachmentDefinitions of the networks that a policy selects by labels, as NAMESPACE/NAME, sorted, and whether
+// they are more than an object may have; then none is returned. A UserDefinedNetwork or ClusterUserDefinedNetwork stands for
+// the one of its name that a reference means, and for those of the same namespace that it owns.
+func (d *Definitions) Selected(p *Policy, namespaces func(string) map[string]string) (names []string, tooMany bool) {
+	found := map[string]bool{}
+	for namespace, all := range d.of {
+		var of map[string]string
+		if namespace != "" {
+			if of = namespaces(namespace); !p.SelectsNamespace(of) {
+				continue
+			}
+		}
+		for id, o := range all {
+			if !p.SelectsDefinition(o, of) {
+				continue
+			}
+			in := id.Namespace
+			if id.Kind == ClusterUserDefinedNetwork {
+				in = p.Key.Namespace
+			}
+			found[types.NamespacedName{Namespace: in, Name: id.Name}.String()] = true
+			for owned := range d.owned[id] {
+				if owned.Namespace == in {
+					found[types.NamespacedName{Namespace: in, Name: owned.Name}.String()] = true
+				}
+			}
+			if len(found) > v1alpha1.MaxQoSNetworks {
+				return nil, true
+			}
+		}
+	}
+	for name := range found {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names, false
+}
