@@ -22,6 +22,10 @@ var ErrAbsent = errors.New("neither the host nor the sandbox has it")
 // device, which is on the host again.
 var errUnclean = errors.New("a device is on the host again, but without its earlier settings")
 
+// ErrUnread means that a release has undone all that can be read: devices are on the host again. What may be left is in a
+// namespace that cannot be read in full (ErrPartial), and ends with it; the record is kept until then.
+var ErrUnread = errors.New("undone as far as the namespace can be read")
+
 // Release undoes everything that was done to a sandbox and forgets it. An unknown sandbox,
 // and a namespace or objects that no longer exist, are no errors. If something cannot be
 // undone, the record is kept and Release can be called again. It does not wait for a device
@@ -101,6 +105,7 @@ func (p *pass) release(ctx context.Context) error {
 		if err := p.undo(ctx, history); err != nil {
 			p.recordUnclean(err)
 			p.recordWithheld(err)
+			p.recordUnread(err)
 			return errors.Join(err, p.journalErr)
 		}
 	}
@@ -143,6 +148,16 @@ func (p *pass) recordWithheld(err error) {
 	}
 	p.record.fail(err)
 	p.record.History = left
+	p.keepJournalErr(p.r.opts.Store.Put(p.record))
+}
+
+// recordUnread drops from the record what has returned to the host, so that another pod can have it.
+func (p *pass) recordUnread(err error) {
+	if !errors.Is(err, ErrUnread) || p.record.Failure == err.Error() { // as text: so a record keeps it
+		return
+	}
+	p.record.fail(err)
+	p.record.History = slices.DeleteFunc(slices.Clone(p.record.History), func(c netstate.Change) bool { return c.Object().Traits().Host })
 	p.keepJournalErr(p.r.opts.Store.Put(p.record))
 }
 

@@ -3,6 +3,7 @@ package reconcile_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +27,7 @@ type host struct {
 	mu   sync.Mutex
 	at   *string
 	busy error // the error of every change
+	full error // of every observation of a sandbox
 	lost bool  // the device is absent once a change is applied
 }
 
@@ -50,7 +52,7 @@ func (h *host) see(s *netstate.Snapshot, queried []netstate.Object) {
 func (h *host) Observe(_ context.Context, queried []netstate.Object) (*netstate.Snapshot, error) {
 	s := netstate.NewSnapshot()
 	h.see(s, queried)
-	return s, nil
+	return s, h.full
 }
 
 func (h *host) Extend(_ context.Context, s *netstate.Snapshot, queried []netstate.Object) error {
@@ -96,7 +98,10 @@ func attached(t *testing.T) (r *reconcile.Reconciler, h *host, id reconcile.Sand
 	if err := store.Put(reconcile.Record{
 		Sandbox: reconcile.Sandbox{ID: id, Netns: "/netns/s1", Topology: &topology.Topology{Name: "t"}, Given: ops.GivenDevices(map[string]string{"vf": vf})},
 		BootID:  "boot", Phase: reconcile.Applied,
-		History: []netstate.Change{{Step: "vf", Before: netstate.Device{ID: vf, At: hostName}, After: netstate.Device{ID: vf, At: new("net1")}}},
+		History: []netstate.Change{
+			{Step: "vf", Before: netstate.Device{ID: vf, At: hostName}, After: netstate.Device{ID: vf, At: new("net1")}},
+			{Step: "vf", After: netstate.Addr{Link: "net1", Address: "192.0.2.10/24"}},
+		},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -129,6 +134,36 @@ func TestReleaseDoesNotWait(t *testing.T) {
 			t.Error("the record still exists")
 		}
 	})
+}
+
+// TestReleaseOfFullSandbox: a pod whose namespace has too much to be read keeps neither its devices nor, once these are on the
+// host, anyone from allocating them. The record stays until the namespace has gone.
+func TestReleaseOfFullSandbox(t *testing.T) {
+	r, h, id, hostName := attached(t)
+	h.full = fmt.Errorf("network namespace %q %w", "s1", reconcile.ErrPartial)
+	if _, err := r.Release(t.Context(), id); !errors.Is(err, reconcile.ErrAbsent) || errors.Is(err, reconcile.ErrUnread) {
+		t.Errorf("the device is absent: %v", err)
+	}
+	h.move(hostName)
+	for range 2 {
+		if _, err := r.Release(t.Context(), id); !errors.Is(err, reconcile.ErrUnread) || !errors.Is(err, reconcile.ErrPartial) {
+			t.Errorf("the device is on the host: %v", err)
+		}
+		rec, known, err := r.Record(id)
+		if err != nil || !known || rec.Phase != reconcile.Releasing || len(rec.Devices()) > 0 {
+			t.Errorf("record %+v, %t, %v", rec, known, err)
+		}
+		if dirty := reconcile.Unreleased([]reconcile.Record{rec}, nil, time.Now().Add(time.Hour)); len(dirty) > 0 {
+			t.Errorf("not to be allocated: %v", dirty)
+		}
+	}
+	h.full = nil // the namespace has gone
+	if _, err := r.Release(t.Context(), id); err != nil {
+		t.Errorf("without the namespace: %v", err)
+	}
+	if _, known, _ := r.Record(id); known {
+		t.Error("the record still exists")
+	}
 }
 
 // TestReleaseOfMovedDevice: a pod moves the device away while it is released. It is absent then, which

@@ -39,7 +39,10 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 			if _, why := p.withheld(history); why != nil {
 				return why
 			}
-			return p.partial // also if a change failed: its object no longer exists
+			if p.partial != nil {
+				return fmt.Errorf("%w: %w", ErrUnread, p.partial)
+			}
+			return nil // also if a change failed: its object no longer exists
 		}
 		switch {
 		case len(changes) > 0 && rounds > maxUndoRounds:

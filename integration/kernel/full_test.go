@@ -91,11 +91,11 @@ func TestFullSandbox(t *testing.T) {
 				t.Errorf("release another sandbox: %v", err)
 			}
 
-			if _, err := r.Release(ctxFor(t), sb.ID); !errors.Is(err, reconcile.ErrPartial) {
+			if _, err := r.Release(ctxFor(t), sb.ID); !errors.Is(err, reconcile.ErrUnread) {
 				t.Errorf("release: %v", err)
 			}
 			l.mustEqual(home, "", "released, "+what+" left")
-			if rec, known, err := r.Record(sb.ID); err != nil || !known || rec.Phase != reconcile.Releasing {
+			if rec, known, err := r.Record(sb.ID); err != nil || !known || rec.Phase != reconcile.Releasing || len(rec.Devices()) > 0 {
 				t.Errorf("record: %v, %v, %s", err, known, rec.Phase)
 			}
 			deleteNetns(path)

@@ -358,6 +358,29 @@ func TestPodNetwork(t *testing.T) {
 		t.Errorf("GC left %s", left)
 	}
 
+	// A pod with more routes than are read ends all the same: the runtime deletes its namespace after a DEL that succeeds.
+	full := newNetns(t)
+	n.add(at("full", full))
+	s.run("seq 17000 | awk '{print \"route add blackhole 10.0.\" int($1 / 256) \".\" $1 % 256}' | ip -n " + filepath.Base(full) + " -batch -")
+	for range 2 {
+		if err := n.cni.DelNetworkList(ctx, n.list, at("full", full)); err != nil {
+			t.Errorf("DEL of a pod that has filled its namespace: %v", err)
+		}
+	}
+	if out, err := s.try("ip -n " + filepath.Base(full) + " link show eth0"); err == nil {
+		t.Errorf("DEL has left %s", out)
+	}
+	if left := n.left(); !strings.Contains(left, "cni/full/") {
+		t.Errorf("the record has ended before the namespace: %s", left)
+	}
+	deleteNetns(full)
+	eventually.Succeeds(t, patience, "the record ends with the namespace", func() error {
+		if left := n.left(); strings.Contains(left, "cni/full/") {
+			return errors.New(left)
+		}
+		return nil
+	})
+
 	// A namespace vanishes, and no DEL comes.
 	deleteNetns(b)
 	n.nothingLeft("of a pod without a namespace")

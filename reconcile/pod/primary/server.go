@@ -327,7 +327,7 @@ func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, 
 	case cnisocket.Check:
 		return nil, s.check(ctx, r)
 	case cnisocket.Del:
-		return nil, s.del(context.WithoutCancel(ctx), reconcile.OwnerOfPrimary(r.Container, r.IfName))
+		return nil, ended(s.del(context.WithoutCancel(ctx), reconcile.OwnerOfPrimary(r.Container, r.IfName)))
 	case cnisocket.Status, cnisocket.GC: // answered above
 	}
 	return nil, &types.Error{Code: types.ErrInvalidEnvironmentVariables, Msg: fmt.Sprintf("unknown command %q", r.Command)}
@@ -531,10 +531,17 @@ func (s *Server) end(ctx context.Context, owner string, giveBack func(k8stypes.U
 	if err != nil {
 		return err // what it has must not be given to another
 	}
+	var unread error
 	for _, id := range ids {
-		if _, err := s.Engine.Release(ctx, id); err != nil {
+		if _, err := s.Engine.Release(ctx, id); errors.Is(err, reconcile.ErrUnread) {
+			unread = err
+		} else if err != nil {
 			return err
 		}
+	}
+	if unread != nil { // what it has stays its own until sweep finds that the namespace, which is there, has gone
+		s.saw(owner)
+		return unread
 	}
 	if err := giveBack(k8stypes.UID(owner)); err != nil {
 		// Nothing of the pod is left but this: a pod that has filled the disk ends, which empties it. Run finds
@@ -548,6 +555,15 @@ func (s *Server) end(ctx context.Context, owner string, giveBack func(k8stypes.U
 	defer s.mu.Unlock()
 	delete(s.seen, owner)
 	return nil
+}
+
+// ended is what the runtime is told of an end: it deletes the namespace of a pod, and with it what could not be read there,
+// only after a DEL that succeeds.
+func ended(err error) error {
+	if errors.Is(err, reconcile.ErrUnread) {
+		return nil
+	}
+	return err
 }
 
 // sandboxes returns what is recorded of an owner: one sandbox, unless the node's topology

@@ -36,6 +36,7 @@ type book struct {
 	errs     []error // of IDs, which then lists nothing
 	others   []*frame.OtherVersion
 	checking func() // during Check
+	unread   bool   // of every release: the namespace cannot be read in full
 	// fail is the result of Ensure instead, with the changes that were made before and rolled back.
 	fail func(reconcile.Sandbox) (changes []netstate.Change, err error)
 }
@@ -62,6 +63,11 @@ func (b *book) Check(context.Context, reconcile.SandboxID) (reconcile.Status, er
 func (b *book) Release(_ context.Context, id reconcile.SandboxID) (reconcile.Report, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if rec, known := b.records[id]; b.unread && known {
+		rec.Phase = reconcile.Releasing
+		b.records[id] = rec
+		return reconcile.Report{}, fmt.Errorf("release sandbox %q: %w", id, reconcile.ErrUnread)
+	}
 	delete(b.records, id)
 	return reconcile.Report{}, nil
 }
@@ -201,6 +207,37 @@ func TestCollect(t *testing.T) {
 		}
 		s.want("GC with "+step.more, step.left, step.left)
 	}
+}
+
+// TestUnreadNamespace: a pod that fills its namespace ends all the same, as the runtime deletes the namespace only after a DEL that
+// succeeds. Its record and addresses stay until the namespace has gone.
+func TestUnreadNamespace(t *testing.T) {
+	s := newServer(t)
+	s.add("a", "b")
+	s.seen = map[string]bool{} // by this process
+	s.book.unread = true
+	for range 2 {
+		if err := s.call(cnisocket.Del, "a", ""); err != "" {
+			t.Errorf("DEL: %s", err)
+		}
+		if err := s.call(cnisocket.GC, "", `, "cni.dev/valid-attachments": [{"containerID": "b", "ifname": "eth0"}]`); err != "" {
+			t.Errorf("GC: %s", err)
+		}
+		s.sweep(t.Context())
+		s.want("the namespace is there", "a b", "a b")
+	}
+	if err := s.call(cnisocket.Add, "a", ""); !strings.Contains(err, reconcile.ErrUnread.Error()) {
+		t.Errorf("ADD beside what is left: %q", err)
+	}
+	s.book.unread = false
+	s.Identify = func(path string) (reconcile.NetnsID, error) {
+		if filepath.Base(path) == "a" {
+			return reconcile.NetnsID{}, fault.New(fault.Gone, errors.New("no such file"))
+		}
+		return reconcile.NetnsID{Inode: 2}, nil
+	}
+	s.sweep(t.Context())
+	s.want("the namespace has gone", "b", "b")
 }
 
 // TestUnlistedRecords: while the journal cannot be listed, nobody's addresses are given back, no

@@ -27,7 +27,7 @@ func (s *Server) collect(ctx context.Context, valid []types.GCAttachment) error 
 	errs := []error{err}
 	for _, owner := range owners {
 		if !keep[owner] && !s.locks.busy(owner) {
-			errs = append(errs, s.release(ctx, owner, because("the container runtime does not know it any more")))
+			errs = append(errs, ended(s.release(ctx, owner, because("the container runtime does not know it any more"))))
 		}
 	}
 	return errors.Join(errs...)
