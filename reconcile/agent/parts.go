@@ -111,7 +111,10 @@ func declared() []declaration {
 		{"engine", func(c Config, base writes[*hostengine.Base], r writes[*recorder]) *reconcile.Reconciler {
 			return base.to.Engine(c.Registry, r.to)
 		}},
-		{"leases of DHCP", func(base *hostengine.Base) *dhcp.Host { return base.Leases }},
+		{"leases of DHCP", func(c Config, base *hostengine.Base) *dhcp.Host {
+			base.Leases.Warn = func(err error) { c.Log.Warn("leases are in memory only", "error", err) }
+			return base.Leases
+		}},
 		// What the cluster says.
 		{"policies", func(c Config, devices writes[*deviceChanges], labels writes[*nodeChanges]) *follower.Follower {
 			return follower.New(follower.Options{

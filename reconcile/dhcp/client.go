@@ -156,7 +156,10 @@ func (c *client) acquire(ctx context.Context, r *record, t *tried) error {
 	if holder != nil {
 		return c.decline(w, r, lease, holder, t)
 	}
-	return c.keep(lease)
+	if err = c.keep(lease); err != nil {
+		t.failed = err
+	}
+	return err
 }
 
 // decline tells the server that another host has the address of a lease, and does not ask for that address again. The error
@@ -173,7 +176,7 @@ func (c *client) decline(w *wire, r *record, of Lease, holder net.HardwareAddr, 
 		return err
 	}
 	t.sent[m.MessageType()]++
-	if _, err := c.h.change(c.file, c.serial, func(r *record) { r.Last = netip.Addr{} }); err != nil {
+	if changed, err := c.h.change(c.file, c.serial, func(r *record) { r.Last = netip.Addr{} }); err != nil && changed == nil {
 		return err
 	}
 	return errInUse
@@ -247,7 +250,7 @@ func toServer(l *Lease) way {
 func (c *client) keep(l Lease) error {
 	l.spread(c.h.Now())
 	r, err := c.h.change(c.file, c.serial, func(r *record) { r.Lease, r.Last = &l, l.Address.Addr() })
-	if err != nil || r == nil {
+	if r == nil {
 		return err
 	}
 	c.fail("")
@@ -259,7 +262,7 @@ func (c *client) keep(l Lease) error {
 func (c *client) drop(ctx context.Context, r *record) error {
 	c.fail("the lease of " + r.Lease.Address.String() + " has ended")
 	changed, err := c.h.change(c.file, c.serial, func(r *record) { r.Lease = nil })
-	if err != nil || changed == nil {
+	if changed == nil {
 		return err
 	}
 	return c.prolong(ctx, r, c.h.Now()+1)

@@ -73,6 +73,52 @@ func TestRecordCannotBeWritten(t *testing.T) {
 	})
 }
 
+// TestFullDisk: a lease that a server has given counts, although it cannot be written: the kernel keeps the address, the engine
+// sees it, and another process finds it once there is space.
+func TestFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ends atomic.Int64
+		h := recorded(t, Options{Prolong: func(_ context.Context, _ string, _ reconcile.NetnsID, a netstate.Addr) error {
+			ends.Store(a.Expires)
+			return nil
+		}})
+		defer h.Close()
+		h.adopt()
+		file := name("blue/t", "net1")
+		for _, c := range []struct{ what, blocked string }{{"the record", file + ".new"}, {"the lock", "lock"}} {
+			blocked := filepath.Join(h.Dir, c.blocked)
+			if err := errors.Join(os.RemoveAll(blocked), os.MkdirAll(filepath.Join(blocked, "full"), 0o700)); err != nil {
+				t.Fatal(err)
+			}
+			until := h.Now() + 2000
+			l := Lease{Address: netip.MustParsePrefix("192.0.2.9/24"), Server: netip.MustParseAddr("192.0.2.1"), Renew: until - 1000, Rebind: until - 500, Expires: until}
+			if err := h.running(file).keep(l); err != nil {
+				t.Errorf("%s cannot be written: %v", c.what, err)
+			}
+			time.Sleep(10 * time.Minute)
+			if ends.Load() != until {
+				t.Errorf("%s cannot be written: the kernel deletes the address at %d, not at %d", c.what, ends.Load(), until)
+			}
+			s := netstate.NewSnapshot()
+			if err := (view{h, reconcile.Sandbox{ID: "blue/t"}}).Extend(t.Context(), s, []netstate.Object{netstate.DHCPLease{Link: "net1"}}); err != nil {
+				t.Fatal(err)
+			}
+			if got, _ := netstate.Lookup(s, netstate.DHCPLease{Link: "net1"}); got.Expires != until {
+				t.Errorf("%s cannot be written: the engine sees %+v", c.what, got)
+			}
+			if err := h.rewrite(); err == nil || !strings.Contains(err.Error(), "net1") {
+				t.Errorf("%s cannot be written, and nobody is told: %v", c.what, err)
+			}
+			if err := errors.Join(os.RemoveAll(blocked), h.rewrite()); err != nil {
+				t.Error(err)
+			}
+			if r, err := Open(h.Options).read(file); err != nil || r == nil || r.Lease.Expires != until {
+				t.Errorf("%s was written: %+v, %v", c.what, r, err)
+			}
+		}
+	})
+}
+
 // TestProlongAfterRestart: the client of a record that another process has left has the kernel keep
 // the address, which is retried; nothing else waits for it.
 func TestProlongAfterRestart(t *testing.T) {

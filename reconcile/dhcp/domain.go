@@ -16,7 +16,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Options are the settings of a Host. All but MinLease are required.
+// Options are the settings of a Host. All but MinLease and Warn are required.
 type Options struct {
 	Dir    string // of the records
 	BootID string
@@ -28,6 +28,8 @@ type Options struct {
 	Now func() int64
 	// MinLease is the shortest lease that is accepted; default one minute.
 	MinLease time.Duration
+	// Warn is told what cannot be recorded; nil: nobody is.
+	Warn func(error)
 }
 
 // Host keeps the leases of this machine's sandboxes. It is safe for concurrent use, also by
@@ -38,9 +40,10 @@ type Host struct {
 	ctx   context.Context
 	stop  context.CancelFunc
 
-	mu      sync.Mutex
-	clients map[string]*client // by file
-	ending  map[string]bool    // files that are about to be removed
+	mu        sync.Mutex
+	clients   map[string]*client // by file
+	ending    map[string]bool    // files that are about to be removed
+	unwritten map[string]*record // by file: the newer state of a record of the same serial
 }
 
 // Open returns the leases of the machine. Clients run until Close: for leases that are requested
@@ -48,7 +51,7 @@ type Host struct {
 func Open(o Options) *Host {
 	o.MinLease = cmp.Or(o.MinLease, defaultMinLease)
 	ctx, stop := context.WithCancel(context.Background())
-	return &Host{Options: o, ctx: ctx, stop: stop, clients: map[string]*client{}, ending: map[string]bool{}}
+	return &Host{Options: o, ctx: ctx, stop: stop, clients: map[string]*client{}, ending: map[string]bool{}, unwritten: map[string]*record{}}
 }
 
 // Close stops all clients. Leases stay as they are.
@@ -69,9 +72,9 @@ const scanEvery = time.Minute
 // Run keeps all leases, also those that other processes have requested, until ctx ends.
 func (h *Host) Run(ctx context.Context) error {
 	h.tidy()
-	loop.Loop{Every: scanEvery, Pass: func(context.Context) (time.Duration, error) {
+	loop.Loop{Every: scanEvery, Warn: h.Warn, Pass: func(context.Context) (time.Duration, error) {
 		h.adopt()
-		return 0, nil
+		return 0, h.rewrite()
 	}}.Run(ctx)
 	return nil
 }

@@ -2,6 +2,7 @@ package dhcp
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -121,6 +123,11 @@ func (h *Host) read(file string) (*record, error) {
 		}
 		return nil, nil
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if held := h.unwritten[file]; held != nil && held.Serial == r.Serial {
+		r = *held
+	}
 	return &r, nil
 }
 
@@ -135,22 +142,56 @@ func (h *Host) write(r *record) error {
 	return err
 }
 
-// change changes a record unless it was replaced or removed; then it returns nil.
-func (h *Host) change(file, serial string, f func(*record)) (*record, error) {
-	var out *record
-	err := h.locked(func() error {
+// change changes a record unless it was replaced or removed; then it returns nil. What cannot be written, as on a full disk,
+// counts in this process all the same, until rewrite writes it.
+func (h *Host) change(file, serial string, f func(*record)) (out *record, err error) {
+	apply := func() error {
 		r, err := h.read(file)
-		if err != nil || r == nil || r.Serial != serial {
+		if err == nil && r != nil && r.Serial == serial {
+			f(r)
+			out = r
+		}
+		return err
+	}
+	err = h.locked(func() error {
+		if err := apply(); err != nil || out == nil {
 			return err
 		}
-		f(r)
-		out = r
-		return h.write(r)
+		return h.write(out)
 	})
+	if err != nil && out == nil {
+		_ = apply() // err is the reason
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case err == nil:
+		delete(h.unwritten, file)
+	case out != nil:
+		h.unwritten[file] = out
+	}
 	return out, err
 }
 
+// rewrite writes what could not be written before.
+func (h *Host) rewrite() error {
+	h.mu.Lock()
+	held := slices.Collect(maps.Values(h.unwritten))
+	h.mu.Unlock()
+	slices.SortFunc(held, func(a, b *record) int { return cmp.Or(cmp.Compare(a.Sandbox, b.Sandbox), cmp.Compare(a.Link, b.Link)) })
+	var first error
+	for _, r := range held {
+		if _, err := h.change(name(r.Sandbox, r.Link), r.Serial, func(*record) {}); err != nil && first == nil {
+			first = fmt.Errorf("cannot record %d DHCP leases, which a restart loses; the first is that of %q in sandbox %q: %w", len(held), r.Link, r.Sandbox, err)
+		}
+	}
+	return first
+}
+
 func (h *Host) remove(file string) error {
+	h.mu.Lock()
+	delete(h.unwritten, file)
+	h.mu.Unlock()
 	return h.locked(func() error {
 		err := os.Remove(filepath.Join(h.Dir, file))
 		if errors.Is(err, fs.ErrNotExist) {
