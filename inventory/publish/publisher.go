@@ -346,9 +346,24 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	// Write to disk first: the scheduler may allocate what it has seen, so the next agent
 	// must find that there.
 	if err := p.save(k.remember(offered)); err != nil {
+		if recorded := p.recorded(offered); len(recorded) > 0 {
+			err = errors.Join(err, p.publish(ctx, to, recorded))
+		}
 		return next, err
 	}
 	return next, p.publish(ctx, to, offered)
+}
+
+// recorded returns the devices that are offered as they are on disk, with their taints of now: a full disk must not keep pods on a
+// device that fails. It returns none if it is not known what is on disk.
+func (p *Publisher) recorded(offered []entry) (out []entry) {
+	for _, e := range offered {
+		if before, ok := p.before[e.Device.Name]; ok && before.ID == e.ID && p.unsaved == nil {
+			before.Device.Taints = e.Device.Taints
+			out = append(out, before)
+		}
+	}
+	return out
 }
 
 // rule adds the decisions of policies. Policies see a device in use as it was published,

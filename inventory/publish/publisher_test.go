@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -482,6 +483,47 @@ func TestFailed(t *testing.T) {
 		if after, _ := next.last(); len(after) != 1 || !equality.Semantic.DeepEqual(after, before) {
 			t.Errorf("published %+v, before %+v", after, before)
 		}
+	})
+}
+
+// TestFullDisk: a device that fails while nothing can be recorded is tainted all the same. What is new waits until it is recorded.
+func TestFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "state")
+		n := newNode(t, filepath.Join(dir, "f"))
+		var failing atomic.Pointer[map[string]Failing]
+		failing.Store(&map[string]Failing{})
+		n.opts.Failing = func() map[string]Failing { return *failing.Load() }
+		is := func(when string, writes, taints int, ifNames ...string) {
+			t.Helper()
+			n.rescan()
+			time.Sleep(2 * time.Minute)
+			n.want(t, when, writes, ifNames...)
+			if devices, _ := n.last(); len(devices) > 0 && len(devices[0].Taints) != taints {
+				t.Errorf("%s: taints %v, want %d", when, devices[0].Taints, taints)
+			}
+		}
+		must(t, os.WriteFile(dir, nil, 0o600)) // no folder: nothing can be written
+		stop := run(t, n)
+		is("nothing is recorded", 0, 0)
+		must(t, os.Remove(dir))
+		is("recorded", 1, 0, "eth1")
+
+		must(t, os.Rename(dir, dir+".full"))
+		must(t, os.WriteFile(dir, nil, 0o600))
+		n.plug(t, "0000:00:05.0", "eth2")
+		is("a new device", 1, 0, "eth1")
+		failing.Store(&map[string]Failing{card: {Lost: true, Held: true, Since: time.Now()}})
+		is("one device fails", 2, 1, "eth1")
+		stop()
+
+		next := &node{Publisher: New(n.opts), dir: n.dir}
+		must(t, errors.Join(os.Remove(dir), os.Rename(dir+".full", dir)))
+		n, stop = next, run(t, next)
+		is("an agent with space", 1, 1, "eth1", "eth2")
+		failing.Store(&map[string]Failing{})
+		is("returned", 2, 0, "eth1", "eth2")
+		stop()
 	})
 }
 
