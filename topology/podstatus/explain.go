@@ -47,7 +47,7 @@ func (s *Status) Explain() (out []Finding) {
 		}
 	}
 	// What others say counts only until the pod has its network.
-	if e, found := s.lastWarning(); found && (len(out) > 0 || s.Phase == "Pending") {
+	if e, found := s.lastWarning(); found && (s.Phase == "Pending" || slices.ContainsFunc(out, func(f Finding) bool { return f.Problem })) {
 		what := fmt.Sprintf("Event %s of %s", e.Reason, e.From)
 		if e.Count > 1 {
 			what += fmt.Sprintf(" (%d times)", e.Count)

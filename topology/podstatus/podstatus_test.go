@@ -197,6 +197,20 @@ func TestExplain(t *testing.T) {
 			want:   []string{`! step "vf0", device "pci-0": its port is not up (NoCarrier): no carrier`},
 		},
 		"an old failure, and all is well": {change: func(w *world) { w.event("NetworkFailed", "plumbline", "once", "", 1) }},
+		"an old failure, and no claim": {
+			change: func(w *world) {
+				w.pod.Spec.ResourceClaims = nil
+				w.event("FailedScheduling", "default-scheduler", "once", "", 1)
+			},
+			want: []string{"~ the pod has no claim"},
+		},
+		"an old failure, and edited": {
+			change: func(w *world) {
+				w.topology["metadata"].(map[string]any)["generation"] = int64(5)
+				w.event("NetworkDrift", "plumbline", "once", "", 1)
+			},
+			want: []string{"~ the pod has generation 3"},
+		},
 		"edited": {
 			change: func(w *world) { w.topology["metadata"].(map[string]any)["generation"] = int64(5) },
 			want:   []string{`~ the pod has generation 3 of topology "ai", which has generation 5 now`},
