@@ -112,7 +112,7 @@ func declared() []declaration {
 			return base.to.Engine(c.Registry, r.to)
 		}},
 		{"leases of DHCP", func(c Config, base *hostengine.Base) *dhcp.Host {
-			base.Leases.Warn = func(err error) { c.Log.Warn("leases are in memory only", "error", err) }
+			base.Leases.Warn = func(err error) { c.Log.Warn("failed to record DHCP leases; retrying", "error", err) }
 			return base.Leases
 		}},
 		// What the cluster says.
