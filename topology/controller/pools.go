@@ -53,6 +53,7 @@ type Pools struct {
 
 	// Used by the only worker:
 	gone     map[types.UID]time.Time // leases whose node no longer exists, and since when
+	late     map[keptLease]time.Time // leases kept for longer than their pool says, and since when
 	networks []Network               // of the cluster
 	read     time.Time               // when they were
 }
@@ -206,13 +207,14 @@ func (c *Pools) endKept(ctx context.Context, leases []v1alpha1.AddressLease, poo
 	for i := range pools {
 		stays[pools[i].Name] = pools[i].DeletionTimestamp.IsZero()
 	}
-	tooMany := beyond(leases)
+	ends := c.ends(leases, pools)
+	tooMany := beyond(leases, ends)
 	for i := range leases {
 		l := &leases[i]
 		if l.Spec.KeptUntil == nil {
 			continue
 		}
-		if left := l.Spec.KeptUntil.Sub(c.Now()); left > 0 && stays[l.Spec.Pool] && !tooMany[l.Name] {
+		if left := ends[l.Name].Sub(c.Now()); left > 0 && stays[l.Spec.Pool] && !tooMany[l.Name] {
 			again = shorter(again, left)
 			continue
 		}
@@ -224,9 +226,46 @@ func (c *Pools) endKept(ctx context.Context, leases []v1alpha1.AddressLease, poo
 	return again, errs
 }
 
+type keptLease struct {
+	lease types.UID
+	until int64
+}
+
+// ends returns when kept leases end, by name: at the time that they have, and no later than one that is kept from the moment at
+// which that time was seen to be too late. The clock of the node that wrote it was ahead, or the pool keeps addresses for less
+// time now.
+func (c *Pools) ends(leases []v1alpha1.AddressLease, pools []v1alpha1.AddressPool) map[string]time.Time {
+	most := map[string]time.Duration{}
+	for i := range pools {
+		most[pools[i].Name] = time.Duration(max(addresspool.Reclaim(&pools[i]), addresspool.Quarantine(&pools[i]))) * time.Second
+	}
+	out, late := map[string]time.Time{}, map[keptLease]time.Time{}
+	for i := range leases {
+		l := &leases[i]
+		if l.Spec.KeptUntil == nil {
+			continue
+		}
+		end, most := l.Spec.KeptUntil.Time, most[l.Spec.Pool]
+		k := keptLease{l.UID, end.Unix()}
+		since, known := c.late[k]
+		if !known && end.After(c.Now().Add(most)) {
+			since, known = c.Now(), true
+		}
+		if known {
+			late[k] = since
+			if latest := since.Add(most); latest.Before(end) {
+				end = latest
+			}
+		}
+		out[l.Name] = end
+	}
+	c.late = late
+	return out
+}
+
 // beyond returns the leases kept for pods of a namespace that exceed the pool's limit for one namespace: those that
 // end first. So a tenant that creates pods with ever new names does not take the pool from others.
-func beyond(leases []v1alpha1.AddressLease) map[string]bool {
+func beyond(leases []v1alpha1.AddressLease, ends map[string]time.Time) map[string]bool {
 	type key struct{ pool, namespace string }
 	kept := map[key][]*v1alpha1.AddressLease{}
 	for i := range leases {
@@ -238,7 +277,7 @@ func beyond(leases []v1alpha1.AddressLease) map[string]bool {
 	out := map[string]bool{}
 	for _, of := range kept {
 		slices.SortFunc(of, func(x, y *v1alpha1.AddressLease) int {
-			return cmp.Or(x.Spec.KeptUntil.Compare(y.Spec.KeptUntil.Time), cmp.Compare(x.Name, y.Name))
+			return cmp.Or(ends[x.Name].Compare(ends[y.Name]), cmp.Compare(x.Name, y.Name))
 		})
 		for _, l := range of[:max(len(of)-addresspool.MaxKept, 0)] {
 			out[l.Name] = true

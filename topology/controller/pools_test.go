@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
@@ -143,6 +144,45 @@ func TestGraceLeft(t *testing.T) {
 	}
 }
 
+// TestKeptAhead holds that a lease which a node with a wrong clock has kept for years ends when one that is kept now does, and that
+// such leases do not push out others; so do leases of a pool that keeps addresses for less time now.
+func TestKeptAhead(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	c := &Pools{Now: func() time.Time { return now }}
+	pools := []v1alpha1.AddressPool{{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1alpha1.AddressPoolSpec{ReclaimAfter: "1h"}}}
+	lease := func(name string, left time.Duration) v1alpha1.AddressLease {
+		return v1alpha1.AddressLease{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)},
+			Spec:       v1alpha1.AddressLeaseSpec{Pool: "p", For: "a/" + name + "/net/t/s", KeptUntil: new(metav1.NewTime(now.Add(left)))},
+		}
+	}
+	leases := []v1alpha1.AddressLease{lease("right", 30*time.Minute), lease("ahead", 5*365*24*time.Hour)}
+	began := now
+	is := func(right, ahead time.Duration) {
+		t.Helper()
+		if got := c.ends(leases, pools); !got["right"].Equal(began.Add(right)) || !got["ahead"].Equal(began.Add(ahead)) {
+			t.Errorf("after %s: %v, want %s and %s after the begin", now.Sub(began), got, right, ahead)
+		}
+	}
+	is(30*time.Minute, time.Hour)
+	now = now.Add(20 * time.Minute)
+	is(30*time.Minute, time.Hour)
+	pools[0].Spec.ReclaimAfter = "5m"
+	is(25*time.Minute, 5*time.Minute)
+	pools[0].Spec.ReclaimAfter = "1h"
+
+	began, leases = now, nil
+	for i := range addresspool.MaxKept {
+		leases = append(leases, lease(fmt.Sprint("ahead", i), 365*24*time.Hour))
+	}
+	c.ends(leases, pools)
+	now = now.Add(time.Minute)
+	leases = append(leases, lease("right", time.Hour))
+	if got := beyond(leases, c.ends(leases, pools)); len(got) != 1 || got["right"] {
+		t.Errorf("%v are ended, want one that is kept for longer than the pool says", got)
+	}
+}
+
 // TestKeptBeyond holds that a namespace has a bounded number of kept leases in a pool: those go first that would be kept for
 // the shortest time, and those of another namespace or pool are not counted.
 func TestKeptBeyond(t *testing.T) {
@@ -159,7 +199,7 @@ func TestKeptBeyond(t *testing.T) {
 	add("p", "b", addresspool.MaxKept)
 	add("q", "a", 1)
 	leases = append(leases, v1alpha1.AddressLease{Spec: v1alpha1.AddressLeaseSpec{Pool: "p", For: "a/used/net/t/s"}})
-	got := beyond(leases)
+	got := beyond(leases, (&Pools{Now: func() time.Time { return now }}).ends(leases, nil))
 	if len(got) != 2 || !got[fmt.Sprint("pa", addresspool.MaxKept)] || !got[fmt.Sprint("pa", addresspool.MaxKept+1)] {
 		t.Errorf("%v are ended", got)
 	}
