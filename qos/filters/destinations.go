@@ -169,10 +169,10 @@ func (n *namespace) write(uid types.UID, d *destinations) {
 	}
 }
 
-// networked returns an object's policy with the networks that it selects by labels, none while they are not known. The caller holds
-// Follower.mu.
+// networked returns an object's policy with the networks that it selects by labels. While those of its generation are not known, they
+// are those of an earlier one: pods are then left alone, and are reported as covered. The caller holds Follower.mu.
 func (n *namespace) networked(o *object) *qos.Policy {
-	if d := n.written[o.UID]; d != nil && d.of == o.Generation {
+	if d := n.written[o.UID]; d != nil {
 		return o.policy.WithNetworks(d.networks)
 	}
 	return o.policy.WithNetworks(nil)

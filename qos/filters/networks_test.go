@@ -2,6 +2,7 @@ package filters
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,6 +115,9 @@ egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: NetworkAttachment
 	put(6, "r0")
 	if !f.behind[c.UID] {
 		t.Fatal("an edit does not concern a pod that has rules of the object")
+	}
+	if covering := slices.Concat(f.compiler.Covering(keyOf(c))...); len(covering) != 1 || covering[0].Generation != 6 {
+		t.Errorf("while an edit is not resolved, the pod is reported as covered by %v", covering)
 	}
 	for f.queue.Len() > 0 { // as Updates.next does for a claim that is not settled
 		key, _ := f.queue.Get()
