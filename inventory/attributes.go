@@ -18,6 +18,7 @@ const (
 	AttrType            resourceapi.QualifiedName = "type"                // string: pf, vf, nic, virtual, or rdma
 	AttrIfName          resourceapi.QualifiedName = "ifName"              // string
 	AttrPFName          resourceapi.QualifiedName = "pfName"              // string: interface of the PF, for a vf
+	AttrVFIndex         resourceapi.QualifiedName = "vfIndex"             // int: number of the VF on its PF, from 0, for a vf
 	AttrRDMA            resourceapi.QualifiedName = "rdma"                // bool
 	AttrRDMANetns       resourceapi.QualifiedName = "rdmaNetns"           // string: shared or exclusive, of the node
 	AttrPhysicalNetwork resourceapi.QualifiedName = "physicalNetworkName" // string
@@ -37,7 +38,7 @@ const (
 
 // attributeNames are all of them.
 var attributeNames = []resourceapi.QualifiedName{
-	AttrType, AttrIfName, AttrPFName, AttrRDMA, AttrRDMANetns, AttrPhysicalNetwork, AttrPhysicalNets,
+	AttrType, AttrIfName, AttrPFName, AttrVFIndex, AttrRDMA, AttrRDMANetns, AttrPhysicalNetwork, AttrPhysicalNets,
 	AttrSwitch, AttrSwitchPort, AttrRail, AttrVendor, AttrDevice, AttrDriver, AttrNUMANode, AttrLinkType, AttrNetworks, AttrSharedBy,
 }
 
@@ -111,6 +112,9 @@ func Attributes(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttrib
 	}
 	if extendedBDF.MatchString(d.PCIAddress()) {
 		attrs[deviceattribute.StandardDeviceAttributePCIBusID] = text(d.PCIAddress())
+	}
+	if d.PF != nil && d.PF.VFIndex >= 0 {
+		attrs[AttrVFIndex] = resourceapi.DeviceAttribute{IntValue: new(int64(d.PF.VFIndex))}
 	}
 	if d.NUMANode != nil && *d.NUMANode >= 0 {
 		node := int64(*d.NUMANode)

@@ -36,7 +36,7 @@ var publishedAttributes = map[resourceapi.QualifiedName]published{
 	AttrVendor: {aString, false, true}, AttrDevice: {aString, false, true}, AttrDriver: {aString, false, false},
 	AttrSwitch: {aString, false, false}, AttrSwitchPort: {aString, false, false}, AttrRail: {aString, false, false},
 	AttrLinkType: {aString, false, false}, AttrRDMANetns: {aString, false, false},
-	AttrNetworks: {aString, false, false}, AttrNUMANode: {aNumber, false, false},
+	AttrNetworks: {aString, false, false}, AttrNUMANode: {aNumber, false, false}, AttrVFIndex: {aNumber, false, false},
 	AttrDeviceK8sPCIeRoot:                           {aString, false, true},
 	deviceattribute.StandardDeviceAttributePCIeRoot: {aString, false, true},
 	deviceattribute.StandardDeviceAttributePCIBusID: {aString, false, true},

@@ -23,6 +23,16 @@ func (c classes) List() ([]*resourceapi.DeviceClass, error)         { return nil
 // that offers these devices; it returns the name of the chosen one or "".
 func schedule(t *testing.T, expr string, devices []inventory.Device, taken map[string]bool) (string, error) {
 	t.Helper()
+	all, err := allocate(t, []string{expr}, nil, devices, taken)
+	if len(all) == 0 {
+		return "", err
+	}
+	return all[0], err
+}
+
+// allocate is that for a claim with a request for each expression, and with constraints.
+func allocate(t *testing.T, exprs []string, constraints []resourceapi.DeviceConstraint, devices []inventory.Device, taken map[string]bool) (chosen []string, err error) {
+	t.Helper()
 	slice := &resourceapi.ResourceSlice{
 		ObjectMeta: metav1.ObjectMeta{Name: "slice"},
 		Spec: resourceapi.ResourceSliceSpec{
@@ -40,24 +50,34 @@ func schedule(t *testing.T, expr string, devices []inventory.Device, taken map[s
 			allocated.AllocatedDevices.Insert(structured.MakeDeviceID(inventory.Driver, "node", d.Name))
 		}
 	}
-	class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "class"}}
-	class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expr}}}
+	known := classes{}
 	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "claim", Namespace: "default", UID: "1"}}
-	claim.Spec.Devices.Requests = []resourceapi.DeviceRequest{{
-		Name: "nic", Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: "class", AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
-	}}
+	claim.Spec.Devices.Constraints = constraints
+	for i, expr := range exprs {
+		name := fmt.Sprintf("class%d", i)
+		class := &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{Expression: expr}}}
+		known[name] = class
+		claim.Spec.Devices.Requests = append(claim.Spec.Devices.Requests, resourceapi.DeviceRequest{
+			Name:    fmt.Sprintf("nic%d", i),
+			Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: name, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1},
+		})
+	}
 
 	features := structured.Features{ConsumableCapacity: true, PrioritizedList: true}
-	allocator, err := structured.NewAllocator(t.Context(), features, allocated, classes{"class": class},
+	allocator, err := structured.NewAllocator(t.Context(), features, allocated, known,
 		[]*resourceapi.ResourceSlice{slice}, dracel.NewCache(10, dracel.Features{EnableConsumableCapacity: true}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	results, err := allocator.Allocate(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, []*resourceapi.ResourceClaim{claim})
 	if err != nil || len(results) == 0 {
-		return "", err
+		return nil, err
 	}
-	return results[0].Devices.Results[0].Device, nil
+	for _, r := range results[0].Devices.Results {
+		chosen = append(chosen, r.Device)
+	}
+	return chosen, nil
 }
 
 // TestAsTheScheduler holds First to the allocator of kube-scheduler: what one
@@ -95,11 +115,41 @@ func TestSchedulerGivesUp(t *testing.T) {
 	if err == nil {
 		t.Fatalf("have %q without an error", have)
 	}
-	want := "class class: selector #0 on device dra.networking/node/pci-0000-03-00-0: CEL runtime error: no such key: numaNode. consider using CEL optional chaining (.? followed by orValue()) or guarding the check with has() for optional fields"
+	want := "class class0: selector #0 on device dra.networking/node/pci-0000-03-00-0: CEL runtime error: no such key: numaNode. consider using CEL optional chaining (.? followed by orValue()) or guarding the check with has() for optional fields"
 	if fmt.Sprint(err) != want {
 		t.Errorf("have %v\nwant %s", err, want)
 	}
 	if d, err := inventory.First(t.Context(), all, compile(t, expr), nil); d.ID != "0000:41:00.0" || err != nil {
 		t.Errorf("First: have %q, %v; it passes such devices over", d.ID, err)
+	}
+}
+
+// TestSameNumberOnEachRail: the constraint matchAttribute dra.networking/vfIndex has eight rails get the functions with one number, the first that
+// is free on all of them, and none where there is no such number.
+func TestSameNumberOnEachRail(t *testing.T) {
+	var devices []inventory.Device
+	var exprs []string
+	taken := map[string]bool{}
+	for rail := range 8 {
+		for vf := range 8 {
+			id := fmt.Sprintf("0000:%02x:10.%d", rail+1, vf)
+			devices = append(devices, inventory.Device{ID: id, Name: fmt.Sprintf("rail%d-vf%d", rail, vf), Kind: inventory.KindVF, Rail: fmt.Sprint(rail), PF: &inventory.PF{VFIndex: vf}})
+			taken[id] = vf == rail && vf != 5 || vf == 6
+		}
+		exprs = append(exprs, fmt.Sprintf(`device.attributes["dra.networking"].rail == "%d"`, rail))
+	}
+	same := []resourceapi.DeviceConstraint{{MatchAttribute: new(resourceapi.FullyQualifiedName(inventory.Driver + "/" + string(inventory.AttrVFIndex)))}}
+	got, err := allocate(t, exprs, same, devices, taken)
+	if err != nil || len(got) != 8 {
+		t.Fatalf("chosen: %q %v", got, err)
+	}
+	for rail, name := range got {
+		if name != fmt.Sprintf("rail%d-vf5", rail) {
+			t.Errorf("rail %d has %s, want the function with number 5 on each", rail, name)
+		}
+	}
+	taken["0000:03:10.5"] = true
+	if got, err := allocate(t, exprs, same, devices, taken); err != nil || len(got) > 0 {
+		t.Errorf("no number is free on all rails: %q %v", got, err)
 	}
 }

@@ -60,7 +60,7 @@ func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Ste
 	if n := len(claim.Spec(t, set).Devices.Constraints); n > resourceapi.DeviceConstraintsMaxSize {
 		wrong("constraints", "%d with those between the ports of bonds, and a ResourceClaim has %d at most: set bondPorts to Any, or remove some", n, resourceapi.DeviceConstraintsMaxSize)
 	}
-	if len(c.Namespaces) == 0 && c.NamespaceSelector == nil {
+	if len(c.Namespaces) == 0 && c.NamespaceSelector == nil && len(c.Constraints) == 0 { // constraints are for plumbline claim, too
 		notes = append(notes, "spec.claimTemplate: neither namespaces nor namespaceSelector is set, so that no ResourceClaimTemplate is created")
 	}
 	return notes
