@@ -94,6 +94,20 @@ func DiscoverGuarded(ctx context.Context, sys fs.FS, opt Options, routes Routes)
 	return GuardUplinks(devices, uplinks), errors.Join(err, uplinks.Problem())
 }
 
+// DiscoverBlind is Discover for who may not ask the kernel for routes, for the reason why: each device with an interface is
+// marked as one that may carry a default route. The error says so, beside what else could not be read.
+func DiscoverBlind(sys fs.FS, opt Options, why error) ([]Device, error) {
+	devices, err := Discover(sys, opt)
+	u := Uplinks{Unread: map[string]error{}}
+	for _, d := range devices {
+		for _, name := range append([]string{d.IfName}, d.OtherIfNames...) {
+			u.Unread[name] = why
+		}
+	}
+	delete(u.Unread, "") // a device without one
+	return GuardUplinks(devices, u), errors.Join(err, fmt.Errorf("routes and addresses of the host are not seen, so no device with an interface is listed as offered: %w", why))
+}
+
 // GuardUplinks returns the devices with the networks of their interfaces, and with those
 // marked that carry a default route: the route's interface, everything below it down to the cards (a port
 // of a bridge, the bond under a VLAN), and the master it is enslaved to. What

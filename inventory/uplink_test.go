@@ -126,4 +126,13 @@ func TestDiscoverGuarded(t *testing.T) {
 	if have, err := uses(tree, table); len(have) > 0 || !errors.Is(err, unreadable) {
 		t.Errorf("while the routes cannot be read: devices %q, %v", have, err)
 	}
+	blind, err := inventory.DiscoverBlind(tree, inventory.Options{}, unreadable)
+	if len(blind) != 3 || !errors.Is(err, unreadable) {
+		t.Errorf("without the right to read routes: %d devices, %v", len(blind), err)
+	}
+	for _, d := range blind {
+		if d.HostUse != inventory.Unread {
+			t.Errorf("without the right to read routes: device %q is %q", d.IfName, d.HostUse)
+		}
+	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func (a *app) delete() *cobra.Command {
-	var netns, topology string
+	var netns, topology, format string
 	cmd := &cobra.Command{
 		Use:   "delete --netns NAMESPACE [--topology NAME]",
 		Short: "Undo what was applied to a network namespace",
@@ -20,7 +20,8 @@ return to the host with their old name and settings, other settings get their ol
 values, and what was created is removed. If the namespace no longer exists, what it
 left on the host is undone. If something cannot be undone, run the command again.`,
 		Example: `  plumbline delete --netns blue
-  plumbline delete --netns blue --topology ai-bonded`,
+  plumbline delete --netns blue --topology ai-bonded
+  plumbline delete --netns blue -o json | jq '.sandboxes[].changes'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ns, err := node.ParseNetns(netns)
@@ -47,6 +48,7 @@ left on the host is undone. If something cannot be undone, run the command again
 				}
 			}
 			found := failed != nil
+			document := deletedDocument{Sandboxes: []undoneDocument{}}
 			for _, rec := range records {
 				if rec.Sandbox.Netns != ns.Path || topology != "" && rec.Sandbox.Topology.Name != topology {
 					continue
@@ -60,12 +62,18 @@ left on the host is undone. If something cannot be undone, run the command again
 					failed = errors.Join(failed, err)
 					continue
 				}
-				a.text().deleted(rec.Sandbox, rep)
+				document.Sandboxes = append(document.Sandboxes, undoneDocument{rec.Sandbox.ID, changeDocuments(rep.Changes), append([]string{}, rep.Notes...)})
+				if format == formatText {
+					a.text().deleted(rec.Sandbox, rep)
+				}
 				if rep.Unclean != "" {
 					failed = errors.Join(failed, errors.New(rep.Unclean))
 				}
 			}
-			if !found {
+			switch {
+			case format != formatText:
+				failed = errors.Join(a.document(format, document), failed)
+			case !found:
 				fmt.Fprintf(a.out, "Nothing to delete: %s.\n", nothingThere(ns, topology))
 			}
 			return failed
@@ -73,6 +81,7 @@ left on the host is undone. If something cannot be undone, run the command again
 	}
 	netnsFlag(cmd, &netns, "`namespace`: a name in "+node.NetnsDir+", or a path; it may no longer exist")
 	_ = cmd.MarkFlagRequired("netns")
+	outputFlag(cmd, &format, formatText, formatJSON, formatYAML)
 	cmd.Flags().StringVar(&topology, "topology", "", "delete only this topology; default: all topologies of the namespace")
 	_ = cmd.RegisterFlagCompletionFunc("topology", cobra.NoFileCompletions)
 	a.ovn.flags(cmd, defaultOVS, defaultNB)

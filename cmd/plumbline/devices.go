@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +17,7 @@ func (a *app) devices() *cobra.Command {
 	var policies []string
 	var labels map[string]string
 	cmd := &cobra.Command{
-		Use:   "devices [-o text|json] [--policy FILE]",
+		Use:   "devices [-o text|json|yaml] [--policy FILE]",
 		Short: "List the network devices of this host",
 		Long: `Lists the network devices of this host, and for each whether it is offered to pods, or
 why not, with the attributes that the selectors of topologies see. A device that is in
@@ -26,15 +25,17 @@ a pod now is listed as far as the host can see it.
 
 With --policy it says what DeviceExposurePolicies would decide here, without a cluster.
 
-It needs root. What cannot be read is reported after the list, with exit status 1.`,
+What cannot be read is reported after the list, with exit status 1. Without root these
+are the routes of the host: any device with an interface might carry one, and is not
+listed as offered.`,
 		Example: `  plumbline devices
   plumbline devices --policy policies.yaml --node-label pool=gpu
   plumbline devices -o json | jq -r '.[] | select(.kind == "vf") | .id'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			devices, incomplete := discover(cmd.Context())
-			if incomplete != nil && len(devices) == 0 { // such as without root: an empty list would be wrong
-				return cmp.Or(privileged("devices"), incomplete)
+			if incomplete != nil && len(devices) == 0 { // an empty list would be wrong
+				return incomplete
 			}
 			var err error
 			if len(policies) > 0 {

@@ -106,10 +106,13 @@ func (e *engine) sandbox(ctx context.Context, a *app, t *topology.Topology, ns n
 	}.Sandbox(ctx)
 }
 
-// discover lists the host's devices.
+// discover lists the host's devices; without root those that sysfs shows, with what that leaves out.
 func discover(ctx context.Context) ([]inventory.Device, error) {
 	host, err := kernel.Open(kernel.Options{})
 	if err != nil {
+		if denied := privileged("reading them"); denied != nil {
+			return inventory.DiscoverBlind(os.DirFS("/sys"), inventory.Options{UplinkOf: inventory.LookupUplink}, denied)
+		}
 		return nil, err
 	}
 	defer host.Close()

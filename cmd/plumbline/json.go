@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/plumbline/plumbline/inventory/maintenance"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -31,6 +32,26 @@ type document struct {
 	Sandbox reconcile.SandboxID `json:"sandbox"`
 	Changes []changeDocument    `json:"changes"`
 	Steps   []stepDocument      `json:"steps"`
+}
+
+// deletedDocument is what delete prints: what was undone. What could not be undone is an error.
+type deletedDocument struct {
+	Sandboxes []undoneDocument `json:"sandboxes"`
+}
+
+type undoneDocument struct {
+	Sandbox reconcile.SandboxID `json:"sandbox"`
+	Changes []changeDocument    `json:"changes"`
+	Notes   []string            `json:"notes"`
+}
+
+// maintainedDocument is what maintain prints: the devices that are taken out of service, or with --done were put into it
+// again, and the pods that use them. Evicted tells whether these are evicted; else they would be with --evict.
+type maintainedDocument struct {
+	Devices   []maintenance.Device `json:"devices"`
+	InService bool                 `json:"inService"`
+	Evicted   bool                 `json:"evicted"`
+	Pods      []maintenance.User   `json:"pods"`
 }
 
 // plannedDocument is what plan prints.

@@ -14,6 +14,7 @@ import (
 func (a *app) maintain() *cobra.Command {
 	var of kubeFlags
 	var evict, done bool
+	var format string
 	cmd := &cobra.Command{
 		Use:   "maintain NODE/DEVICE [--evict | --done]",
 		Short: "Take a device of a cluster out of service",
@@ -50,18 +51,19 @@ DeviceTaintRules.`,
 				return fmt.Errorf("API server: %w", err)
 			}
 			if done {
-				return a.endMaintenance(cmd.Context(), kube, args[0])
+				return a.endMaintenance(cmd.Context(), kube, args[0], format)
 			}
-			return a.beginMaintenance(cmd.Context(), kube, args[0], evict)
+			return a.beginMaintenance(cmd.Context(), kube, args[0], evict, format)
 		},
 	}
 	of.flags(cmd, cmd.Flags())
+	outputFlag(cmd, &format, formatText, formatJSON, formatYAML)
 	cmd.Flags().BoolVar(&evict, "evict", false, "evict the pods that use the device")
 	cmd.Flags().BoolVar(&done, "done", false, "put the device into service again")
 	return cmd
 }
 
-func (a *app) beginMaintenance(ctx context.Context, kube kubernetes.Interface, word string, evict bool) error {
+func (a *app) beginMaintenance(ctx context.Context, kube kubernetes.Interface, word string, evict bool, format string) error {
 	devices, err := maintenance.Find(ctx, kube, word)
 	if err != nil {
 		return err
@@ -72,6 +74,9 @@ func (a *app) beginMaintenance(ctx context.Context, kube kubernetes.Interface, w
 	users, err := maintenance.Users(ctx, kube, devices)
 	if err != nil {
 		return err
+	}
+	if format != formatText {
+		return a.document(format, maintainedDocument{Devices: devices, Evicted: evict, Pods: append([]maintenance.User{}, users...)})
 	}
 	t := a.text()
 	for _, d := range devices {
@@ -96,8 +101,11 @@ func (a *app) beginMaintenance(ctx context.Context, kube kubernetes.Interface, w
 	return nil
 }
 
-func (a *app) endMaintenance(ctx context.Context, kube kubernetes.Interface, word string) error {
+func (a *app) endMaintenance(ctx context.Context, kube kubernetes.Interface, word, format string) error {
 	removed, err := maintenance.End(ctx, kube, word)
+	if format != formatText {
+		return errors.Join(a.document(format, maintainedDocument{Devices: append([]maintenance.Device{}, removed...), InService: true, Pods: []maintenance.User{}}), err)
+	}
 	for _, d := range removed {
 		a.text().line("%s is in service again", d)
 	}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 )
 
 // podServer is an API server with one pod, its claim and its topology. What it has no answer for does not exist; who
@@ -32,14 +34,26 @@ func podServer(t *testing.T) (kubeconfig string) {
 		"/api/v1/namespaces/shop/events": `{"kind":"EventList","apiVersion":"v1","items":[{"metadata":{"name":"e"},"type":"Normal","reason":"NetworkReady","message":"2 steps done","count":1,
 "source":{"component":"plumbline"},"involvedObject":{"kind":"Pod","name":"web","uid":"1"},"lastTimestamp":"2026-11-01T12:00:00Z"}]}`,
 	}
+	// For plumbline maintain.
+	const rule = `{"kind":"DeviceTaintRule","apiVersion":"resource.k8s.io/v1","metadata":{"name":"plumbline-maintain-n1-pci-0","uid":"1","annotations":{"dra.networking/maintain":"n1/eth0"}},"spec":{"deviceSelector":{"pool":"n1","device":"pci-0"}}}`
+	answers["POST /apis/resource.k8s.io/v1/devicetaintrules"] = rule
+	answers["DELETE /apis/resource.k8s.io/v1/devicetaintrules/plumbline-maintain-n1-pci-0"] = rule
+	answers["/apis/resource.k8s.io/v1/devicetaintrules"] = `{"kind":"DeviceTaintRuleList","apiVersion":"resource.k8s.io/v1","items":[` + rule + `]}`
+	answers["/apis/resource.k8s.io/v1/resourceslices"] = `{"kind":"ResourceSliceList","apiVersion":"resource.k8s.io/v1","items":[{"spec":{"pool":{"name":"n1"},"devices":[{"name":"pci-0","attributes":{"ifName":{"string":"eth0"}}}]}}]}`
+	answers["/apis/resource.k8s.io/v1/resourceclaims"] = `{"kind":"ResourceClaimList","apiVersion":"resource.k8s.io/v1","items":[{"metadata":{"name":"net","namespace":"shop"},"status":{
+"allocation":{"devices":{"results":[{"driver":"dra.networking","pool":"n1","device":"pci-0"}]}},"reservedFor":[{"resource":"pods","name":"web"}]}}]}`
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		answer, there := answers[r.URL.Path]
+		asked := r.URL.Path
+		if r.Method != http.MethodGet {
+			asked = r.Method + " " + asked
+		}
+		answer, there := answers[asked]
 		switch {
 		case r.Header.Get("Impersonate-User") == "nobody":
 			w.WriteHeader(http.StatusForbidden)
 			answer = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"not for nobody"}`
-		case !there || r.Method != http.MethodGet:
+		case !there:
 			w.WriteHeader(http.StatusNotFound)
 			answer = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"message":"there is none"}`
 		}
@@ -146,6 +160,36 @@ func TestVersionOfCluster(t *testing.T) {
 		code := run(t.Context(), strings.Fields(c.args), stdio{strings.NewReader(""), &out, &errs})
 		if code != c.code || !strings.Contains(out.String(), c.out) || !strings.Contains(errs.String(), c.err) {
 			t.Errorf("%s: %d, printed\n%s%s\nwant %d\n%s%s", c.args, code, out.String(), errs.String(), c.code, c.out, c.err)
+		}
+	}
+}
+
+// TestMaintain: what a script reads of plumbline maintain.
+func TestMaintain(t *testing.T) {
+	t.Setenv("KUBECONFIG", podServer(t))
+	const pods = `"pods":[{"claim":"net","device":{"name":"pci-0","node":"n1"},"namespace":"shop","pod":"web"}]`
+	for args, want := range map[string]string{
+		"maintain n1/eth0 -o json":         `{"devices":[{"name":"pci-0","node":"n1"}],"evicted":false,"inService":false,` + pods + `}`,
+		"maintain n1/eth0 --evict -o yaml": `{"devices":[{"name":"pci-0","node":"n1"}],"evicted":true,"inService":false,` + pods + `}`,
+		"maintain n1/eth0 --done -o json":  `{"devices":[{"name":"pci-0","node":"n1"}],"evicted":false,"inService":true,"pods":[]}`,
+		"maintain n1/eth0":                 "n1/pci-0\n  shop/web (claim net): would be evicted\nNothing is evicted, and new pods still get these devices, until plumbline maintain n1/eth0 --evict.\n",
+	} {
+		var out, errs bytes.Buffer
+		code := run(t.Context(), strings.Fields(args), stdio{strings.NewReader(""), &out, &errs})
+		have := out.String()
+		if strings.Contains(args, "-o") {
+			var document any
+			if err := yaml.Unmarshal(out.Bytes(), &document); err != nil {
+				t.Fatal(err)
+			}
+			sorted, err := json.Marshal(document)
+			if err != nil {
+				t.Fatal(err)
+			}
+			have = string(sorted)
+		}
+		if code != 0 || have != want || errs.Len() > 0 {
+			t.Errorf("%s: %d, printed\n%s%s\nwant\n%s", args, code, have, errs.String(), want)
 		}
 	}
 }

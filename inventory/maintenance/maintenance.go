@@ -29,7 +29,10 @@ const (
 )
 
 // Device is a device of a node.
-type Device struct{ Node, Name string }
+type Device struct {
+	Node string `json:"node"`
+	Name string `json:"name"`
+}
 
 func (d Device) String() string { return d.Node + "/" + d.Name }
 
@@ -38,10 +41,12 @@ func (d Device) rule() string { return "plumbline-maintain-" + d.Node + "-" + d.
 
 // User is a pod that uses one of the devices.
 type User struct {
-	Namespace, Pod, Claim string
-	Device                Device
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Claim     string `json:"claim"`
+	Device    Device `json:"device"`
 	// Stays is why an eviction does not end it permanently, "" if it does.
-	Stays string
+	Stays string `json:"stays,omitempty"`
 }
 
 // Find returns the devices that are meant by NODE/DEVICE: a device by its name, by the
