@@ -75,6 +75,8 @@ type Contract struct {
 	Params      []Param
 	Input       Input
 	Output      Output
+	// Additional: a config may have keys that Params lacks, of any value. Configs of objects within it may not.
+	Additional bool
 	// Check checks what single parameters cannot express (exclusions between keys).
 	// It sees canonical values; a value still holding a reference is absent and
 	// its name is in unresolved. Every error must name the key.

@@ -25,7 +25,7 @@ type Options struct {
 // defaults filled in. The input is not changed. With any error the map is nil;
 // of many errors the first 64 or so are returned.
 func (c Contract) Decode(config map[string]any, opt Options) (map[string]any, []FieldError) {
-	d := decoder{typ: c.Type, top: c.Params, opt: opt, unresolved: map[string]bool{}}
+	d := decoder{typ: c.Type, top: c.Params, additional: c.Additional, opt: opt, unresolved: map[string]bool{}}
 	out := d.object("", c.Params, config, false)
 	if len(d.errs) == 0 && c.Check != nil {
 		seen := maps.Clone(out)
@@ -53,6 +53,7 @@ func (e Errors) Error() string {
 type decoder struct {
 	typ        string
 	top        []Param // those of the config itself
+	additional bool    // it may have others
 	opt        Options
 	errs       []FieldError
 	unresolved map[string]bool // paths, and the top-level keys above them
@@ -79,10 +80,14 @@ func (d *decoder) object(path string, params []Param, in map[string]any, project
 		return nil
 	}
 	var meant map[string]bool
-	if !projected {
+	out := map[string]any{}
+	switch {
+	case projected:
+	case path == "" && d.additional:
+		d.keep(params, in, out)
+	default:
 		meant = d.unknownKeys(path, params, in)
 	}
-	out := map[string]any{}
 	for _, p := range params {
 		key, v, given := d.spelling(path, p, in)
 		switch {
@@ -108,6 +113,23 @@ func (d *decoder) object(path string, params []Param, in map[string]any, project
 		}
 	}
 	return out
+}
+
+// keep adds the keys of a config that are no parameter's. A field of the step is none of them.
+func (d *decoder) keep(params []Param, in, out map[string]any) {
+	for _, key := range slices.Sorted(maps.Keys(in)) {
+		if slices.ContainsFunc(params, func(p Param) bool { return p.Name == key || slices.Contains(p.Aliases, key) }) {
+			continue
+		}
+		if place := d.elsewhere("", key); place != "" {
+			d.fail(key, "%s", place)
+		} else if got, ok := d.value(key, Param{Name: key, Type: Any}, in[key]); ok {
+			out[key] = got
+		}
+		if d.hasUnresolved(key) {
+			d.unresolved[key] = true
+		}
+	}
 }
 
 // hasUnresolved reports whether a path at or below a top-level key is unresolved.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/excerpt"
@@ -18,13 +19,15 @@ import (
 // Bounds of what is read: parameters nest, and below the first level the API
 // server checks nothing.
 const (
-	maxDepth   = 8
-	maxParams  = 1024
-	maxName    = 63  // bytes, of a parameter
-	maxWords   = 128 // of an enumeration
-	maxAliases = 8
-	maxErrors  = 64
-	maxMessage = 1000 // bytes
+	maxDepth     = 8
+	maxParams    = 1024
+	maxName      = 63  // bytes, of a parameter
+	maxWords     = 128 // of an enumeration
+	maxAliases   = 8
+	maxErrors    = 64
+	maxMessage   = 1000 // bytes
+	maxExplain   = 512  // bytes, of a sentence
+	maxExplained = 32
 )
 
 // Contract reads a schema. The error has all its problems, up to 64.
@@ -41,6 +44,8 @@ func Contract(s *v1alpha1.CNIPluginSchema) (contract.Contract, error) {
 	for _, p := range s.Spec.ConfigParameters.Optional {
 		c.Params = append(c.Params, r.param("configParameters.optional", p))
 	}
+	c.Additional = s.Spec.ConfigParameters.Additional
+	r.explain(&c, &s.Spec.Output)
 	prev, out := s.Spec.Input.PrevResult, s.Spec.Output
 	c.Input.Required = prev.Required
 	if prev.Interfaces != nil {
@@ -67,6 +72,24 @@ func Contract(s *v1alpha1.CNIPluginSchema) (contract.Contract, error) {
 		return contract.Contract{}, err
 	}
 	return c, nil
+}
+
+// explain reads the sentences for steps that get no interface of one of this type. They are shown on terminals.
+func (r *reader) explain(c *contract.Contract, out *v1alpha1.Output) {
+	sentence := func(at, text string) string {
+		if len(text) > maxExplain || strings.ContainsFunc(text, unicode.IsControl) {
+			r.fail(at, "want a sentence of at most %d bytes without control characters", maxExplain)
+			return ""
+		}
+		return strings.TrimSpace(text)
+	}
+	c.Explain = sentence("output.explain", out.Explain)
+	for i := range out.ExplainTo[:min(len(out.ExplainTo), maxExplained)] {
+		if c.ExplainTo == nil {
+			c.ExplainTo = map[string]string{}
+		}
+		c.ExplainTo[out.ExplainTo[i].CNIType] = sentence(fmt.Sprintf("output.explainTo[%d].explain", i), out.ExplainTo[i].Explain)
+	}
 }
 
 func (r *reader) flow(at string, f *v1alpha1.Flow) contract.Flow {

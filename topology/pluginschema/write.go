@@ -3,6 +3,8 @@ package pluginschema
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -34,6 +36,11 @@ func FromContract(c contract.Contract) (*v1alpha1.CNIPluginSchema, error) {
 		} else {
 			s.ConfigParameters.Optional = append(s.ConfigParameters.Optional, w)
 		}
+	}
+	s.ConfigParameters.Additional = c.Additional
+	s.Output.Explain = c.Explain
+	for _, typ := range slices.Sorted(maps.Keys(c.ExplainTo)) {
+		s.Output.ExplainTo = append(s.Output.ExplainTo, v1alpha1.Explanation{CNIType: typ, Explain: c.ExplainTo[typ]})
 	}
 	s.Input.Device = new(c.Input.Device)
 	s.Input.PrevResult.Required = c.Input.Required

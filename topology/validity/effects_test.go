@@ -202,7 +202,7 @@ func madeOfSchema(t *testing.T, spec string) string {
 		return fmt.Sprint(problems)
 	}
 	c, _ := known.Contract("x")
-	return asText(t, c.Type, c.Summary, c.Params, fmt.Sprintf("%+v", c.Input), c.Output)
+	return asText(t, c.Type, c.Summary, c.Params, fmt.Sprintf("%+v", c.Input), c.Output, c.Additional, c.Explain, c.ExplainTo)
 }
 
 // schemaFields are the fields of a CNIPluginSchema, in which lists of parameters are three times.
@@ -217,6 +217,10 @@ func schemaFields() map[string]field {
 		"input.prevResult.ips.required":        {`cniType: x, input: {device: false}`, `cniType: x, input: {device: false, prevResult: {ips: {required: true}}}`},
 		"input.prevResult.routes.required":     {`cniType: x, input: {device: false}`, `cniType: x, input: {device: false, prevResult: {routes: {required: true}}}`},
 		"output.devices.appends":               {`cniType: x, output: {devices: {appends: 1}}`, `cniType: x, output: {devices: {appends: []}}`},
+		"configParameters.additional":          {`cniType: x`, `cniType: x, configParameters: {additional: true}`},
+		"output.explain":                       {`cniType: x`, `cniType: x, output: {explain: A sentence.}`},
+		"output.explainTo[].cniType":           {`cniType: x, output: {explainTo: [{cniType: a, explain: A sentence.}]}`, `cniType: x, output: {explainTo: [{cniType: b, explain: A sentence.}]}`},
+		"output.explainTo[].explain":           {`cniType: x, output: {explainTo: [{cniType: a, explain: A sentence.}]}`, `cniType: x, output: {explainTo: [{cniType: a, explain: Another one.}]}`},
 	}
 	for _, list := range []string{"interfaces", "ips", "routes"} {
 		with := func(key string) field {

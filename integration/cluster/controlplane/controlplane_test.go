@@ -627,6 +627,17 @@ func (b *bench) refusedTopologies(t *testing.T) {
 	}
 	b.says(t, `{apiVersion: cni.networking.k8s.io/v1alpha1, kind: CNIPluginSchema, metadata: {name: x}, spec: {cniType: x, configParameters: {optional: [{name: a, type: string, minimum: 1}]}}}`,
 		`CNIPluginSchema "x": contract of type "x": parameter "a": only integers have bounds`)
+	// A vendor's own sentences, and keys that its schema does not list.
+	b.mustKubectl(t, `{apiVersion: cni.networking.k8s.io/v1alpha1, kind: CNIPluginSchema, metadata: {name: modem}, spec: {cniType: modem, configParameters: {additional: true}, output: {explain: A modem has no interface., explainTo: [{cniType: bond, explain: Modems cannot be bonded.}]}}}`,
+		"create", "--validate=strict", "-f", "-")
+	b.eventually(t, "the webhook knows the schema", func() error {
+		_, err := b.Kubectl(t.Context(), strings.NewReader(`{apiVersion: networking.dra.io/v1alpha1, kind: NetworkTopology, metadata: {name: line}, spec: {steps: [{name: m, type: modem, config: {dial: true}}, {name: bond0, type: bond, dependOn: [m], config: {mode: active-backup}}]}}`), "create", "--dry-run=server", "-f", "-")
+		if err == nil || !strings.Contains(err.Error(), "produces 0 interfaces.\n    Modems cannot be bonded.") || strings.Contains(err.Error(), "dial") {
+			return fmt.Errorf("said: %w", err)
+		}
+		return nil
+	})
+	b.mustKubectl(t, "", "delete", "cnipluginschema", "modem")
 }
 
 // template is a ResourceClaimTemplate with these requests, as they are written in YAML.

@@ -89,6 +89,11 @@ type ConfigParameters struct {
 	// +kubebuilder:validation:MaxItems=128
 	// +optional
 	Optional []Parameter `json:"optional,omitempty"`
+
+	// Additional: a config may have keys beside these, of any value.
+	//
+	// +optional
+	Additional bool `json:"additional,omitempty"`
 }
 
 // Parameter is one key and its values.
@@ -287,6 +292,36 @@ type Output struct {
 	//
 	// +optional
 	Devices *Devices `json:"devices,omitempty"`
+
+	// Explain is appended to the error of a step that depends on one of this type and lacks an
+	// interface. A sentence, such as "A modem has no network interface."
+	//
+	// +kubebuilder:validation:MaxLength=512
+	// +optional
+	Explain string `json:"explain,omitempty"`
+
+	// ExplainTo is what is appended instead for a step of a type.
+	//
+	// +listType=map
+	// +listMapKey=cniType
+	// +kubebuilder:validation:MaxItems=32
+	// +optional
+	ExplainTo []Explanation `json:"explainTo,omitempty"`
+}
+
+// Explanation is why a step of a type gets no interface.
+type Explanation struct {
+	// CNIType is the type of the step that lacks it.
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	CNIType string `json:"cniType"`
+
+	// Explain is a sentence, such as "Modems cannot be bonded."
+	//
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Explain string `json:"explain"`
 }
 
 // Flow describes how a step changes one list of the result.
