@@ -458,7 +458,7 @@ const maxTies = 4
 // networks of others: unless ours is set, it gets no conditions.
 func Without(p *qos.Policy, ours, podNetwork bool) (o Outcome, is bool) {
 	var c metav1.Condition
-	switch selects := p.Selects(podNetwork) && (p.Err == nil || !p.OnlyByLabels()); {
+	switch selects := p.Selects(podNetwork) && (ours || !p.OnlyByLabels()); {
 	case !selects && !ours:
 		return o, false
 	case p.Err != nil:

@@ -299,7 +299,7 @@ func (k *kept) DeepCopyObject() runtime.Object { return new(*k) }
 // keptOf returns what is kept of an object.
 func (s *keptStore) keptOf(o *metav1.PartialObjectMetadata) *kept {
 	out := &kept{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Labels: o.Labels}}
-	if s.again > 0 {
+	if s.again > 0 { // a kind of others
 		out.OwnerReferences = o.OwnerReferences
 	}
 	if s.annotated {

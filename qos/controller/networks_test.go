@@ -117,6 +117,25 @@ func TestNetworksOfOwners(t *testing.T) {
 	}
 }
 
+// TestObjectsOfOVNKubernetes: an object that selects networks by labels alone, and is not enforced by plumbline, has no conditions of ours where
+// ovn-kubernetes enforces such objects, and says why otherwise.
+func TestObjectsOfOVNKubernetes(t *testing.T) {
+	valid, invalid := selecting(t, "q", ofTeam), *selecting(t, "bad", ofTeam)
+	invalid.Err = &qos.Invalid{Policy: "ns/bad", Problems: []string{"spec.priority: is 101"}}
+	for reason, p := range map[string]*qos.Policy{reasonTooMany: valid, reasonInvalid: &invalid} {
+		if o, is := Without(p, false, true); is {
+			t.Errorf("beside ovn-kubernetes: %+v", o.Conditions)
+		}
+		if o, is := Without(p, true, true); !is || o.Conditions[0].Reason != reason {
+			t.Errorf("alone: %+v, want %s", o.Conditions, reason)
+		}
+	}
+	apart := Conditions([]*qos.Policy{valid}, func(*qos.Policy) Decision { return Decision{Networks: []string{"x/one"}} }, nil, nil, true, nil)[0]
+	if !apart.Elsewhere || apart.Conditions[0].Reason != reasonNoNetwork || strings.Contains(apart.Conditions[0].Message, "x/one") {
+		t.Errorf("on no network of a topology: %+v", apart)
+	}
+}
+
 // TestRoles holds how the role of a UserDefinedNetwork is read.
 func TestRoles(t *testing.T) {
 	for spec, want := range map[string]string{
