@@ -331,3 +331,7 @@ const KeptNode = "(kept)"
 
 // LabelFor is a label of leases with a hash of spec.for, by which they are found.
 const LabelFor = "networking.dra.io/for"
+
+// AnnotationRegained of a lease has another value each time its node takes it again after it gave it up, so that a request to delete
+// it that was sent before is refused.
+const AnnotationRegained = "networking.dra.io/regained"

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/kubernetes"
@@ -273,16 +272,16 @@ func (c *Client) decodeLease(u *unstructured.Unstructured) (*v1alpha1.AddressLea
 }
 
 // Delete implements Leases.
-func (c *Client) Delete(ctx context.Context, name, uid string) error {
+func (c *Client) Delete(ctx context.Context, l *v1alpha1.AddressLease) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err := c.resource(v1alpha1.AddressLeaseResource()).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(types.UID(uid))}})
+	err := c.resource(v1alpha1.AddressLeaseResource()).Delete(ctx, l.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion}})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // another lease has the name already
+		return nil // another lease has the name already, or it is needed again
 	}
 	if err != nil {
-		return fmt.Errorf("end lease %q: %w", name, err)
+		return fmt.Errorf("end lease %q: %w", l.Name, err)
 	}
-	c.own.unfollow(name, nil)
+	c.own.unfollow(l.Name, nil)
 	return nil
 }

@@ -2,6 +2,7 @@ package addresses
 
 import (
 	"context"
+	nonce "crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
@@ -38,8 +40,8 @@ type Leases interface {
 	Update(ctx context.Context, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error)
 	// KeptFor lists the leases of a pool with the label of an identity.
 	KeptFor(ctx context.Context, pool, identity string) ([]v1alpha1.AddressLease, error)
-	// Delete deletes the lease of this UID.
-	Delete(ctx context.Context, name, uid string) error
+	// Delete deletes a lease unless it was written since it was read.
+	Delete(ctx context.Context, l *v1alpha1.AddressLease) error
 	// Changed gets a value when pools or leases of this node may have changed.
 	Changed() <-chan struct{}
 }
@@ -239,10 +241,7 @@ func (a *Allocator) adopt(ctx context.Context, node string) error {
 				continue // nothing is given from it until it can be read
 			}
 		}
-		if l, err = a.own(ctx, node, l); err != nil {
-			return err
-		}
-		if err := a.settle(name, l); err != nil {
+		if _, err := a.hold(ctx, node, name, l, false); err != nil {
 			return err
 		}
 	}
@@ -258,10 +257,26 @@ func (a *Allocator) upToDate(name, held, heard string, told bool) bool {
 	return l.is(held) && (held == heard || !told && !l.heard && a.Now().Sub(l.at) < watchLag)
 }
 
+// hold records what was read of a lease, and reports whether it is one that this node can give from. One that the file lacks is
+// written first, unless it was written just now: it may be that it was given up, and that the request to delete it comes late.
+func (a *Allocator) hold(ctx context.Context, node, name string, l *v1alpha1.AddressLease, written bool) (bool, error) {
+	own, err := a.own(ctx, node, l, false)
+	if err != nil {
+		return false, err
+	}
+	settled, err := a.settle(name, own, written)
+	if err == nil && !settled {
+		if own, err = a.own(ctx, node, own, true); err == nil {
+			_, err = a.settle(name, own, true)
+		}
+	}
+	return own != nil, err
+}
+
 // own returns a lease if it is one that this node can give from, else nil. One of an
 // earlier Node object of this name is taken over: whoever ends the leases of nodes that
-// are gone would end it, and one of both writes is refused.
-func (a *Allocator) own(ctx context.Context, node string, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error) {
+// are gone would end it, and one of both writes is refused. With write it is written in any case.
+func (a *Allocator) own(ctx context.Context, node string, l *v1alpha1.AddressLease, write bool) (*v1alpha1.AddressLease, error) {
 	if l == nil || l.Spec.Node != a.NodeName || l.Spec.KeptUntil != nil || !l.DeletionTimestamp.IsZero() {
 		return nil, nil
 	}
@@ -269,10 +284,12 @@ func (a *Allocator) own(ctx context.Context, node string, l *v1alpha1.AddressLea
 	if err != nil || l.Name != addresspool.LeaseName(l.Spec.Pool, block) || a.pool(l.Spec.Pool).layout.Holds(block) != nil {
 		return nil, nil
 	}
-	if l.Spec.NodeUID == node {
+	if l.Spec.NodeUID == node && !write {
 		return l, nil
 	}
-	l.Spec.NodeUID = node
+	if l.Spec.NodeUID = node; write {
+		metav1.SetMetaDataAnnotation(&l.ObjectMeta, v1alpha1.AnnotationRegained, nonce.Text()) // without a change nothing is written
+	}
 	changed, err := a.Leases.Update(ctx, l)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil, nil // somebody was faster
@@ -280,11 +297,13 @@ func (a *Allocator) own(ctx context.Context, node string, l *v1alpha1.AddressLea
 	return changed, err
 }
 
-// settle records what was read of a lease: that it is the node's, or is not.
-func (a *Allocator) settle(name string, l *v1alpha1.AddressLease) error {
-	return a.file.change(func(h *addresspool.Holdings) (changed bool, err error) {
+// settle records what was read of a lease: that it is the node's, or is not. It does nothing, and says so, with one that the file
+// lacks and that was not written.
+func (a *Allocator) settle(name string, l *v1alpha1.AddressLease, written bool) (settled bool, err error) {
+	err = a.file.change(func(h *addresspool.Holdings) (changed bool, err error) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
+		settled = true
 		delete(a.checked, name)
 		i := slices.IndexFunc(h.Blocks, func(b addresspool.Held) bool { return addresspool.LeaseName(b.Pool, b.Block) == name })
 		if l == nil {
@@ -295,8 +314,11 @@ func (a *Allocator) settle(name string, l *v1alpha1.AddressLease) error {
 			h.Lose(h.Blocks[i].Pool, h.Blocks[i].Block)
 			return true, nil
 		}
-		a.checked[name] = &known{uid: string(l.UID), at: a.Now()}
-		if i >= 0 && !h.Blocks[i].Lost && h.Blocks[i].Lease == string(l.UID) {
+		held := i >= 0 && !h.Blocks[i].Lost && h.Blocks[i].Lease == string(l.UID)
+		if settled = held || written; !settled {
+			return false, nil
+		}
+		if a.checked[name] = (&known{uid: string(l.UID), at: a.Now()}); held {
 			return false, nil
 		}
 		layout, block := a.pools[l.Spec.Pool].layout, netip.MustParsePrefix(l.Spec.Block)
@@ -307,6 +329,7 @@ func (a *Allocator) settle(name string, l *v1alpha1.AddressLease) error {
 		}
 		return true, nil
 	})
+	return settled, err
 }
 
 // endLost gives back what a claim has that nobody will ever unprepare: the agent died
@@ -489,9 +512,7 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 		return nil
 	}
 	asked := a.asked()
-	var dropped []addresspool.Held
-	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		now := a.Now().Unix()
+	idle := func(h *addresspool.Holdings) (out []addresspool.Held) {
 		keep := map[bool]int{}
 		if !p.ending && !p.low {
 			keep[true], keep[false] = 1, 1
@@ -506,16 +527,41 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 				keep[is4]--
 				continue
 			}
-			if len(dropped) < drops && h.Drop(name, b.Block, now) {
-				dropped = append(dropped, b)
+			out = append(out, b)
+		}
+		return out[:min(len(out), drops)]
+	}
+	var found []addresspool.Held
+	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		found = idle(h)
+		return false, nil
+	}); err != nil {
+		return err
+	}
+	// They are deleted as they are before the file lacks them: whoever finds one afterwards writes it (hold).
+	read := map[string]*v1alpha1.AddressLease{}
+	for _, b := range found {
+		l, err := a.Leases.Get(ctx, addresspool.LeaseName(b.Pool, b.Block))
+		if err != nil {
+			return err
+		}
+		if l != nil && string(l.UID) == b.Lease {
+			read[l.Name] = l
+		}
+	}
+	var dropped []*v1alpha1.AddressLease
+	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		for _, b := range idle(h) {
+			if l := read[addresspool.LeaseName(b.Pool, b.Block)]; l != nil && string(l.UID) == b.Lease && h.Drop(name, b.Block, a.Now().Unix()) {
+				dropped = append(dropped, l)
 			}
 		}
 		return len(dropped) > 0, nil
 	}); err != nil {
 		return err
 	}
-	for _, b := range dropped {
-		if err := a.Leases.Delete(ctx, addresspool.LeaseName(b.Pool, b.Block), b.Lease); err != nil {
+	for _, l := range dropped {
+		if err := a.Leases.Delete(ctx, l); err != nil {
 			return err // the next pass finds the lease, and that it is this node's
 		}
 	}

@@ -204,7 +204,8 @@ func (a *Allocator) leaseLiteral(ctx context.Context, node string, address netip
 	if err != nil {
 		return nil, err
 	}
-	if l == nil {
+	created := l == nil
+	if created {
 		lease := &v1alpha1.AddressLease{Spec: v1alpha1.AddressLeaseSpec{
 			Pool: topology.LiteralPool, Block: block.String(), Node: a.NodeName, NodeUID: node, Used: 1, For: pod,
 		}}
@@ -217,11 +218,11 @@ func (a *Allocator) leaseLiteral(ctx context.Context, node string, address netip
 		}
 	}
 	by := &holder{l.Spec.For, l.Spec.Node}
-	own, err := a.own(ctx, node, l)
-	if err != nil || own == nil {
+	held, err := a.hold(ctx, node, name, l, created)
+	if err != nil || !held {
 		return by, err
 	}
-	return nil, a.settle(name, own)
+	return nil, nil
 }
 
 // warnOfShared logs once which addresses several pods have: they had them before it was

@@ -89,6 +89,62 @@ func TestLiteralDoesNotRest(t *testing.T) {
 	}
 }
 
+// TestLateDelete holds that a lease which a claim has again is not ended by a request that was sent before, by this agent or another one
+// of the node, as during an update; also if one ends it while the other reads it.
+func TestLateDelete(t *testing.T) {
+	for what, c := range map[string]struct{ other, meanwhile bool }{
+		"the same agent": {}, "another agent": {other: true}, "another agent, meanwhile": {other: true, meanwhile: true},
+	} {
+		now := time.Unix(1e9, 0)
+		file := fileOf(t)
+		s := newServer()
+		one := s.agent(t, "n", file, &now)
+		take := func(a *agent, claim types.UID) (err error) {
+			for range 3 {
+				_ = a.Pass(t.Context())
+				if _, err = a.Take(addresses.Claim{UID: claim, Namespace: "ns", Name: string(claim), Pod: string(claim), Literals: []addresses.Literal{{Topology: "t", Step: "s", Address: netip.MustParseAddr("192.0.2.9")}}}, nil); err == nil {
+					break
+				}
+			}
+			return err
+		}
+		if err := take(one, "a"); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		two := one
+		if c.other {
+			two = s.agent(t, "n", file, &now)
+			two.pass()
+		}
+		one.giveBack("a")
+		s.late = true
+		if c.meanwhile {
+			now = now.Add(time.Minute) // so that it is read again
+			s.reading = func(string) { s.reading = nil; _ = one.Pass(t.Context()) }
+		} else {
+			_ = one.Pass(t.Context())
+		}
+		if err := take(two, "b"); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if len(s.delayed) == 0 {
+			t.Errorf("%s: nothing was deleted", what)
+		}
+		for _, end := range s.delayed {
+			end()
+		}
+		s.late = false
+		if len(s.leases) != 1 {
+			t.Errorf("%s: the claim has an address whose lease is ended", what)
+		}
+		two.giveBack("b")
+		two.pass()
+		if two.pass(); len(s.leases) > 0 {
+			t.Errorf("%s: a lease that nobody needs stays: %v", what, s.leases)
+		}
+	}
+}
+
 // TestMAC holds that one pod of the cluster has a MAC address that its claim sets, as long as the claim lives and across a crash
 // of the agent, unless its step allows duplicates; and that messages name the MAC address.
 func TestMAC(t *testing.T) {

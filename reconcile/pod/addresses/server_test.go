@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -31,6 +32,10 @@ type server struct {
 	unlisted bool
 	created  int
 	refuse   func(l *v1alpha1.AddressLease) error // of updates
+	reading  func(name string)                    // before a lease is read
+	// late delays deletions: each gets no answer, and is done when the test calls it.
+	late    bool
+	delayed []func()
 }
 
 func newServer(pools ...v1alpha1.AddressPool) *server {
@@ -89,6 +94,9 @@ func (c client) list(is func(*v1alpha1.AddressLease) bool) (out []v1alpha1.Addre
 }
 
 func (c client) Get(_ context.Context, name string) (*v1alpha1.AddressLease, error) {
+	if c.reading != nil {
+		c.reading(name)
+	}
 	return c.leases[name].DeepCopy(), nil
 }
 
@@ -125,13 +133,23 @@ func (c client) Update(_ context.Context, l *v1alpha1.AddressLease) (*v1alpha1.A
 			return nil, err
 		}
 	}
+	if equality.Semantic.DeepEqual(c.leases[l.Name], l) {
+		return l.DeepCopy(), nil // as the real one: nothing is written
+	}
 	return c.write(l.DeepCopy()), nil
 }
 
-func (c client) Delete(_ context.Context, name, uid string) error {
-	if l := c.leases[name]; l != nil && string(l.UID) == uid {
-		delete(c.leases, name)
+func (c client) Delete(_ context.Context, l *v1alpha1.AddressLease) error {
+	end := func() {
+		if now := c.leases[l.Name]; now != nil && now.UID == l.UID && now.ResourceVersion == l.ResourceVersion {
+			delete(c.leases, l.Name)
+		}
 	}
+	if c.late {
+		c.delayed = append(c.delayed, end)
+		return context.DeadlineExceeded
+	}
+	end()
 	return nil
 }
 
