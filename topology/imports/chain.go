@@ -289,6 +289,10 @@ func (c *converter) sriov(n *network, p *record) {
 		delete(s.config, "deviceID")
 	}
 	c.devices(n, s, p)
+	c.ipamOfFunction(n, s, p, ipam)
+}
+
+func (c *converter) ipamOfFunction(n *network, s *step, p, ipam *record) {
 	if s.typ == "vfio-pci" && len(ipam.left) > 0 {
 		p.note("ipam", "is left out: a function of %s has no interface that could have addresses", s.typ)
 		ipam.left = nil
@@ -308,7 +312,7 @@ func (c *converter) ibSRIOV(n *network, p *record) {
 	s := c.step(n, p, "sriov")
 	s.selector = fmt.Sprintf(`device.attributes[%q].?linkType.orValue("") == "infiniband"`, inventory.Driver)
 	c.devices(n, s, p)
-	c.ipam(n, s, ipam, false)
+	c.ipamOfFunction(n, s, p, ipam)
 }
 
 // onInterface is for plugins that change the interface which those before have made.

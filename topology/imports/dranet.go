@@ -233,7 +233,10 @@ func (c *converter) dranet(n *network, s *step, r *record) {
 	switch typ := iface.text("type"); typ {
 	case "":
 	case "IPVLAN":
-		s.typ = "ipvlan"
+		if s.typ = "ipvlan"; s.config["mac"] != nil {
+			iface.problem("hardwareAddr", "a link of type IPVLAN has the MAC address of its device: remove it")
+			delete(s.config, "mac")
+		}
 	default:
 		iface.problem("type", "%q cannot be converted: a device is moved, or carries links of ipvlan", typ)
 	}

@@ -133,6 +133,7 @@ func Convert(ctx context.Context, objects []map[string]any, o Options) (Result, 
 			}
 		}
 	}
+	c.noteUnused()
 	for _, s := range c.sources {
 		s.record.report()
 	}

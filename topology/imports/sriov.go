@@ -18,6 +18,7 @@ type nodePolicy struct {
 	selector string
 	driver   string // of a userspace driver
 	vhost    bool   // /dev/vhost-net and /dev/net/tun are for the pods, too
+	used     bool   // a network has the resource
 }
 
 // nodePolicy reads a SriovNetworkNodePolicy: which functions its resource has.
@@ -92,7 +93,7 @@ func (c *converter) devices(n *network, s *step, p *record) {
 		if o.resource != bare || o.from.failed() {
 			continue
 		}
-		found, vhost = true, vhost || o.vhost
+		found, vhost, o.used = true, vhost || o.vhost, true
 		drivers[o.driver] = true
 		if o.selector != "" && !slices.Contains(exprs, o.selector) {
 			exprs = append(exprs, o.selector)
@@ -117,12 +118,24 @@ func (c *converter) devices(n *network, s *step, p *record) {
 		}
 		s.config["deviceNodes"] = []any{"vhost-net", "tun"}
 	}
+	if !slices.ContainsFunc(exprs, func(e string) bool { return !strings.Contains(e, s.selector) }) {
+		s.selector = "" // the policies say it, too
+	}
 	for i, e := range exprs {
 		if len(exprs) > 1 {
 			exprs[i] = "(" + e + ")"
 		}
 	}
 	s.selector = selectedBy(s.selector, strings.Join(exprs, " || "))
+}
+
+// noteUnused notes the SriovNetworkNodePolicies that no network refers to.
+func (c *converter) noteUnused() {
+	for _, p := range c.policies {
+		if !p.used && !p.from.failed() {
+			p.from.note("", "is not converted: no network of the input has the resource %q: give its network, too", p.resource)
+		}
+	}
 }
 
 // sriovNetwork converts a SriovNetwork, of which the operator makes a NetworkAttachmentDefinition.
