@@ -153,22 +153,33 @@ func (h *Host) change(file, serial string, f func(*record)) (out *record, err er
 		}
 		return err
 	}
-	err = h.locked(func() error {
-		if err := apply(); err != nil || out == nil {
-			return err
+	hold := func(r *record) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if r != nil {
+			h.unwritten[file] = r
+		} else if have := h.unwritten[file]; have != nil && have.Serial == serial {
+			delete(h.unwritten, file)
 		}
-		return h.write(out)
+	}
+	err = h.locked(func() error {
+		err := apply()
+		if err == nil && out != nil {
+			err = h.write(out)
+		}
+		if err == nil {
+			hold(nil)
+		}
+		return err
 	})
-	if err != nil && out == nil {
+	if err == nil {
+		return out, nil
+	}
+	if out == nil {
 		_ = apply() // err is the reason
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	switch {
-	case err == nil:
-		delete(h.unwritten, file)
-	case out != nil:
-		h.unwritten[file] = out
+	if out != nil {
+		hold(out)
 	}
 	return out, err
 }
