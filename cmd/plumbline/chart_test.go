@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -73,6 +75,58 @@ func TestChartHasFlags(t *testing.T) {
 		for flag := range withoutValue[name] {
 			if command.Flag(flag) == nil && root.PersistentFlags().Lookup(flag) == nil {
 				t.Errorf("%s: --%s has a reason, and is no flag", name, flag)
+			}
+		}
+	}
+}
+
+// TestControllerRules holds that the ClusterRole of the controller has what the comments say that each part needs, and no more.
+func TestControllerRules(t *testing.T) {
+	read := func(path ...string) string {
+		text, err := os.ReadFile(filepath.Join(append([]string{"..", ".."}, path...)...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	needed := map[string][]string{ // and what comments of other forms say
+		"networking.dra.io networktopologies/finalizers": {"update"},
+		" events": {"create", "patch"}, // of the election of a leader
+		"admissionregistration.k8s.io validatingwebhookconfigurations": {"get", "list", "watch", "update", "patch"},
+	}
+	row := regexp.MustCompile(`(?m)^//\t([a-z0-9-]+\.[a-z0-9.-]+)? *([a-z][^\s,]*(?:, \S+)*) +([a-z ]+?)(?: \(finalizers\))?$`)
+	for _, file := range []string{"topology/controller/controller.go", "topology/controller/networkstatus.go", "topology/controller/pools.go", "topology/controller/policies.go", "qos/controller/controller.go"} {
+		rows := row.FindAllStringSubmatch(read(file), -1)
+		if len(rows) == 0 {
+			t.Errorf("%s lists no permissions", file)
+		}
+		for _, m := range rows {
+			for resource := range strings.SplitSeq(m[2], ", ") {
+				needed[m[1]+" "+resource] = append(needed[m[1]+" "+resource], strings.Fields(m[3])...)
+			}
+		}
+	}
+	role, _, _ := strings.Cut(read("chart", "plumbline", "templates", "controller-rbac.yaml"), "\n---")
+	rule := regexp.MustCompile(`apiGroups: \[(.*)\]\n +resources: \[(.*)\]\n(?: +resourceNames: .*\n)? +verbs: \[(.*)\]`)
+	granted := map[string][]string{}
+	for _, m := range rule.FindAllStringSubmatch(role, -1) {
+		for group := range strings.SplitSeq(strings.ReplaceAll(m[1], `"`, ""), ", ") {
+			for resource := range strings.SplitSeq(m[2], ", ") {
+				granted[group+" "+resource] = append(granted[group+" "+resource], strings.Split(m[3], ", ")...)
+			}
+		}
+	}
+	for of, verbs := range granted {
+		for _, verb := range verbs {
+			if !slices.Contains(needed[of], verb) {
+				t.Errorf("the chart grants %s on %q, which nothing needs", verb, of)
+			}
+		}
+	}
+	for of, verbs := range needed {
+		for _, verb := range verbs {
+			if !slices.Contains(granted[of], verb) {
+				t.Errorf("the chart does not grant %s on %q", verb, of)
 			}
 		}
 	}
