@@ -284,8 +284,16 @@ func (p *Planner) addressRoute(link, field string, r Route, own map[string]bool)
 	if r.Gateway != "" && strings.Contains(r.Gateway, ":") != strings.Contains(r.Destination, ":") {
 		return Invalid(field+".gateway", "%q and destination %q are of different families", r.Gateway, r.Destination)
 	}
-	if own[r.Gateway] {
+	v4 := !strings.Contains(r.Destination+r.Gateway, ":")
+	switch {
+	case own[r.Gateway]:
 		return Invalid(field+".gateway", "%q is an address of the interface itself, and the kernel refuses routes over it: name the router", r.Gateway)
+	case v4 && r.Gateway == "" && r.OnLink != nil && *r.OnLink:
+		return Invalid(field+".onlink", "needs a gateway: name it, or remove onlink")
+	case v4 && r.Gateway != "" && r.Scope != nil && *r.Scope != "global":
+		return Invalid(field+".scope", "%q is that of routes without a gateway, and the route has gateway %q: remove one of the two", *r.Scope, r.Gateway)
+	case r.Table != nil && *r.Table == 255 && !p.Kept():
+		return Invalid(field+".table", "255 is the kernel's table \"local\", of the node's own addresses: use another, or none")
 	}
 	if err := p.req.imagined.spend(netstate.Route{}.Traits().Cost); err != nil {
 		return err

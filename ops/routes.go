@@ -60,6 +60,9 @@ func (s *routes) route(d deferredRoute) (netstate.Route, error) {
 			r.Dst = "::/0"
 		}
 	}
+	if r.IPv6() {
+		r.Scope = nil // of IPv6 routes the kernel has none: it says "global" of all
+	}
 	if vrf, member := s.p.vrfTable(d.link); d.sourced && member {
 		return r, Invalid("sourceRouting", "%q is in a VRF, which routes by its table %d alone: leave out sourceRouting, or take the interface out of the VRF", d.link, vrf)
 	}

@@ -3,6 +3,7 @@ package ops
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -533,18 +534,10 @@ func (u *undoer) device(c netstate.Change) {
 	if have.At == nil {
 		return // bound to another driver now
 	}
-	hostName := *before.At
-	if *have.At != hostName {
-		if _, taken := u.now.Link(hostName); taken {
-			if netstate.OnHost(*have.At) && fallbackOf(*have.At, hostName) {
-				hostName = *have.At // an earlier undo gave the device another name
-			} else {
-				hostName = fallbackName(u.now, hostName)
-			}
-		} else if !u.now.Known(netstate.Link{Name: hostName}) {
-			u.missing[netstate.LinkKey(hostName)] = netstate.Link{Name: hostName}
-			return
-		}
+	hostName, known := u.homeOf(*before.At, *have.At)
+	if !known {
+		u.missing[netstate.LinkKey(hostName)] = netstate.Link{Name: hostName}
+		return
 	}
 	after := before
 	after.At = &hostName
@@ -575,6 +568,22 @@ func (u *undoer) device(c netstate.Change) {
 	u.do(netstate.Change{Step: c.Step, Before: have, After: after, Why: why})
 }
 
+// homeOf is the name on the host of a device that is at another place now: its own one, or one that is free if that is taken.
+// If nobody has looked yet whether the host has a link of the name, it is not known.
+func (u *undoer) homeOf(home, now string) (name string, known bool) {
+	name = home
+	for i := 1; name != now; i++ {
+		if _, taken := u.now.Link(name); !taken {
+			return name, u.now.Known(netstate.Link{Name: name})
+		}
+		if netstate.OnHost(now) && fallbackOf(now, home) {
+			return now, true // an earlier undo gave the device another name
+		}
+		name = fallback(home, i)
+	}
+	return name, true
+}
+
 // adminMACPending reports whether the physical function still holds a MAC of
 // ours for the device.
 func (u *undoer) adminMACPending(id string) bool {
@@ -584,25 +593,14 @@ func (u *undoer) adminMACPending(id string) bool {
 	return ok && there && !trusted && vf.MAC != nil && *vf.MAC != mac
 }
 
-// fallbackName is the name of a device on the host if its own is taken.
-func fallbackName(s *netstate.Snapshot, hostName string) string {
-	base := netstate.BaseName(hostName)
-	if len(base) > 13 {
-		base = base[:13]
-	}
-	for i := 1; ; i++ {
-		name := netstate.HostName(fmt.Sprintf("%s-%d", base, i))
-		if _, taken := s.Link(name); !taken {
-			return name
-		}
-	}
+// fallback is the i-th name of a device on the host if its own is taken.
+func fallback(hostName string, i int) string {
+	base, suffix := netstate.BaseName(hostName), fmt.Sprintf("-%d", i)
+	return netstate.HostName(base[:min(len(base), 15-len(suffix))] + suffix)
 }
 
-// fallbackOf reports whether name is one fallbackName gives for home.
-func fallbackOf(name, hostName string) bool {
-	base := netstate.BaseName(hostName)
-	if len(base) > 13 {
-		base = base[:13]
-	}
-	return strings.HasPrefix(netstate.BaseName(name), base+"-")
+// fallbackOf reports whether name is a fallback for home.
+func fallbackOf(name, home string) bool {
+	i, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
+	return err == nil && name == fallback(home, i)
 }

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -50,5 +51,51 @@ func TestReachable(t *testing.T) {
 		if have := reachable(now, c.route); have != c.want {
 			t.Errorf("a gateway %s: reachable %t", name, have)
 		}
+	}
+}
+
+// TestFallbackNames: a device whose own name is taken on the host gets the first name that is free there. What the host has is
+// known only of names that were asked for.
+func TestFallbackNames(t *testing.T) {
+	for _, c := range []struct {
+		home  string
+		taken []string
+		want  string
+	}{
+		{"eth2", nil, "eth2"},
+		{"eth2", []string{"eth2"}, "eth2-1"},
+		{"eth2", []string{"eth2", "eth2-1", "eth2-2"}, "eth2-3"},
+		{"enp129s0f0v1234", strings.Fields("enp129s0f0v1234 enp129s0f0v12-1 enp129s0f0v12-2 enp129s0f0v12-3 enp129s0f0v12-4 enp129s0f0v12-5 enp129s0f0v12-6 enp129s0f0v12-7 enp129s0f0v12-8 enp129s0f0v12-9"), "enp129s0f0v1-10"},
+	} {
+		home, inside := netstate.HostName(c.home), "net1"
+		history := []netstate.Change{{Before: netstate.Device{ID: "1", At: &home}, After: netstate.Device{ID: "1", At: &inside}}}
+		have, host := netstate.NewSnapshot(netstate.Link{Name: inside, LinkKind: "device", DeviceID: "1"}, netstate.Device{ID: "1", At: &inside}), netstate.NewSnapshot()
+		for _, name := range c.taken {
+			host.Put(netstate.Link{Name: netstate.HostName(name), LinkKind: "dummy"})
+		}
+		var changes []netstate.Change
+		for range 32 { // as planUndo in package reconcile
+			var missing []netstate.Object
+			if changes, missing = Undo(have, history); len(missing) == 0 {
+				break
+			}
+			for _, o := range missing {
+				have.PutAbsent(o.Key())
+				if l, there := host.Get(o.Key()); there {
+					have.Put(l)
+				}
+			}
+		}
+		if len(changes) != 1 || *changes[0].After.(netstate.Device).At != netstate.HostName(c.want) {
+			t.Errorf("%s, where the host has %v, returns by %v, want the name %q", c.home, c.taken, changes, c.want)
+			continue
+		}
+		// The next undo finds it there, and leaves it.
+		if !have.Known(netstate.Link{Name: netstate.HostName(c.want)}) || c.want != c.home && !fallbackOf(netstate.HostName(c.want), home) {
+			t.Errorf("%q is no fallback of %q", c.want, c.home)
+		}
+	}
+	if fallbackOf(netstate.HostName("eth2-b"), netstate.HostName("eth2")) || fallbackOf(netstate.HostName("eth20-1"), netstate.HostName("eth2")) {
+		t.Error("any name is a fallback")
 	}
 }

@@ -218,10 +218,10 @@ func (c *conn) managedRoutes(ctx context.Context, family uint8) ([]ifRoute, erro
 	return all, nil
 }
 
-// planned leaves out the routes of the local table, and the link-local prefix that
-// the kernel gives every IPv6 link.
+// planned leaves out the routes of the local table, and the prefixes that the kernel
+// gives every IPv6 link.
 func planned(r ifRoute) bool {
-	return r.Table != unix.RT_TABLE_LOCAL && (r.Protocol != unix.RTPROT_KERNEL || r.Dst != "fe80::/64") && r.Dst != "ff00::/8"
+	return r.Table != unix.RT_TABLE_LOCAL && (r.Protocol != unix.RTPROT_KERNEL || r.Dst != "fe80::/64" && r.Dst != "ff00::/8")
 }
 
 // routes puts the sandbox's routes into the snapshot.

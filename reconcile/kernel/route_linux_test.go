@@ -46,6 +46,7 @@ func TestRoutes(t *testing.T) {
 		{"v6 default", r{Link: "d0", Dst: "::/0", Gateway: "2001:db8::2", Table: main, Metric: 1024}, r{MTU: new(uint32(1400))}},
 		{"v6 link-local gateway", r{Link: "d0", Dst: "::/0", Gateway: "fe80::1", Table: main, Metric: 4096}, r{AdvMSS: new(uint32(1200))}},
 		{"v6 on the link", r{Link: "d0", Dst: "2001:db8:2::/48", Table: main, Metric: 1024}, r{Source: new("2001:db8::1")}},
+		{"v6 multicast", r{Link: "d0", Dst: "ff00::/8", Table: 1001, Metric: 7}, r{}},
 		{"v6 all there is", r{Link: "d0", Dst: "2001:db8:2::/48", Gateway: "2001:db8::2", Table: 1001, Metric: 7, Source: new("2001:db8::1"), MTU: new(uint32(1300)), AdvMSS: new(uint32(1200)), OnLink: new(true)}, r{MTU: new(uint32(1400)), Source: new("")}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
