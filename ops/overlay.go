@@ -27,15 +27,21 @@ func newOverlay(have *netstate.Snapshot, gone func(netstate.Change) (listed, for
 // it are listed too, as implied: a rollback must recreate them.
 func (o *overlay) do(c netstate.Change) {
 	o.changes = append(o.changes, c)
-	for _, gone := range o.now.Apply(c) {
+	implied := o.now.Apply(c)
+	_, ofAddress := c.Before.(netstate.Addr)
+	perhaps := ofAddress && slices.ContainsFunc(implied, func(gone netstate.Change) bool { _, address := gone.Before.(netstate.Addr); return address })
+	for _, gone := range implied {
 		if gone.Before == nil {
 			continue
 		}
-		if _, observed := o.have.Get(gone.Key()); !observed {
+		listed, foreign := o.gone(gone)
+		if perhaps && !foreign {
+			// The kernel may have been told to keep it (promote_secondaries). If not, what is ours
+			// is missing afterwards, and planned again. To recreate what is left of others does no harm.
+			o.now.Put(gone.Before)
 			continue
 		}
-		listed, foreign := o.gone(gone)
-		if !listed {
+		if _, observed := o.have.Get(gone.Key()); !observed || !listed {
 			continue
 		}
 		gone.Step, gone.Foreign = c.Step, foreign

@@ -79,6 +79,50 @@ func TestEditedAddress(t *testing.T) {
 	}
 }
 
+// TestEditedPrimaryAddress: what the kernel may delete with an address of ours (promote_secondaries) is planned to be there again if
+// it is another's, and left to the next plan if it is ours: the kernel may have kept it.
+func TestEditedPrimaryAddress(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := func(address string) *topology.Topology {
+		return steps(t, `  - {name: d, type: dummy, config: {name: d0, mac: "02:00:00:00:00:01", addresses: [`+address+`, 192.0.2.7/24], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}`+"\n")
+	}
+	theirs := []netstate.Object{
+		netstate.Addr{Link: "d0", Address: "192.0.2.100/24"},
+		netstate.Route{Link: "d0", Dst: "203.0.113.0/24", Gateway: "192.0.2.9", Table: netstate.TableMain, Source: new("192.0.2.100")},
+	}
+	ours := netstate.Addr{Link: "d0", Address: "192.0.2.7/24"}
+	w := world{t: t, reg: reg, have: withoutIPv6(netstate.NewSnapshot())}
+	first := w.plan(version("192.0.2.5/24"), nil)
+	for _, c := range first.Changes {
+		w.have.Apply(c)
+	}
+	w.have = observed(w.have)
+	for _, o := range theirs {
+		w.have.Put(o)
+	}
+	owned := netstate.Coalesce(nil, first.Changes...)
+	second := w.plan(version("192.0.2.6/24"), owned)
+	for _, o := range theirs {
+		if !slices.ContainsFunc(second.Changes, func(c netstate.Change) bool { return c.Key() == o.Key() && c.Foreign && c.Action() == netstate.Create }) {
+			t.Errorf("%s is not put back:\n%s", o.Key(), second)
+		}
+	}
+	if slices.ContainsFunc(second.Changes, func(c netstate.Change) bool { return c.Key() == ours.Key() }) {
+		t.Errorf("an address that may be there is made:\n%s", second)
+	}
+	for _, c := range second.Changes {
+		w.have.Apply(c)
+	}
+	w.have = observed(w.have)
+	third := w.plan(version("192.0.2.6/24"), netstate.Coalesce(owned, second.Changes...))
+	if len(third.Changes) != 2 || third.Changes[0].Key() != ours.Key() { // and the route, which has gone with the last address
+		t.Errorf("without promote_secondaries: planned is\n%swant %s", third, ours.Key())
+	}
+}
+
 // world is a sandbox and its host in memory.
 type world struct {
 	t     *testing.T

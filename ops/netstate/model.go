@@ -2,6 +2,7 @@ package netstate
 
 import (
 	"cmp"
+	"net/netip"
 	"strings"
 )
 
@@ -270,12 +271,28 @@ func (m *model) flush(l Link) {
 	}
 }
 
-// addressGone drops what a link loses with its last IPv4 address: every IPv4 route
-// through it, those of other tables included, and every IPv4 neighbor
-// (fib_disable_ip in net/ipv4/fib_frontend.c). IPv6 has no such rule.
+// addressGone drops what a link loses with an IPv4 address: the later ones in its network, unless the kernel promotes the first of
+// them (__inet_del_ifa in net/ipv4/devinet.c); and with the last address every IPv4 route through it, those of other tables
+// included, and every IPv4 neighbor (fib_disable_ip in net/ipv4/fib_frontend.c). IPv6 has no such rule.
 func (m *model) addressGone(a Addr) {
 	if strings.Contains(a.Address, ":") {
 		return
+	}
+	if net, err := netip.ParsePrefix(a.Address); err == nil && !m.promotes(a.Link) {
+		secondary := map[string]bool{}
+		for _, other := range All[Addr](m.Snapshot) {
+			if p, err := netip.ParsePrefix(other.Address); err == nil && other.Link == a.Link && p.Masked() == net.Masked() {
+				secondary[p.Addr().String()] = true
+				m.imply(other, nil)
+				delete(m.objects, other.Key())
+			}
+		}
+		for _, r := range All[Route](m.Snapshot) {
+			if r.Source != nil && secondary[*r.Source] { // fib_sync_down_addr
+				m.imply(r, nil)
+				delete(m.objects, r.Key())
+			}
+		}
 	}
 	for _, o := range m.objects {
 		if other, ok := o.(Addr); ok && other.Link == a.Link && !strings.Contains(other.Address, ":") {
@@ -290,6 +307,16 @@ func (m *model) addressGone(a Addr) {
 			delete(m.objects, o.Key())
 		}
 	}
+}
+
+// promotes reports whether it is known that another address of a link takes the place of one that is deleted.
+func (m *model) promotes(link string) bool {
+	for _, of := range []string{link, "all"} {
+		if o, ok := m.Get(Sysctl{Path: "net/ipv4/conf/" + of + "/promote_secondaries"}.Key()); ok && Value(o, "value") == "1" {
+			return true
+		}
+	}
+	return false
 }
 
 func (m *model) masterChanged(have, l Link) {

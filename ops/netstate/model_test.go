@@ -2,6 +2,7 @@ package netstate_test
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +12,7 @@ import (
 
 // TestLastAddress holds what goes along with an IPv4 address, and what does not.
 func TestLastAddress(t *testing.T) {
-	one, two := netstate.Addr{Link: "data0", Address: "192.0.2.5/24"}, netstate.Addr{Link: "data0", Address: "192.0.2.6/24"}
+	one, two := netstate.Addr{Link: "data0", Address: "192.0.2.5/24"}, netstate.Addr{Link: "data0", Address: "192.0.3.6/24"}
 	six := netstate.Addr{Link: "data0", Address: "2001:db8::5/64"}
 	route := netstate.Route{Link: "data0", Dst: "198.51.100.0/24", Gateway: "192.0.2.1", Table: netstate.TableMain}
 	route6 := netstate.Route{Link: "data0", Dst: "2001:db8:1::/48", Gateway: "2001:db8::1", Table: netstate.TableMain}
@@ -283,6 +284,42 @@ func TestDefaultVLAN(t *testing.T) {
 		s.Apply(join.Inverse())
 		if got := vlans(); got != "" {
 			t.Errorf("default %d: %q after it left", pvid, got)
+		}
+	}
+}
+
+// TestSecondaryAddresses: with an IPv4 address go those in its network, unless the kernel is known to promote one of them, and
+// with the last one the routes.
+func TestSecondaryAddresses(t *testing.T) {
+	first, second := netstate.Addr{Link: "d0", Address: "192.0.2.5/24"}, netstate.Addr{Link: "d0", Address: "192.0.2.100/24"}
+	route := netstate.Route{Link: "d0", Dst: "198.51.100.0/24", Gateway: "192.0.2.1", Table: netstate.TableMain}
+	from := netstate.Route{Link: "d1", Dst: "203.0.113.0/24", Table: netstate.TableMain, Source: new("192.0.2.100")}
+	apart := []netstate.Object{ // other networks, links and families
+		netstate.Addr{Link: "d0", Address: "192.0.2.7/25"}, netstate.Addr{Link: "d1", Address: "192.0.2.8/24"}, netstate.Addr{Link: "d0", Address: "2001:db8::5/64"},
+	}
+	setting := func(of, value string) netstate.Object {
+		return netstate.Sysctl{Path: "net/ipv4/conf/" + of + "/promote_secondaries", Value: &value}
+	}
+	for name, c := range map[string]struct {
+		beside []netstate.Object
+		lost   []netstate.Object
+	}{
+		"unknown":           {nil, []netstate.Object{second, from, route}},
+		"other networks":    {apart, []netstate.Object{second, from}},
+		"known to go":       {[]netstate.Object{setting("d0", "0"), setting("all", "0")}, []netstate.Object{second, from, route}},
+		"promoted":          {[]netstate.Object{setting("d0", "1")}, nil},
+		"promoted anywhere": {[]netstate.Object{setting("all", "1")}, nil},
+	} {
+		s := netstate.NewSnapshot(append(c.beside, netstate.Link{Name: "d0"}, first, second, route, from)...)
+		var lost []netstate.Object
+		for _, implied := range s.Apply(netstate.Change{Before: first}) {
+			lost = append(lost, implied.Before)
+			if _, there := s.Get(implied.Key()); there {
+				t.Errorf("%s: %s is there", name, implied.Key())
+			}
+		}
+		if !reflect.DeepEqual(lost, c.lost) {
+			t.Errorf("%s: %v go too, want %v", name, lost, c.lost)
 		}
 	}
 }

@@ -154,7 +154,7 @@ func (s *Sandbox) applyAddr(ctx context.Context, c netstate.Change) error {
 		}
 		err := s.setAddr(ctx, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, after)
 		if c.Foreign && errors.Is(err, unix.EEXIST) {
-			return nil // the link has kept it (keep_addr_on_down), which a plan does not know of links that are not ours
+			return nil // the link has kept it (keep_addr_on_down, promote_secondaries), which a plan does not know
 		}
 		return s.explainAddr(ctx, after, err)
 	case netstate.Delete:

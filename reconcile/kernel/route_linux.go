@@ -303,6 +303,9 @@ func (s *Sandbox) applyRoute(ctx context.Context, c netstate.Change) error {
 		// refused without it too (fib_trie.c, ip6_fib.c), and APPEND puts this one
 		// behind the existing ones: CREATE alone would put it before them.
 		err := s.sendRoute(ctx, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, after)
+		if c.Foreign && errors.Is(err, unix.EEXIST) {
+			return nil // as an address of others
+		}
 		return explainRoute(after, err)
 	case netstate.Delete:
 		return s.deleteRoute(ctx, before)
