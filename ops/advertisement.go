@@ -30,6 +30,12 @@ func ofLink(link, name string) netstate.Sysctl {
 	return netstate.Sysctl{Path: "net/ipv6/conf/" + link + "/" + name}
 }
 
+// IPv6 reports whether the kernel has IPv6.
+func (p *Planner) IPv6() (bool, error) {
+	_, there, err := Lookup(p, ofIPv6)
+	return there, err
+}
+
 // acceptRA wants what a step says of the advertisements on a link.
 func (p *Planner) acceptRA(link string, cfg AddressConfig) error {
 	switch {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -39,6 +40,7 @@ type Planner struct {
 	ipv6      map[string]netstate.Addr // wanted, by link and address without its prefix length
 	// unsettledLinks are to come up in a later stage, which knows their settings.
 	unsettledLinks map[string]bool
+	tables         map[string]string // see NamedTables
 	// settling are the objects that have to be ready for use, see unsettled.
 	settling []netstate.Object
 }
@@ -273,6 +275,35 @@ func (p *Planner) Links() []netstate.Link {
 
 // Routes returns all routes of the sandbox as they will be.
 func (p *Planner) Routes() []netstate.Route { return netstate.All[netstate.Route](p.view) }
+
+// Rules returns all rules of the sandbox as they will be.
+func (p *Planner) Rules() []netstate.Rule { return netstate.All[netstate.Rule](p.view) }
+
+// NamedTables are the routing tables that steps of the topology name, in decimal, each with the first field that does.
+func (p *Planner) NamedTables() map[string]string {
+	if p.tables != nil {
+		return p.tables
+	}
+	p.tables = map[string]string{}
+	for i := range p.req.Topology.Steps {
+		s := &p.req.Topology.Steps[i]
+		ipam, _ := s.Config["ipam"].(map[string]any)
+		for _, l := range []struct {
+			field string
+			in    any
+		}{{"", []any{s.Config}}, {"routes[%d].", s.Config["routes"]}, {"rules[%d].", s.Config["rules"]}, {"ipam.routes[%d].", ipam["routes"]}} {
+			entries, _ := l.in.([]any)
+			for j, e := range entries {
+				entry, _ := e.(map[string]any)
+				table, has := entry["table"]
+				if name := fmt.Sprint(table); has && p.tables[name] == "" {
+					p.tables[name] = fmt.Sprintf("step %q: config.%stable", s.Name, strings.Replace(l.field, "%d", strconv.Itoa(j), 1))
+				}
+			}
+		}
+	}
+	return p.tables
+}
 
 // Addrs returns the addresses of a link as they will be.
 func (p *Planner) Addrs(link string) []netstate.Addr {

@@ -2,6 +2,7 @@ package all_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/plumbline/plumbline/ops"
@@ -32,7 +33,7 @@ func TestVRFOfEarlierVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 		req := ops.Request{
-			Netns: "/run/netns/blue", Kept: true, Chosen: c.chosen, Have: netstate.NewSnapshot(dummy, vrf),
+			Netns: "/run/netns/blue", Kept: true, Chosen: c.chosen, Have: netstate.NewSnapshot(dummy, vrf, netstate.Sysctl{Path: "net/ipv6/conf/default/accept_ra", Value: new("1")}),
 			Owned: []netstate.Change{{Step: "d", After: dummy}, {Step: "v", After: vrf}},
 		}
 		text := "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec: {steps: [" +
@@ -52,6 +53,46 @@ func TestVRFOfEarlierVersion(t *testing.T) {
 		refusing := slices.DeleteFunc(slices.Clone(plan.Changes), func(c netstate.Change) bool { return c.Key().Kind != netstate.KindUnreachable || c.After == nil })
 		if len(refusing) != c.want || len(plan.Missing) > 0 {
 			t.Errorf("config %q, chosen %v: %d routes that refuse are added, want %d\n%s", c.config, c.chosen, len(refusing), c.want, plan)
+		}
+	}
+}
+
+// TestChosenTable: a table that was chosen for a VRF, and that a step names later, is refused, but not for what was applied.
+func TestChosenTable(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kept := range []bool{false, true} {
+		req := ops.Request{
+			Netns: "/run/netns/blue", Kept: kept, Chosen: ops.Choices{"link blue vrf.table": "1"}, Have: withoutIPv6(netstate.NewSnapshot()),
+			Topology: steps(t, "  - {name: d, type: dummy, config: {name: d0}}\n  - {name: v, type: vrf, dependOn: [d], config: {vrfname: blue}}\n"+
+				"  - {name: e, type: dummy, config: {name: e0, addresses: [192.0.2.5/24], routes: [{dst: 198.51.100.0/24}, {dst: 203.0.113.0/24, table: 1}]}}\n"),
+		}
+		_, err := reg.Plan(t.Context(), req)
+		want := `step "v": table: 1 was chosen for VRF "blue", and step "e": config.routes[1].table names it`
+		if refused := err != nil && strings.Contains(err.Error(), want); refused == kept || err != nil && !refused {
+			t.Errorf("kept %t: %v", kept, err)
+		}
+	}
+}
+
+// TestVRFWithoutIPv6: where the kernel has no IPv6 it refuses its routes, and a VRF needs none.
+func TestVRFWithoutIPv6(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	top := steps(t, "  - {name: d, type: dummy, config: {name: d0}}\n  - {name: v, type: vrf, dependOn: [d], config: {vrfname: blue}}\n")
+	have := withoutIPv6(netstate.NewSnapshot())
+	have.PutAbsent(netstate.Unreachable{Dst: "0.0.0.0/0", Table: 1, Metric: 4278198272}.Key())
+	plan, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/blue", Have: have})
+	if err != nil || len(plan.Missing) > 0 {
+		t.Fatalf("%v, missing %v", err, plan.Missing)
+	}
+	for _, o := range []netstate.Unreachable{{Dst: "0.0.0.0/0", Table: 1, Metric: 4278198272}, {Dst: "::/0", Table: 1, Metric: 4278198272}} {
+		if there := slices.ContainsFunc(plan.Changes, func(c netstate.Change) bool { return c.Key() == o.Key() }); there != (o.Dst == "0.0.0.0/0") {
+			t.Errorf("%s: planned %t", o.Key(), there)
 		}
 	}
 }

@@ -21,9 +21,9 @@ var Op = ops.New(contract.Contract{
 	Type:    "vrf",
 	Summary: "Put interfaces into a VRF.",
 	Description: `Creates the VRF if it does not exist and enslaves the interfaces, by default the last one of the
-dependencies. Several steps may name one VRF. Without a table the lowest one that no VRF and no
-route of the sandbox uses is taken, and kept from then on; a VRF of that name with another table is
-an error. Addresses and routes of the members follow into the VRF's table, also those of earlier
+dependencies. Several steps may name one VRF. Without a table the lowest one is taken that no VRF, route
+or rule of the sandbox uses and no step names, and kept from then on. A VRF of that name with another
+table is an error, as is another VRF with that table. Addresses and routes of the members follow into the VRF's table, also those of earlier
 steps: interfaces join before they are addressed, since joining drops routes and IPv6 addresses.
 The VRF is removed with its last member.
 
@@ -71,6 +71,11 @@ func plan(p *ops.Planner, c config) error {
 		return err
 	}
 	named := p.Wanted(netstate.LinkKey(c.Name)) // by an earlier step
+	for _, l := range p.Links() {
+		if l.Name != c.Name && l.VRF != nil && l.VRF.Table != nil && *l.VRF.Table == table && !p.Leaves(l.Key()) && !p.Kept() {
+			return ops.Conflict("table: VRF %q has table %d, which would route for both: use another table, or the name of that VRF", l.Name, table)
+		}
+	}
 	err = p.Adopt(netstate.Link{Name: c.Name, LinkKind: "vrf", VRF: &netstate.VRF{Table: &table}, Up: new(true)})
 	if err != nil {
 		return err
@@ -95,7 +100,12 @@ const unreachableMetric = 4278198272
 // refuse wants the routes that end the lookup in the VRF's table. A VRF of an earlier version, which
 // had none, gets them with the first check.
 func refuse(p *ops.Planner, c config, table uint32, named bool) error {
-	routes := []netstate.Unreachable{{Dst: "0.0.0.0/0", Table: table, Metric: unreachableMetric}, {Dst: "::/0", Table: table, Metric: unreachableMetric}}
+	routes := []netstate.Unreachable{{Dst: "0.0.0.0/0", Table: table, Metric: unreachableMetric}}
+	if ipv6, err := p.IPv6(); err != nil {
+		return err
+	} else if ipv6 {
+		routes = append(routes, netstate.Unreachable{Dst: "::/0", Table: table, Metric: unreachableMetric})
+	}
 	if named && p.Wanted(routes[0].Key()) == c.Leak {
 		return ops.Invalid("leak", "is %t, and another step of VRF %q says otherwise: write the same in both", c.Leak, c.Name)
 	}
@@ -124,6 +134,9 @@ func tableOf(p *ops.Planner, c config) (uint32, error) {
 		return 0, err
 	}
 	table, err := strconv.ParseUint(chosen, 10, 32)
+	if field := p.NamedTables()[chosen]; err == nil && field != "" && !p.Foreign(netstate.LinkKey(c.Name)) && !p.Kept() {
+		return 0, ops.Invalid("table", "%d was chosen for VRF %q, and %s names it: use another table there, or write table: %d here if the VRF is to share it", table, c.Name, field, table)
+	}
 	return uint32(table), err
 }
 
@@ -155,8 +168,12 @@ func tableFor(p *ops.Planner, c config) (uint32, error) {
 	for _, r := range p.Routes() {
 		used[r.Table] = true
 	}
+	for _, r := range p.Rules() {
+		used[r.Table] = true
+	}
+	named := p.NamedTables()
 	t := uint32(1)
-	for used[t] {
+	for used[t] || named[strconv.FormatUint(uint64(t), 10)] != "" {
 		t++
 	}
 	return t, nil
