@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"slices"
@@ -41,8 +42,15 @@ type Options struct {
 	HostChanged   table.Source
 	Log           *slog.Logger
 	Now           func() time.Time
+	// Random returns a number below another one; default rand.N.
+	Random func(below uint64) uint64
 	// Sync makes a file durable; default (*os.File).Sync.
 	Sync func(*os.File) error
+}
+
+// random returns a duration below another one.
+func (o *Options) random(below time.Duration) time.Duration {
+	return time.Duration(o.Random(uint64(below)))
 }
 
 // Allocator gives addresses of pools to claims.
@@ -76,7 +84,8 @@ type pool struct {
 	quarantine int64
 	reclaim    int64
 	ending     bool // it is being deleted, or not protected from that yet
-	low        bool // few blocks are left in the cluster
+	low        bool // few blocks are left in the cluster, or were a moment ago
+	wasLow     time.Time
 	nodes      int32
 	ample      bool // leases ahead of need leave enough for others
 }
@@ -118,6 +127,9 @@ type Claim struct {
 func Open(o Options) (*Allocator, error) {
 	if o.Sync == nil {
 		o.Sync = (*os.File).Sync
+	}
+	if o.Random == nil {
+		o.Random = rand.N[uint64]
 	}
 	a := &Allocator{
 		Options: o, file: ledger{o.File, o.Sync}, wake: table.Woken(o.HostChanged), passed: make(chan struct{}),

@@ -10,7 +10,6 @@ import (
 	"iter"
 	"maps"
 	"math"
-	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"time"
@@ -54,6 +53,7 @@ const (
 	perNode     = 50 * time.Millisecond // of a pool; then its nodes write 20 leases a second
 	minPause    = 5 * time.Second       // between writes of what is free, and before a pool that was full is asked again
 	waitingTime = time.Minute           // how long a claim that was refused counts as waiting
+	lowFor      = time.Minute           // how long a pool counts as Low after it was; else what some give up, others lease ahead of need
 	watchLag    = 10 * time.Second      // how long the watch may lag behind our own reads and writes
 	maxPause    = 8 * time.Second       // between passes that fail; then half as long again
 )
@@ -83,7 +83,7 @@ func (a *Allocator) Run(ctx context.Context) {
 			pause = 0
 		} else { // so that an API server that cannot serve all nodes is asked less often, and not by all at once
 			pause = min(max(2*pause, time.Second), maxPause)
-			next = pause/2 + rand.N(pause)
+			next = pause/2 + a.random(pause)
 		}
 		timer.Reset(next)
 		wake, changed := a.wake, a.Leases.Changed()
@@ -172,16 +172,21 @@ func (a *Allocator) readPools() error {
 	}
 	// Of literal addresses no lease is kept ahead of need, and none rests: the next pod replaces the one before.
 	pools := map[string]*pool{topology.LiteralPool: {layout: addresspool.Literals(), low: true}}
+	now := a.Now()
 	for i := range objects {
 		o := &objects[i]
 		p := &pool{quarantine: addresspool.Quarantine(o), reclaim: addresspool.Reclaim(o)}
 		p.layout, p.err = addresspool.Of(o)
 		p.ending = !o.DeletionTimestamp.IsZero() || !slices.Contains(o.Finalizers, v1alpha1.AddressPoolFinalizer)
-		for _, c := range o.Status.Conditions {
-			p.low = p.low || c.Type == v1alpha1.ConditionLow && c.Status == "True"
+		if before := a.pool(o.Name); before != nil {
+			p.wasLow = before.wasLow
 		}
+		if slices.ContainsFunc(o.Status.Conditions, func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionLow && c.Status == "True" }) {
+			p.wasLow = now
+		}
+		p.low = now.Sub(p.wasLow) < lowFor
 		p.nodes = o.Status.Nodes
-		p.ample = ample(o.Status.Size, o.Status.Leased) || o.Status.Size == math.MaxInt64 && !p.low // it has too many to count
+		p.ample = !p.low && (ample(o.Status.Size, o.Status.Leased) || o.Status.Size == math.MaxInt64) // it has too many to count
 		pools[o.Name] = p
 	}
 	a.mu.Lock()
@@ -398,7 +403,7 @@ func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layo
 		return usable && !taken[addresspool.LeaseName(l.Name, block)]
 	}
 	conflicts := 0
-	for index := range freeBlocks(start, n, uint64(len(taken)), free, rand.N[uint64]) {
+	for index := range freeBlocks(start, n, uint64(len(taken)), free, a.Random) {
 		if done, err := a.try(ctx, node, l, g, index); done || err != nil {
 			return err
 		}
@@ -568,14 +573,16 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 	return nil
 }
 
-// unreserved returns the blocks of a pool that are idle and that no claim waits for. A claim that was refused since a
-// pool is full keeps what the node has leased for it until the pool is full the next time: of two nodes that need
-// each the rest of the other, both give it up then, and the first one that tries again has all.
+// unreserved returns the blocks of a pool that are idle and that no claim waits for. What was leased for a claim that got
+// too few, since the pool is full, is given up after most tries (see [fullness.holds]).
 func (a *Allocator) unreserved(h *addresspool.Holdings, name string) []addresspool.Held {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, rest := a.Now(), a.usable(h)
-	a.reserve(rest, "", now, func(l lack) bool { return a.full[l] != nil && a.full[l].times > 1 })
+	a.reserve(rest, "", now, func(l lack) bool {
+		f := a.full[l]
+		return f != nil && !f.until.IsZero() && !f.holds()
+	})
 	return rest.Idle(name, now.Unix())
 }
 
@@ -598,12 +605,12 @@ func (a *Allocator) Counts() []Count {
 func (a *Allocator) due() bool {
 	now, every := a.Now(), a.reportEvery()
 	if a.reportAt.IsZero() {
-		a.reportAt = now.Add(rand.N(every - pace + 1))
+		a.reportAt = now.Add(a.random(every - pace + 1))
 	}
 	if now.Before(a.reportAt) {
 		return false
 	}
-	a.reportAt = now.Add(every/2 + rand.N(every))
+	a.reportAt = now.Add(every/2 + a.random(every))
 	return true
 }
 

@@ -161,6 +161,7 @@ type keep struct {
 
 func newWorld(t *testing.T, rng *rand.Rand, shapes []shape) *world {
 	w := &world{T: t, rng: rng, server: newServer(), layouts: map[string]*addresspool.Layout{}, now: time.Unix(1e9, 0), agents: map[string]*agent{}, files: map[string]string{}, keeps: map[string]keep{}}
+	w.server.random = rng.Uint64N
 	for i, s := range shapes {
 		p := s(rng, fmt.Sprint("pool-", i), fmt.Sprintf("10.%d.0.0", i))
 		l, err := addresspool.Of(&p)
@@ -170,13 +171,17 @@ func newWorld(t *testing.T, rng *rand.Rand, shapes []shape) *world {
 		w.server.pools = append(w.server.pools, p)
 		w.layouts[p.Name] = l
 	}
-	for i := range 1 + rng.IntN(3) {
-		node := fmt.Sprint("node-", i)
-		w.nodes = append(w.nodes, node)
-		w.files[node] = fileOf(t)
-		w.start(node)
+	for range 1 + rng.IntN(3) {
+		w.addNode()
 	}
 	return w
+}
+
+func (w *world) addNode() {
+	node := fmt.Sprint("node-", len(w.nodes))
+	w.nodes = append(w.nodes, node)
+	w.files[node] = fileOf(w.T)
+	w.start(node)
 }
 
 // start starts the agent of a node, or another one in its place.
@@ -353,14 +358,7 @@ func (w *world) check() {
 // room reports whether a pod could have its addresses of what its node holds, what nobody has leased, and of blocks that
 // other nodes hold and do not use.
 func (w *world) room(p *livePod) bool {
-	used := map[string]bool{}
-	for _, o := range w.pods {
-		for want, given := range o.given {
-			for _, a := range given {
-				used[want.Pool+" "+a.Addr().String()] = true
-			}
-		}
-	}
+	used := w.used()
 	for _, want := range p.wants {
 		for _, is4 := range w.layouts[want.Pool].Families() {
 			need := 0
@@ -375,6 +373,19 @@ func (w *world) room(p *livePod) bool {
 		}
 	}
 	return true
+}
+
+// used are the addresses that pods have.
+func (w *world) used() map[string]bool {
+	used := map[string]bool{}
+	for _, o := range w.pods {
+		for want, given := range o.given {
+			for _, a := range given {
+				used[want.Pool+" "+a.Addr().String()] = true
+			}
+		}
+	}
+	return used
 }
 
 // free counts the addresses that a pod could have of a pool.

@@ -36,6 +36,7 @@ type server struct {
 	// late delays deletions: each gets no answer, and is done when the test calls it.
 	late    bool
 	delayed []func()
+	random  func(below uint64) uint64 // of agents
 }
 
 func newServer(pools ...v1alpha1.AddressPool) *server {
@@ -171,7 +172,7 @@ func (s *server) agent(t *testing.T, node, file string, now *time.Time) *agent {
 		Recorded: func() []addresspool.Grant { return a.recorded() },
 		Ended:    func(context.Context, addresspool.Grant) (bool, error) { return false, nil },
 		Log:      slog.New(slog.DiscardHandler), Now: func() time.Time { return *now },
-		Sync: func(*os.File) error { return nil },
+		Sync: func(*os.File) error { return nil }, Random: s.random,
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -200,11 +199,16 @@ func (o *offer) lacks() (out []lack) {
 	return out
 }
 
-// fullness is that all blocks of a pool with addresses of a family were leased.
+// fullness is that all blocks of a pool with addresses of a family were leased, while a claim waits for more.
 type fullness struct {
-	until time.Time // when it is tried again
-	times int       // without a lease between
+	until time.Time // when it is tried again, zero if the last try found a block
+	times int       // also if some tries between found one: those of a claim that gets too few do, each time
 }
+
+// holds reports whether claims keep the leases that were too few: after one try of four. While a node holds them, the
+// pool is Low, and others end the leases that they keep ahead of need. While it does not, a try of another node that
+// needs no more than there is has all of it. If nodes held them half of the time, they would seldom all be without.
+func (f *fullness) holds() bool { return f.times%4 == 1 }
 
 // isFull returns whether a pool was found to be full a short while ago. The caller holds a.mu.
 func (a *Allocator) isFull(now time.Time) func(lack) bool {
@@ -217,12 +221,12 @@ func (a *Allocator) filled(l lack, full bool) {
 	defer a.mu.Unlock()
 	f := a.full[l]
 	switch {
-	case !full:
-		delete(a.full, l)
-	case f == nil:
-		a.full[l] = &fullness{a.Now().Add(minPause + rand.N(minPause/2)), 1}
-	default:
-		f.until, f.times = a.Now().Add(minPause+rand.N(minPause/2)), f.times+1
+	case !full && f != nil:
+		f.until = time.Time{}
+	case full && f == nil:
+		a.full[l] = &fullness{a.Now().Add(minPause + a.random(minPause/2)), 1}
+	case full:
+		f.until, f.times = a.Now().Add(minPause+a.random(minPause/2)), f.times+1
 	}
 }
 
@@ -300,7 +304,7 @@ func (a *Allocator) stillFull(failed map[lack]bool) (errs []error) {
 	}
 	maps.DeleteFunc(a.full, func(l lack, _ *fullness) bool { return !wanted[l.pool] })
 	for _, l := range slices.SortedFunc(maps.Keys(a.full), func(x, y lack) int { return cmp.Compare(x.pool, y.pool) }) {
-		if !failed[l] {
+		if !failed[l] && !a.full[l].until.IsZero() {
 			errs = append(errs, fmt.Errorf("AddressPool %q: %w", l.pool, errFull))
 		}
 	}
