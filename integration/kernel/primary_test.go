@@ -361,7 +361,8 @@ func TestPodNetwork(t *testing.T) {
 	// A pod with more routes than are read ends all the same: the runtime deletes its namespace after a DEL that succeeds.
 	full := newNetns(t)
 	n.add(at("full", full))
-	s.run("seq 17000 | awk '{print \"route add blackhole 10.0.\" int($1 / 256) \".\" $1 % 256}' | ip -n " + filepath.Base(full) + " -batch -")
+	s.run("ip -n " + filepath.Base(full) + " link set lo up")
+	s.run("seq 17000 | awk '{print \"route add 10.0.\" int($1 / 256) \".\" $1 % 256 \" dev lo\"}' | ip -n " + filepath.Base(full) + " -batch -")
 	for range 2 {
 		if err := n.cni.DelNetworkList(ctx, n.list, at("full", full)); err != nil {
 			t.Errorf("DEL of a pod that has filled its namespace: %v", err)
