@@ -25,7 +25,7 @@ func (r *Reconciler) readdress(id SandboxID, written time.Time) (early time.Dura
 	if last.every == 0 || now.Sub(last.at) >= 4*last.every {
 		last = readdressing{every: addressesEvery / 2}
 	}
-	if early = max(last.every, addressesEvery) - now.Sub(written); early > 0 {
+	if early = max(last.every, addressesEvery) - now.Sub(written); early > 0 && !written.After(now) { // else the clock was set back
 		return early
 	}
 	r.readdressed[id] = readdressing{now, min(2*last.every, addressesMost)}

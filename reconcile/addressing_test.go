@@ -42,4 +42,7 @@ func TestReaddress(t *testing.T) {
 	if early := r.readdress("red/t", now.Add(-4*time.Second)); early != 6*time.Second {
 		t.Errorf("another sandbox waits %s", early)
 	}
+	if early := r.readdress("green/t", now.Add(6*time.Hour)); early > 0 {
+		t.Errorf("after the clock was set back, another sandbox waits %s", early)
+	}
 }

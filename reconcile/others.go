@@ -14,23 +14,29 @@ func (p *pass) findOthers() {
 	if p.sandbox.Netns == "" || p.domain == nil || p.domain.NetnsID() == (NetnsID{}) {
 		return
 	}
-	for _, rec := range p.r.beside(p.sandbox) {
+	for _, rec := range p.beside() {
 		if rec.BootID == p.r.opts.BootID && rec.NetnsID == p.domain.NetnsID() && rec.Phase != Releasing {
 			p.others = append(p.others, rec)
 		}
 	}
 }
 
-// beside returns the records of the other sandboxes of a path. A Store that can find them without
-// reading all records does so.
-func (r *Reconciler) beside(sb Sandbox) []Record {
-	if s, ok := r.opts.Store.(interface {
-		Beside(id SandboxID, netns string) []Record
-	}); ok {
-		return s.Beside(sb.ID, sb.Netns)
+// beside returns the records of the other sandboxes of the namespace: those of its path, and those that have opened it by
+// another one. A Store that can find them without reading all records does so.
+func (p *pass) beside() []Record {
+	var open NetnsID
+	if p.domain != nil {
+		open = p.domain.NetnsID()
 	}
-	records, _ := r.opts.Store.List() // damaged records are reported by List's other callers
-	return slices.DeleteFunc(records, func(rec Record) bool { return rec.Sandbox.Netns != sb.Netns || rec.Sandbox.ID == sb.ID })
+	if s, ok := p.r.opts.Store.(interface {
+		Beside(id SandboxID, netns string, open NetnsID) []Record
+	}); ok {
+		return s.Beside(p.sandbox.ID, p.sandbox.Netns, open)
+	}
+	records, _ := p.r.opts.Store.List() // damaged records are reported by List's other callers
+	return slices.DeleteFunc(records, func(rec Record) bool {
+		return rec.Sandbox.ID == p.sandbox.ID || rec.Sandbox.Netns != p.sandbox.Netns && !open.Is(rec.NetnsID)
+	})
 }
 
 func othersOf(records []Record) []ops.Other {

@@ -68,11 +68,13 @@ func TestTwoTopologies(t *testing.T) {
 			e.release(t, e.b)
 		},
 	} {
-		for _, before := range []string{"128", "500"} {
-			t.Run(name+", "+before+" before", func(t *testing.T) {
+		for before, path := range map[string]string{"128": "/run/netns/blue", "500": "/run/netns/blue", "129": "/proc/7/ns/net"} {
+			t.Run(name+", "+before+" before, at "+path, func(t *testing.T) {
 				e := newPair(t, before)
 				e.ensure(t, e.a)
-				_, err := e.Ensure(t.Context(), shared(t, "third", "c0", otherwise))
+				third := shared(t, "third", "c0", otherwise)
+				e.b.Netns, third.Netns = path, path
+				_, err := e.Ensure(t.Context(), third)
 				if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), `step "t"`) || !strings.Contains(err.Error(), `wants sysctl net/core/somaxconn value = 700, but topology "first", which the pod has too, wants 500`) {
 					t.Errorf("another value: %v", err)
 				}

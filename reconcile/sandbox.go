@@ -44,6 +44,9 @@ type NetnsID struct {
 	Cookie uint64 `json:"cookie,omitempty"` // SO_NETNS_COOKIE, unique since boot
 }
 
+// Is reports whether both are known to identify one namespace.
+func (n NetnsID) Is(other NetnsID) bool { return n == other && n != NetnsID{} }
+
 // Phase is the phase of a record.
 type Phase string
 

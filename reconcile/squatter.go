@@ -122,7 +122,7 @@ func (r *Reconciler) findHolder(ctx context.Context, h holder, rec Record) (Doma
 
 // withOthers returns the records of this pass's namespace, its own first.
 func (p *pass) withOthers() []Record {
-	return append([]Record{p.record}, p.r.beside(p.sandbox)...)
+	return append([]Record{p.record}, p.beside()...)
 }
 
 // takeFrom deletes an address in an open namespace, unless one of its records has it.

@@ -33,6 +33,7 @@ left on the host is undone. If something cannot be undone, run the command again
 				return err
 			}
 			defer e.Close()
+			in := e.In(ns.Path)
 			records, damaged := e.List()
 			for _, err := range damaged {
 				if frame.AsOtherVersion(err) == nil {
@@ -50,7 +51,7 @@ left on the host is undone. If something cannot be undone, run the command again
 			found := failed != nil
 			document := deletedDocument{Sandboxes: []undoneDocument{}}
 			for _, rec := range records {
-				if rec.Sandbox.Netns != ns.Path || topology != "" && rec.Sandbox.Topology.Name != topology {
+				if !in(rec) || topology != "" && rec.Sandbox.Topology.Name != topology {
 					continue
 				}
 				found = true

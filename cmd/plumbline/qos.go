@@ -98,9 +98,10 @@ func (a *app) explain(netns string, packet qos.Packet, format string) error {
 	}
 	defer e.Close()
 	records, damaged := e.List()
+	in := e.In(netns)
 	doc := explanation{Sandboxes: []sandboxExplanation{}}
 	for i := range records {
-		if records[i].Sandbox.Netns != netns {
+		if !in(records[i]) {
 			continue
 		}
 		x, err := explained(&records[i], packet)

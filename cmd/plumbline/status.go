@@ -87,18 +87,18 @@ type verdict struct {
 // look compares the sandboxes with their topologies: all, or those of the namespace that
 // the flag --netns names. It reports damaged records and those of other versions first.
 func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error) {
-	path := ""
+	in := func(reconcile.Record) bool { return true }
 	if cmd.Flags().Changed("netns") {
 		ns, err := node.ParseNetns(netns)
 		if err != nil {
 			return findings{}, fmt.Errorf("--netns: %w", err)
 		}
-		path = ns.Path
+		in = e.In(ns.Path)
 	}
 	records, damaged := e.List()
 	var out findings
 	for _, rec := range records {
-		if path != "" && rec.Sandbox.Netns != path {
+		if !in(rec) {
 			continue
 		}
 		st, err := e.verdict(cmd.Context(), rec)

@@ -12,7 +12,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// holding is which devices a log mentions, whether they are being released, and the path of
+// holding is which devices a log mentions, whether they are being released, and the path and the ID of
 // the namespace, and which state of the file that was read from.
 type holding struct {
 	inode     uint64
@@ -20,6 +20,7 @@ type holding struct {
 	mtime     unix.Timespec
 	devices   []string
 	netns     string
+	opened    reconcile.NetnsID
 	releasing bool
 }
 
@@ -31,13 +32,13 @@ func (j *Journal) Holders(devices []string) []reconcile.Record {
 	})
 }
 
-// Beside returns the records of the other sandboxes of a path.
-func (j *Journal) Beside(id reconcile.SandboxID, netns string) []reconcile.Record {
+// Beside returns the records of the other sandboxes of a namespace: of its path, or of its ID.
+func (j *Journal) Beside(id reconcile.SandboxID, netns string, open reconcile.NetnsID) []reconcile.Record {
 	own, err := fileName(id)
 	if err != nil {
 		return nil
 	}
-	return j.those(own, func(h holding) bool { return h.netns == netns })
+	return j.those(own, func(h holding) bool { return h.netns == netns || open.Is(h.opened) })
 }
 
 // Releasing returns the records of sandboxes whose release has begun.
@@ -130,7 +131,7 @@ func (j *Journal) keep(name string, h holding) {
 }
 
 func holdingOf(r reconcile.Record) holding {
-	return holding{devices: heldBy(r), netns: strings.Clone(r.Sandbox.Netns), releasing: r.Phase == reconcile.Releasing}
+	return holding{devices: heldBy(r), netns: strings.Clone(r.Sandbox.Netns), opened: r.NetnsID, releasing: r.Phase == reconcile.Releasing}
 }
 
 func heldBy(r reconcile.Record) []string {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -72,7 +74,7 @@ func TestBesideReadsNothingOfItsOwn(t *testing.T) {
 		"intend": func(id reconcile.SandboxID) error { return j.Intend(id, []netstate.Change{made("data0")}) },
 	}
 	allocations := func() float64 {
-		return testing.AllocsPerRun(1, func() { j.Beside(ids[0], "/run/netns/none") })
+		return testing.AllocsPerRun(1, func() { j.Beside(ids[0], "/run/netns/none", reconcile.NetnsID{}) })
 	}
 	must(t, write["put"](ids[0]))
 	for _, way := range []string{"put", "settle", "intend"} {
@@ -81,10 +83,34 @@ func TestBesideReadsNothingOfItsOwn(t *testing.T) {
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		j.Beside(ids[0], "/run/netns/none")
+		j.Beside(ids[0], "/run/netns/none", reconcile.NetnsID{})
 		runtime.ReadMemStats(&after)
 		if first, again := float64(after.Mallocs-before.Mallocs), allocations(); first > 2*again {
 			t.Errorf("%s: %v allocations in the first call after 50 writes, %v in the next", way, first, again)
+		}
+	}
+}
+
+// TestBeside: the sandboxes of a namespace are those of its path, and those that have opened it by another one.
+func TestBeside(t *testing.T) {
+	j, open := open(t, t.TempDir()), reconcile.NetnsID{Inode: 7}
+	for id, at := range map[reconcile.SandboxID]reconcile.NetnsID{"blue/a": open, "blue/b": {Inode: 6}, "pid7/a": open, "red/a": {}, "green/a": {Inode: 8}} {
+		r := record(id, reconcile.Applied, made("bond0"))
+		name, _, _ := strings.Cut(string(id), "/")
+		r.Sandbox.Netns, r.NetnsID = "/run/netns/"+name, at
+		must(t, j.Put(r))
+	}
+	for _, c := range []struct {
+		open reconcile.NetnsID
+		want []reconcile.SandboxID
+	}{{open, []reconcile.SandboxID{"blue/b", "pid7/a"}}, {reconcile.NetnsID{}, []reconcile.SandboxID{"blue/b"}}} {
+		var got []reconcile.SandboxID
+		for _, r := range j.Beside("blue/a", "/run/netns/blue", c.open) {
+			got = append(got, r.Sandbox.ID)
+		}
+		slices.Sort(got)
+		if d := cmp.Diff(c.want, got); d != "" {
+			t.Errorf("opened %v: %s", c.open, d)
 		}
 	}
 }
