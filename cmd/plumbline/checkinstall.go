@@ -22,7 +22,7 @@ import (
 
 var topologies = v1alpha1.GroupVersion.WithResource("networktopologies")
 
-// checkInstall is what the chart's test runs.
+// checkInstall checks a release; the chart's test runs it.
 type checkInstall struct {
 	kubeconfig, namespace string
 	agent, controller     string

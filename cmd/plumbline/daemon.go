@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// daemonFlags are those of all programs that run until they are stopped.
+// daemonFlags are the flags of all programs that run until they are stopped.
 type daemonFlags struct {
 	logFormat string
 	pprof     string

@@ -11,7 +11,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/openvswitch/flowcounters"
 )
 
-// databases are those of OVN that steps of type ovn-k8s-cni-overlay need.
+// databases are the OVN databases that steps of type ovn-k8s-cni-overlay need.
 type databases struct {
 	ovs string // endpoints of Open vSwitch; "" for none
 	nb  string // of the Northbound database

@@ -52,7 +52,7 @@ func newPlugin(std stdio) *cobra.Command {
 	return cmd
 }
 
-// podCommand is what the commands about a pod have in common.
+// podCommand holds what the commands about a pod share.
 type podCommand struct {
 	app    *app
 	of     kubeFlags
@@ -295,7 +295,7 @@ func made(step topology.StepResult) (name string, addresses []string) {
 	return last.Name, addresses
 }
 
-// podPlan is what the command plan prints of one topology.
+// podPlan is the output of plan for one topology.
 type podPlan struct {
 	Topology   string    `json:"topology"`
 	Generation int64     `json:"generation,omitempty"` // now

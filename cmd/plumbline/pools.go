@@ -99,7 +99,7 @@ func (s *source) examples(t *topology.Topology, given ops.Givens, imagined bool)
 			if len(s.pools) > 0 {
 				have = "; the files have only " + strings.Trim(fmt.Sprintf("%q", slices.Sorted(maps.Keys(s.pools))), "[]")
 			}
-			return nil, nil, fmt.Errorf("step %q: which address of AddressPool %q it gets is decided on the pod's node: name an example with --address %s=ADDRESS, or the file of the AddressPool with another -f%s", step.Name, pool, step.Name, have)
+			return nil, nil, fmt.Errorf("step %q: the pod's node decides which address of AddressPool %q it gets: name an example with --address %s=ADDRESS, or the file of the AddressPool with another -f%s", step.Name, pool, step.Name, have)
 		}
 		if division, ok := topology.MultiNICIPAM(step); ok {
 			if err := layout.Agrees(division); err != nil {

@@ -64,7 +64,7 @@ A packet is ADDRESS:PORT/PROTOCOL, of tcp, udp or sctp, or an ADDRESS alone, for
 	return cmd
 }
 
-// explanation is what qos explain prints.
+// explanation is the output of qos explain.
 type explanation struct {
 	Sandboxes []sandboxExplanation `json:"sandboxes"`
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// runningDocument is what plan prints for a sandbox that runs the topology.
+// runningDocument is the output of plan for a sandbox that runs the topology.
 type runningDocument struct {
 	plannedDocument
 	Netns string `json:"netns"`

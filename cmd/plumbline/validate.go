@@ -86,7 +86,7 @@ type validation struct {
 	objects validity.Objects
 }
 
-// validDocument is what validate -o json prints: the lines of the text, apart.
+// validDocument is the output of validate -o json: the lines of the text, separately.
 type validDocument struct {
 	Valid    bool     `json:"valid"`
 	Checked  []string `json:"checked"`

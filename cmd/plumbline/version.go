@@ -22,7 +22,7 @@ func build() metrics.Build {
 	return metrics.Build{Version: version.Version(), Revision: version.Revision(), GoVersion: runtime.Version()}
 }
 
-// versionDocument is what version prints.
+// versionDocument is the output of version.
 type versionDocument struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision"`
@@ -65,7 +65,7 @@ The features are read from the server's metrics. Without the right to get the UR
 	return cmd
 }
 
-// clusterDocument is what version --cluster prints.
+// clusterDocument is the output of version --cluster.
 type clusterDocument struct {
 	versionDocument
 	Cluster  string              `json:"cluster"` // version of the API server

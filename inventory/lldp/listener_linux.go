@@ -32,7 +32,7 @@ const (
 	framesBurst = 10
 )
 
-// Options is what a Listener works with.
+// Options configures a Listener.
 type Options struct {
 	Now func() time.Time
 	// Changed is called when another neighbour is known; it must not block.

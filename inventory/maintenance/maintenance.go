@@ -158,7 +158,7 @@ func tolerated(all []resourceapi.DeviceToleration) string {
 	return why
 }
 
-// errUnserved is that of a server without the API.
+// errUnserved: the server does not serve the API.
 var errUnserved = errors.New("the API server does not serve DeviceTaintRules (resource.k8s.io/v1, on by default since Kubernetes 1.37): drain the node, or remove the device from its DeviceExposurePolicy; plumbline version --cluster lists what the server lacks")
 
 // Begin makes or changes the rule of each device. Without evict they have no effect: the

@@ -168,7 +168,7 @@ func checkMonitor(c map[string]any, unresolved map[string]bool) []contract.Field
 	return out
 }
 
-// miiModes are those in which ARP monitoring does not work.
+// miiModes are the modes in which ARP monitoring does not work.
 var miiModes = []string{"802.3ad", "balance-tlb", "balance-alb"}
 
 // defaultMIIMon is the kernel's BOND_DEFAULT_MIIMON, in milliseconds. For links that are created by netlink the

@@ -52,7 +52,7 @@ var bindingTraits = Traits{
 	},
 }
 
-// Traits are those of bindings.
+// Traits returns the traits of bindings.
 func (Binding) Traits() *Traits { return &bindingTraits }
 
 // BindingKey is the key of the binding of the function with that PCI address.

@@ -57,7 +57,7 @@ var dhcpLeaseTraits = Traits{
 	unsaid: []string{"hostname", "requested"}, effects: (*model).dhcpLease,
 }
 
-// Traits are those of leases.
+// Traits returns the traits of leases.
 func (DHCPLease) Traits() *Traits { return &dhcpLeaseTraits }
 
 // dhcpLease has a server give an address, different for each link.

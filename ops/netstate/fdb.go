@@ -34,5 +34,5 @@ func (f FDB) On(carrier Key) Object {
 // tunnel whose remote is removed loses the entry of that remote.
 var fdbTraits = Traits{Phase: PhaseRoutes, Cost: 8}
 
-// Traits are those of forwarding entries.
+// Traits returns the traits of forwarding entries.
 func (FDB) Traits() *Traits { return &fdbTraits }

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// LinkTraits are what planning knows of the links of one kind (IFLA_INFO_KIND)
+// LinkTraits describe the links of one kind (IFLA_INFO_KIND) to planning
 // beyond their options. A kind without a row, such as "device", has none of them.
 type LinkTraits struct {
 	// Phrase is what messages call a link of the kind, see KindPhrase.
@@ -126,7 +126,7 @@ func (l Link) MTUOver(parent uint32) uint32 {
 
 const minMTU = 68 // ETH_MIN_MTU
 
-// KindPhrase is what messages call a link of a kind: "a bridge", "a macvlan link".
+// KindPhrase names a link of a kind in messages: "a bridge", "a macvlan link".
 func KindPhrase(kind string) string {
 	return cmp.Or(linkKinds[kind].Phrase, "a "+kind+" link")
 }

@@ -51,5 +51,5 @@ var logicalRuleTraits = Traits{
 	Phase: PhasePrepare, Cost: 8, unsaid: []string{"rateKbit", "burstKbit"},
 }
 
-// Traits are those of rules of logical ports.
+// Traits returns the traits of rules of logical ports.
 func (LogicalRule) Traits() *Traits { return &logicalRuleTraits }

@@ -25,5 +25,5 @@ func SortedPrefixes(prefixes []string) []string { return slices.Sorted(slices.Va
 
 var masqueradeTraits = Traits{Phase: PhaseRules, Cost: 8}
 
-// Traits are those of masquerading.
+// Traits returns the traits of masquerading.
 func (Masquerade) Traits() *Traits { return &masqueradeTraits }

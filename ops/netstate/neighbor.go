@@ -25,5 +25,5 @@ func (n Neighbor) On(carrier Key) Object {
 // will be.
 var neighborTraits = Traits{Phase: PhaseRoutes, Cost: 8, Flushed: true}
 
-// Traits are those of neighbors.
+// Traits returns the traits of neighbors.
 func (Neighbor) Traits() *Traits { return &neighborTraits }

@@ -177,7 +177,7 @@ func (l Link) On(carrier Key) Object {
 
 var linkTraits = Traits{Whole: true, Cost: 32, effects: (*model).link}
 
-// Traits are those of links.
+// Traits returns the traits of links.
 func (Link) Traits() *Traits { return &linkTraits }
 
 // LinkKey is the key of the link of that name.
@@ -220,7 +220,7 @@ var addrTraits = Traits{
 	kernelMade: func(o Object) bool { return o.(Addr).Kernel },
 }
 
-// Traits are those of addresses.
+// Traits returns the traits of addresses.
 func (Addr) Traits() *Traits { return &addrTraits }
 
 // Table numbers with a name.
@@ -295,7 +295,7 @@ var routeTraits = Traits{
 	kernelMade: func(o Object) bool { return o.(Route).Protocol == RouteProtocolKernel && !o.(Route).IsDefault() },
 }
 
-// Traits are those of routes.
+// Traits returns the traits of routes.
 func (Route) Traits() *Traits { return &routeTraits }
 
 // IsDefault reports whether the route matches every destination of its family.
@@ -338,7 +338,7 @@ var sysctlTraits = Traits{
 	imagined: func(o Object, _ Imagined) Object { return Sysctl{Path: o.(Sysctl).Path, Value: new("as it is")} },
 }
 
-// Traits are those of sysctls.
+// Traits returns the traits of sysctls.
 func (Sysctl) Traits() *Traits { return &sysctlTraits }
 
 // Secret reports whether the value is a key. The kernel lets only root read it.
@@ -398,7 +398,7 @@ var ethtoolTraits = Traits{
 	},
 }
 
-// Traits are those of ethtool settings.
+// Traits returns the traits of ethtool settings.
 func (Ethtool) Traits() *Traits { return &ethtoolTraits }
 
 // BridgeVLAN is one VLAN a bridge port (or the bridge itself) carries.
@@ -426,7 +426,7 @@ var bridgeVLANTraits = Traits{
 	effects: (*model).bridgeVLAN,
 }
 
-// Traits are those of VLANs of bridge ports.
+// Traits returns the traits of VLANs of bridge ports.
 func (BridgeVLAN) Traits() *Traits { return &bridgeVLANTraits }
 
 // Device is a network device that travels between the host and the sandbox. It
@@ -560,7 +560,7 @@ func (d Device) On(Key) Object { return d }
 
 var deviceTraits = Traits{Host: true, Cost: 32, effects: (*model).device}
 
-// Traits are those of devices.
+// Traits returns the traits of devices.
 func (Device) Traits() *Traits { return &deviceTraits }
 
 // DeviceKey is the key of the device with that identity.
@@ -621,7 +621,7 @@ var vfTraits = Traits{
 	},
 }
 
-// Traits are those of the settings of virtual functions.
+// Traits returns the traits of the settings of virtual functions.
 func (VF) Traits() *Traits { return &vfTraits }
 
 // Refused is the error of settings that a driver does not have or does not accept. Nothing of the

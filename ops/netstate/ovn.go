@@ -41,7 +41,7 @@ var chassisTraits = Traits{
 	},
 }
 
-// Traits are those of a chassis.
+// Traits returns the traits of a chassis.
 func (Chassis) Traits() *Traits { return &chassisTraits }
 
 // LogicalPort is a port of a logical switch in an OVN Northbound database. Its switch is made
@@ -78,7 +78,7 @@ func (p LogicalPort) On(Key) Object { return p }
 // A port exists before the interface that is bound to it, and after it.
 var logicalPortTraits = Traits{Phase: PhasePrepare, Cost: 8, unsaid: []string{"physicalNetwork", "vlan"}}
 
-// Traits are those of logical ports.
+// Traits returns the traits of logical ports.
 func (LogicalPort) Traits() *Traits { return &logicalPortTraits }
 
 // OVSPort is a port of a bridge of Open vSwitch, with the interface that is bound to a
@@ -116,7 +116,7 @@ func (p OVSPort) On(Key) Object { return p }
 
 var ovsPortTraits = Traits{Phase: PhaseLinks, Cost: 8, effects: (*model).ovsPort}
 
-// Traits are those of ports of Open vSwitch.
+// Traits returns the traits of ports of Open vSwitch.
 func (OVSPort) Traits() *Traits { return &ovsPortTraits }
 
 // Datapath is the link that is the master of all ports of Open vSwitch in the kernel.

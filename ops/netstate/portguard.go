@@ -34,7 +34,7 @@ func (g PortGuard) On(Key) Object { return g }
 // One is created before the links, so that its port never sends without it.
 var portGuardTraits = Traits{Phase: PhasePrepare, Cost: 8, unsaid: []string{"macs", "addresses", "gateways"}}
 
-// Traits are those of guards of ports.
+// Traits returns the traits of guards of ports.
 func (PortGuard) Traits() *Traits { return &portGuardTraits }
 
 // LinkLocal is the IPv6 link-local address that the kernel makes of a MAC address by default (RFC 4291,

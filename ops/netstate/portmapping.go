@@ -72,5 +72,5 @@ func (m PortMapping) On(Key) Object { return m }
 
 var portMappingTraits = Traits{Phase: PhaseRules, Cost: 8, Together: true}
 
-// Traits are those of mappings of ports.
+// Traits returns the traits of mappings of ports.
 func (PortMapping) Traits() *Traits { return &portMappingTraits }

@@ -34,7 +34,7 @@ func (r RDMALink) On(carrier Key) Object {
 // After the links, since a device that is moved to another namespace loses it.
 var rdmaLinkTraits = Traits{Phase: PhaseAddresses, Cost: 8, effects: (*model).rdmaLink}
 
-// Traits are those of RDMA links.
+// Traits returns the traits of RDMA links.
 func (RDMALink) Traits() *Traits { return &rdmaLinkTraits }
 
 // rdmaLink has the kernel give the device its nodes and its port GIDs, one for each address of the link. The model has none
@@ -108,5 +108,5 @@ var rdmaPortTraits = Traits{
 	},
 }
 
-// Traits are those of ports of RDMA devices.
+// Traits returns the traits of ports of RDMA devices.
 func (RDMAPort) Traits() *Traits { return &rdmaPortTraits }

@@ -40,5 +40,5 @@ var representorTraits = Traits{
 	},
 }
 
-// Traits are those of representors.
+// Traits returns the traits of representors.
 func (Representor) Traits() *Traits { return &representorTraits }

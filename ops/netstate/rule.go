@@ -58,5 +58,5 @@ func (r Rule) On(Key) Object { return r }
 // A sandbox has as many rules as its owner likes, so they are read by key.
 var ruleTraits = Traits{Phase: PhaseRules, Cost: 8}
 
-// Traits are those of rules.
+// Traits returns the traits of rules.
 func (Rule) Traits() *Traits { return &ruleTraits }

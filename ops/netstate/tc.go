@@ -28,7 +28,7 @@ func (c Clsact) On(carrier Key) Object {
 // device that returns has none.
 var clsactTraits = Traits{Phase: PhaseAddresses, Cost: 8, effects: (*model).clsact}
 
-// Traits are those of clsact.
+// Traits returns the traits of clsact.
 func (Clsact) Traits() *Traits { return &clsactTraits }
 
 // Filter is a filter of class flower on what a link sends, with the actions of a rule of
@@ -107,7 +107,7 @@ var filterTraits = Traits{
 	unsaid: []string{"to", "protocol", "port", "fragment", "goto", "policer", "rateBytes", "burstNanos"}, // any, and no limit
 }
 
-// Traits are those of filters.
+// Traits returns the traits of filters.
 func (Filter) Traits() *Traits { return &filterTraits }
 
 // clsact applies a change of a clsact, with which its filters go.

@@ -25,5 +25,5 @@ func (u Unreachable) On(Key) Object { return u }
 // One is created with the links, so that nothing gets past it before.
 var unreachableTraits = Traits{Phase: PhaseLinks, Cost: 8}
 
-// Traits are those of routes that refuse.
+// Traits returns the traits of routes that refuse.
 func (Unreachable) Traits() *Traits { return &unreachableTraits }

@@ -132,7 +132,7 @@ func lower(p *ops.Planner, c config) (string, error) {
 }
 
 // ends reads the addresses of both ends, and refuses what vxlan_config_validate does. The
-// remotes are those of the list.
+// remotes are the entries of the list.
 func ends(c config, master string) (*netstate.VXLAN, []netip.Addr, error) {
 	var local, remote, group netip.Addr
 	for _, a := range []struct {

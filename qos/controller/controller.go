@@ -229,7 +229,7 @@ func (c *NetworkQoS) define(o any) {
 	}
 }
 
-// topologies are those that are known.
+// topologies are the known topologies.
 func (c *NetworkQoS) topologies(ctx context.Context) ([]v1alpha1.NetworkTopology, error) {
 	if c.Topologies == nil {
 		return nil, nil
@@ -244,7 +244,7 @@ func (c *NetworkQoS) topologies(ctx context.Context) ([]v1alpha1.NetworkTopology
 // unstreamed makes a reflector list in pages.
 type unstreamed struct{ *cache.ListWatch }
 
-// IsWatchListSemanticsUnSupported is what a reflector asks.
+// IsWatchListSemanticsUnSupported implements the interface that a reflector asks.
 func (unstreamed) IsWatchListSemanticsUnSupported() bool { return true }
 
 // list queues the namespaces that have objects, and returns none of them.
@@ -408,7 +408,7 @@ func (c *NetworkQoS) statusOf(have *qosv1alpha1.Status, o *Outcome) (map[string]
 	return runtime.DefaultUnstructuredConverter.ToUnstructured(&ours)
 }
 
-// Outcome is what becomes of a NetworkQoS.
+// Outcome is the result of processing a NetworkQoS.
 type Outcome struct {
 	Policy     *qos.Policy
 	Conditions []metav1.Condition
@@ -471,7 +471,7 @@ func Without(p *qos.Policy, ours, podNetwork bool) (o Outcome, is bool) {
 	return withoutEffect(p, c.Reason, c.Message), true
 }
 
-// withoutEffect is what becomes of an object for a reason.
+// withoutEffect is the outcome of an object that is not enforced, with the reason.
 func withoutEffect(p *qos.Policy, reason, message string) Outcome {
 	const without = "the object has no effect"
 	out := Outcome{Policy: p}

@@ -69,7 +69,7 @@ type selection struct {
 	tooMany bool
 }
 
-// labelled is what is kept of a pod.
+// labelled is the part of a pod that is kept.
 type labelled struct {
 	uid       types.UID
 	labels    map[string]string

@@ -59,7 +59,7 @@ func (v qosVersion) is(p *qos.Policy) bool {
 	return v.generation == p.Generation && (v.uid == "" || v.uid == p.UID)
 }
 
-// otherBackends are those of a report beside tc.
+// otherBackends are the backends of a report other than tc.
 type otherBackends struct {
 	ovn v1alpha1.QoSReportOVN
 	pf  v1alpha1.QoSReportPF
@@ -128,7 +128,7 @@ func (r *Reports) set(node string, now map[string][]qosReport, touched map[strin
 	}
 }
 
-// Sum is what all nodes report on an object of some generation.
+// Sum adds up the reports of all nodes on one generation of an object.
 type Sum struct {
 	Pods, InPlace, Bypassed int
 	Nodes                   int
@@ -139,7 +139,7 @@ type Sum struct {
 	TC, OVN, PF Part
 }
 
-// Part is what one backend does.
+// Part is the share of one backend.
 type Part struct {
 	Pods, InPlace       int
 	Nodes, FailingNodes int
@@ -342,7 +342,7 @@ func nodeReportOf(u *unstructured.Unstructured) *nodeReport {
 	return out
 }
 
-// store is what a reflector fills Reports by.
+// store lets a reflector fill Reports.
 func (r *Reports) store() *watchstore.Store[string, *nodeReport] {
 	var touched map[string]bool
 	return &watchstore.Store[string, *nodeReport]{

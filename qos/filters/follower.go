@@ -198,7 +198,7 @@ func (f *Follower) off() (off, known bool) {
 	return labels[LabelNode] == Disabled, known
 }
 
-// readTopology takes what is known of a topology, if anything. The caller holds mu.
+// readTopology reads a topology from the informers; one that they do not know keeps what was read before. The caller holds mu.
 func (f *Follower) readTopology(name string) {
 	o, known := f.Topologies.Get(name)
 	if !known && f.PodTopology != nil {
@@ -233,8 +233,8 @@ func (f *Follower) Known(namespace string, pod claims.Pod) error {
 	return f.follows(namespace, pod, f.selected)
 }
 
-// KnownOnPrimary is Known for the primary network of a pod, which does not wait for the addresses of destinations: the pod of the
-// controller that writes them may be on this network.
+// KnownOnPrimary is Known for the primary network of a pod. It does not wait for addresses of destinations: the controller, which
+// writes them, may be a pod of this network.
 func (f *Follower) KnownOnPrimary(namespace string, pod claims.Pod) error {
 	return f.follows(namespace, pod, func(string, claims.Pod) error { return nil })
 }
@@ -419,7 +419,7 @@ func keyOf(c *claims.Claim) types.NamespacedName {
 }
 
 // place gives the compiler the pod of a claim with its topologies as networks, and queues
-// the claim if its rules may be others. The caller holds mu.
+// the claim if its rules may have changed. The caller holds mu.
 func (f *Follower) place(c *claims.Claim) {
 	p, ok := f.pods[types.NamespacedName{Namespace: c.Namespace, Name: c.Pod.Name}]
 	if !ok || p.uid != c.Pod.UID {

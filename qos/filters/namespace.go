@@ -63,7 +63,7 @@ func newNamespace(f *Follower, name string) *namespace {
 	}
 }
 
-// object is what is kept of a NetworkQoS.
+// object is the part of a NetworkQoS that is kept.
 type object struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -190,7 +190,7 @@ func (n *namespace) failed(err error) {
 	}
 }
 
-// store is what a reflector fills a namespace by.
+// store lets a reflector fill a namespace.
 func (n *namespace) store() *watchstore.Store[string, *object] {
 	return &watchstore.Store[string, *object]{
 		What: qosv1alpha1.Kind, Name: func(o *object) string { return o.Name },

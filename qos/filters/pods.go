@@ -17,7 +17,7 @@ import (
 	"github.com/plumbline/plumbline/topology/watchstore"
 )
 
-// podLabels is what is kept of a pod.
+// podLabels is the part of a pod that is kept.
 type podLabels struct {
 	uid    types.UID
 	labels map[string]string

@@ -16,7 +16,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// covered is what is known of a pod that an object covers.
+// covered describes a pod that an object covers.
 type covered struct {
 	inPlace  bool
 	bypassed bool // it has a device whose packets pass no filter

@@ -79,7 +79,7 @@ type Policer struct {
 	Assumed bool
 }
 
-// Filters is what the rules of an interface compile to.
+// Filters are the filters that the rules of an interface compile to.
 type Filters struct {
 	// Filters are in the order in which they are created: those of the chain of fragments first, then by preference and
 	// handle. Created and changed in this order before others are deleted in the opposite one, they decide about each packet

@@ -81,7 +81,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// work is what a part does until ctx ends.
+// work is the function that a part runs until ctx ends.
 type work struct {
 	name string // of the part
 	run  func(ctx context.Context) error

@@ -16,7 +16,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Lease is what a server has given. Times are in seconds since boot.
+// Lease is a lease as a server granted it. Times are in seconds since boot.
 type Lease struct {
 	Address netip.Prefix `json:"address"`
 	Router  netip.Addr   `json:"router,omitzero"` // in the network of the address
@@ -58,7 +58,7 @@ const (
 // broadest is the smallest prefix length that a server may give: its network is reached over the link.
 const broadest = 8
 
-// question is what an answer has to match.
+// question holds the fields that an answer has to match.
 type question struct {
 	xid      dhcpv4.TransactionID
 	mac      net.HardwareAddr

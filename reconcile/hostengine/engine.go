@@ -31,7 +31,7 @@ type Options struct {
 	OVN *OVN
 }
 
-// Base is what an engine works on.
+// Base holds the kernel, journal and domains of an engine.
 type Base struct {
 	Host    *kernel.Host
 	Store   reconcile.Store

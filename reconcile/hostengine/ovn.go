@@ -25,7 +25,7 @@ func (o *OVN) Readings(ctx context.Context, of []ports.LogicalRule) ([]ports.Rea
 	return o.Counters.Read(ctx, of)
 }
 
-// domains are those of the engine.
+// domains returns the domains of the engine.
 func (o *OVN) domains() []reconcile.ExternalDomain {
 	if o == nil {
 		return openvswitch.Absent(errors.New("this process was given no databases of OVN: on a cluster, set agent.ovn.enabled in the chart's values; else give --ovs and --ovn-nb"))

@@ -29,7 +29,7 @@ func Release(ctx context.Context, r *reconcile.Reconciler, unused func(netip.Add
 	return release(ctx, d, r, func(netstate.PortMapping, netip.Addr) bool { return true }, unused)
 }
 
-// records are those of a Reconciler.
+// records are the records of a Reconciler.
 type records interface {
 	List() ([]reconcile.Record, []error)
 	OtherVersions() []*frame.OtherVersion

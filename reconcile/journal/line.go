@@ -23,7 +23,7 @@ type entry struct {
 	Intend []netstate.Change `json:"intend,omitempty"`
 }
 
-// state is what a log amounts to.
+// state is the sum of a log's lines.
 type state struct {
 	record reconcile.Record
 	found  bool

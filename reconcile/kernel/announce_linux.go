@@ -114,7 +114,7 @@ func neighborAdvertisement(mac net.HardwareAddr, ip netip.Addr) []byte {
 	return append(append(header, all.AsSlice()...), body...)
 }
 
-// checksum is that of RFC 1071, of an even number of bytes.
+// checksum is the Internet checksum (RFC 1071) of an even number of bytes.
 func checksum(b []byte) uint16 {
 	sum := uint32(0)
 	for i := 0; i < len(b); i += 2 {

@@ -203,7 +203,7 @@ func randomName() string {
 	return hex.EncodeToString(b)
 }
 
-// commonAttributes are those that links of all kinds have.
+// commonAttributes returns the attributes that links of all kinds have.
 func (s *Sandbox) commonAttributes(ctx context.Context, l netstate.Link) (parts []nl.NetlinkRequestData, flags, change uint32, err error) {
 	if l.MTU != nil {
 		parts = append(parts, attr(unix.IFLA_MTU, nl.Uint32Attr(*l.MTU)))

@@ -29,7 +29,7 @@ const (
 	natChain = "postrouting"
 )
 
-// natFamily is what is the same in IPv4 and IPv6 but for its numbers.
+// natFamily holds the names and numbers that differ between IPv4 and IPv6.
 type natFamily struct {
 	proto            byte
 	address          nftables.SetDatatype
@@ -87,7 +87,7 @@ type natState struct {
 	sources map[netip.Addr][]string
 }
 
-// natBufferBytes is what a transaction with all pods of a node has to fit into.
+// natBufferBytes is the size of a buffer that holds a transaction with all pods of a node.
 const natBufferBytes = 4 << 20
 
 // natTimeout bounds how long a pass has the lock. The package waits for an answer to each message

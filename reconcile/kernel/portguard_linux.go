@@ -47,7 +47,7 @@ const (
 	guardRest = 2
 )
 
-// guardFamily is what an address has to do with its family.
+// guardFamily holds the names of the sets for addresses of one family.
 type guardFamily struct{ owners, claimed, gateways string }
 
 func guardOf(a netip.Addr) guardFamily {
@@ -266,7 +266,7 @@ func newGuardState(table tableState, elements map[guardElement]bool) *guardState
 	return out
 }
 
-// claims reports whether an address is that of a port in a set, and claimed on its bridge.
+// claims reports whether a set has an address for a port, and the port's bridge has it as claimed.
 func (s *guardState) claims(g netstate.PortGuard, a netip.Addr, set string) bool {
 	key := string(a.AsSlice())
 	return s.elements[guardElement{set, nameKey(g.Port) + key}] && s.elements[guardElement{guardOf(a).claimed, nameKey(*g.Bridge) + key}]
@@ -443,7 +443,7 @@ func (s *guardState) write(c *nftables.Conn, change netstate.Change) (next *guar
 	return newGuardState(table, after), true, nil
 }
 
-// ofPort are the elements that begin with the name of a port, and that of its place in a bridge.
+// ofPort returns the elements of a port: those whose key begins with its name, and that of guardPorts, where the bridge's name comes first.
 func (s *guardState) ofPort(port string) map[guardElement]bool {
 	out := map[guardElement]bool{}
 	for e := range s.elements {
@@ -461,7 +461,7 @@ func (s *guardState) ofPort(port string) map[guardElement]bool {
 	return out
 }
 
-// elements are those of each set, in order.
+// elements returns the elements of each set, in order.
 func (t ownTable) elements(of map[guardElement]bool) []setElements {
 	var out []setElements
 	for _, set := range t.sets {

@@ -34,7 +34,7 @@ const (
 	localnetSet = "localnet4"
 )
 
-// portFamily is what is the same in IPv4 and IPv6 but for its numbers.
+// portFamily holds the names and numbers that differ between IPv4 and IPv6.
 type portFamily struct {
 	natFamily
 	any, at, hairpins string // names of maps and of a set
@@ -212,9 +212,9 @@ func (s *portState) drop(host netstate.HostPort) {
 	}
 }
 
-// portCache is the table as it was after a read or a change. It is that as long as the generation of the
-// rules is the same, which each transaction of any program increases. A read of all elements takes
-// milliseconds, and each pod with ports that starts needs some.
+// portCache is the table after a read or a change. It is valid while the generation of the rule set stays the same,
+// which each transaction of any program increases. It saves each start of a pod with ports a read of all elements,
+// which takes milliseconds.
 type portCache struct {
 	*portState
 	generation uint32
@@ -349,9 +349,9 @@ func (o *observer) queryPortMappings(_ context.Context, queried []netstate.PortM
 	return nil
 }
 
-// answer records what was queried. In a table that is not as we write it nothing is sent on for sure, so
-// that no port that is queried counts as there. A query for all is for what is to be deleted, and returns
-// them from such a table, too. A link is open if packets of the loopback can leave over it.
+// answer records the mappings that were queried. If the table's rules differ from ours, they may forward nothing, so
+// no queried mapping counts as present. A query for all mappings precedes a deletion, and returns them from such
+// a table, too. A link is open if packets of the loopback can leave over it.
 func (s *portState) answer(snap *netstate.Snapshot, queried []netstate.PortMapping, open func(link string) bool) {
 	var hosts []netstate.HostPort
 	for _, m := range queried {
@@ -379,7 +379,7 @@ func (s *portState) answer(snap *netstate.Snapshot, queried []netstate.PortMappi
 	}
 }
 
-// mapping is that of a port which is there.
+// mapping returns the mapping of a port that exists.
 func (s *portState) mapping(host netstate.HostPort, open func(link string) bool) netstate.PortMapping {
 	to, network := s.to[host], ""
 	if all := s.networks[to.Addr()]; len(all) > 0 {

@@ -109,8 +109,8 @@ func (h *Host) RDMAPorts(ctx context.Context, path string, id reconcile.NetnsID,
 	}
 }
 
-// ask calls f, and waits for it, but not for long, and not at all if the last call for the namespace
-// took longer. It does not call it while that of the same namespace, or those of too many, are waited for.
+// ask calls f, and waits for it for a short time, or not at all if the last call for the namespace took longer. It does
+// not call f while an earlier call for the namespace, or too many calls for others, have not returned.
 func (r *rdmaLinks) ask(ctx context.Context, id reconcile.NetnsID, f func(context.Context)) {
 	r.mu.Lock()
 	late := r.late[id]

@@ -36,7 +36,7 @@ var linkNumbers = map[string]int{
 	"link.gro-ipv4-max-size": unix.IFLA_GRO_IPV4_MAX_SIZE,
 }
 
-// linkBytes are those that are one byte.
+// linkBytes are the attributes of one byte.
 var linkBytes = map[string]int{
 	"link.mode":       unix.IFLA_LINKMODE,
 	"link.proto-down": unix.IFLA_PROTO_DOWN,

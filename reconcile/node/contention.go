@@ -44,21 +44,21 @@ type sandboxContention struct {
 	pause   time.Duration // the last one; 0: no contention
 }
 
-// target is what can be contended.
+// target is a field or object that writers can contend for.
 type target struct {
 	step, field string
 	object      netstate.Key
 	action      netstate.Action
 }
 
-// repairs are those of one target.
+// repairs are the repairs of one target.
 type repairs struct {
 	at         []time.Time // the last ones, contentionRepairs at most
 	converged  time.Time   // the last one that was verified
 	contention *reconcile.Contention
 }
 
-// outcome is what follows from a pass.
+// outcome is the consequence of a pass.
 type outcome struct {
 	contended    []reconcile.Contention
 	began, ended bool

@@ -216,7 +216,7 @@ func (r *reading) refuseTwice() {
 	}
 }
 
-// config is what has been read from the directory so far.
+// config holds the files that have been read from the directory so far.
 type config struct {
 	files  map[string]desired // by file; of a broken one its last valid content
 	broken map[string]error

@@ -25,7 +25,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Watcher is what the loop uses of a watch.Watcher.
+// Watcher is the part of watch.Watcher that the loop uses.
 type Watcher interface {
 	Add(id reconcile.SandboxID, netns string) error
 	Remove(id reconcile.SandboxID)

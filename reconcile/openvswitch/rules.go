@@ -62,7 +62,7 @@ type knownRules struct {
 	reads int      // since then
 }
 
-// size is what counts of maxRules.
+// size counts towards maxRules.
 func (k *knownRules) size() int { return max(1, len(k.uuids)) }
 
 // maxRules bounds the rows that are known, and ports without any. A sandbox has 4096 at most.

@@ -214,7 +214,7 @@ func (s *Switch) Numbers(ctx context.Context, of []netstate.OVSPort) (map[string
 	return out, nil
 }
 
-// number is that of an interface in OpenFlow, -1 if it has none.
+// number is the OpenFlow port number of an interface, -1 if it has none.
 func number(row ovsdb.Row) float64 {
 	if numbers := connection.Set(row["ofport"]); len(numbers) == 1 {
 		if n, ok := numbers[0].(float64); ok {

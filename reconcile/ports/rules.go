@@ -90,7 +90,7 @@ type FilterKey struct {
 
 func keyOf(f *netstate.Filter) FilterKey { return FilterKey{f.Chain, f.Pref, f.Handle} }
 
-// FilterCount is what a filter has marked, as its link would send it.
+// FilterCount counts the packets that a filter has marked, as its link would send them.
 type FilterCount struct{ Packets, Bytes uint64 }
 
 // Reading is what the kernel or Open vSwitch has counted for a rule. Each filter has counters of its

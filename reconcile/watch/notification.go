@@ -28,7 +28,7 @@ const (
 	kindOfPodLinks = "veth"
 )
 
-// summary is what one datagram of notifications amounts to.
+// summary sums up the notifications of one datagram.
 type summary struct {
 	changed bool    // something in a namespace did
 	links   bool    // a link did

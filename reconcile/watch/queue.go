@@ -156,7 +156,7 @@ func (q *queue) signal() {
 	}
 }
 
-// offer is what next has found to do about an item.
+// offer is the work that next has found for an item.
 type offer struct {
 	*item
 	event   Event

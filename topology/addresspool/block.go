@@ -278,7 +278,7 @@ func (l *Layout) Prefixes(is4 bool) []netip.Prefix {
 	return out
 }
 
-// Range is what of a block can be given on one interface.
+// Range is the part of a block that can be given on one interface.
 type Range struct {
 	Span
 	// Bits is the prefix length of addresses from it.

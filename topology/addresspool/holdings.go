@@ -58,7 +58,7 @@ type Owner struct {
 	Step     string `json:"step"`
 }
 
-// Grant is what an owner was given.
+// Grant holds the addresses that an owner was given.
 type Grant struct {
 	Owner
 	// Of names the claim, NAMESPACE/NAME.
@@ -93,10 +93,10 @@ func Title(pool string) string {
 	return fmt.Sprintf("%s %q", v1alpha1.AddressPoolKind, pool)
 }
 
-// ErrNone is that the node has no address to give.
+// ErrNone says that the node has no address to give.
 var ErrNone = errors.New("no address is free on this node")
 
-// Short is that the node has no address of some families to give: an ErrNone.
+// Short is an ErrNone for some families: the node has no address of them to give.
 type Short struct {
 	Pool string
 	// Families are those without a free address: is it IPv4?
@@ -108,7 +108,7 @@ func (e *Short) Error() string { return fmt.Sprintf("%s: %v", Title(e.Pool), Err
 // Unwrap returns ErrNone.
 func (e *Short) Unwrap() error { return ErrNone }
 
-// ErrLost is that an address may be another node's by now.
+// ErrLost says that the address may be another node's by now.
 var ErrLost = errors.New("the node's lease has ended, and another node may have the address now")
 
 // Lost is an error if a claim has an address of a lost block. A sandbox that runs has to
@@ -441,7 +441,7 @@ func (h *Holdings) forget() {
 	h.Blocks = slices.DeleteFunc(h.Blocks, func(b Held) bool { i++; return b.Lost && usage[i].Used == 0 })
 }
 
-// Usage is what becomes of the addresses of a block.
+// Usage counts the addresses of a block by their use.
 type Usage struct {
 	Used, Resting int
 	// For is for whom the address of a block of one address will be kept.
@@ -609,7 +609,7 @@ func (h *Holdings) Idle(pool string, now int64) []Held {
 	return out
 }
 
-// Count is what a node has of one family of a pool.
+// Count counts the addresses of one family of a pool that a node has.
 type Count struct {
 	Held, Used, Resting uint64
 	// Free is what could be allocated now, to any claim.

@@ -12,7 +12,7 @@ import (
 // topology is one, which a node leases when a claim needs it.
 func Literals() *Layout { return &Layout{Name: topology.LiteralPool, literal: true} }
 
-// Literal is what a claim has of literal addresses.
+// Literal returns the grant of a claim's literal addresses.
 func Literal(claim, of, pod string, addresses []netip.Addr) Grant {
 	g := Grant{Owner: Owner{Claim: claim}, Of: of, Pod: pod, Pool: topology.LiteralPool}
 	for _, a := range addresses {

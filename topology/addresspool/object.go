@@ -30,7 +30,7 @@ func (e *Invalid) Unwrap() error { return e.Errors }
 // MaxQuarantine is the longest rest of an address, a day in seconds.
 const MaxQuarantine = 86400
 
-// reclaimForm is what the CRD accepts.
+// reclaimForm matches what the CRD accepts.
 var reclaimForm = regexp.MustCompile(`^[1-9][0-9]{0,4}[smh]$`)
 
 // Of reads and checks the object of a pool. The error is an *Invalid. It applies the

@@ -11,7 +11,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Name is what kubectl prints as the origin of a refusal. Names of webhooks within one
+// Name is printed by kubectl as the origin of a refusal. Names of webhooks within one
 // object must differ, so each failure policy has an object of its own.
 const Name = "validate.networking.dra.io"
 

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// Server is what is known of an API server.
+// Server holds the version and features of an API server.
 type Server struct {
 	Version string // as it says it itself
 	// Unread is why the feature gates are not known, "" if they are.
@@ -79,7 +79,7 @@ func parseGates(metrics io.Reader) (map[string]bool, error) {
 		return nil, err
 	}
 	if len(out) == 0 {
-		return nil, errors.New("the metrics have none of kubernetes_feature_enabled")
+		return nil, errors.New("the metrics have no kubernetes_feature_enabled")
 	}
 	return out, nil
 }

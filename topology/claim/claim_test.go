@@ -83,7 +83,7 @@ func TestRequests(t *testing.T) {
 		},
 		{
 			name: "config from the claim", spec: resourceapi.DeviceClaim{Config: []resourceapi.DeviceClaimConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: params("vf0")}}}},
-			want: `config[0].opaque: in a claim, config for driver "dra.networking" has parameters and nothing else: which topology and step a device is for is decided by its DeviceClass alone: json: unknown field "networkTopologyRef"`,
+			want: `config[0].opaque: in a claim, config for driver "dra.networking" may have parameters only: the DeviceClass decides which topology and step a device is for: json: unknown field "networkTopologyRef"`,
 		},
 		{
 			name: "count", spec: resourceapi.DeviceClaim{Requests: []resourceapi.DeviceRequest{two}},
@@ -181,7 +181,7 @@ func TestAllocated(t *testing.T) {
 		},
 		{
 			name: "a tenant's config", results: results{result("vf0", "d0")}, config: config{class("vf0"), fromClaim},
-			want: `ResourceClaim "c": in a claim, config for driver "dra.networking" has parameters and nothing else: which topology and step a device is for is decided by its DeviceClass alone: json: unknown field "networkTopologyRef"`,
+			want: `ResourceClaim "c": in a claim, config for driver "dra.networking" may have parameters only: the DeviceClass decides which topology and step a device is for: json: unknown field "networkTopologyRef"`,
 		},
 		{
 			name: "no config at all", results: results{result("vf0", "d0")},

@@ -21,7 +21,7 @@ type Set struct {
 }
 
 // errFromClaim is the error of config in a claim that is more than parameters.
-var errFromClaim = errors.New("in a claim, config for driver \"" + Driver + "\" has parameters and nothing else: which topology and step a device is for is decided by its DeviceClass alone")
+var errFromClaim = errors.New("in a claim, config for driver \"" + Driver + "\" may have parameters only: the DeviceClass decides which topology and step a device is for")
 
 // ParseParameters decodes the opaque config of a claim.
 func ParseParameters(raw []byte) ([]topology.Parameters, error) {

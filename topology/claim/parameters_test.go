@@ -38,7 +38,7 @@ func TestParameters(t *testing.T) {
 		{"of another driver's request", net1, []string{"gpu"}, "", ""},
 		{"of all requests", net1, nil, "", `its requests are for the NetworkTopologies "red" and "blue": name in requests those of one of them`},
 		{"of two topologies", net1, []string{"a", "b"}, "", `its requests are for the NetworkTopologies "red" and "blue"`},
-		{"a topology", `{"networkTopologyRef":{"name":"green"},"step":"net1"}`, []string{"a"}, "", `has parameters and nothing else: which topology and step a device is for is decided by its DeviceClass alone: json: unknown field "networkTopologyRef"`},
+		{"a topology", `{"networkTopologyRef":{"name":"green"},"step":"net1"}`, []string{"a"}, "", `may have parameters only: the DeviceClass decides which topology and step a device is for: json: unknown field "networkTopologyRef"`},
 		{"another key of a config", `{"parameters":[{"step":"net1","vlan":7}]}`, []string{"a"}, "", `unknown field "vlan"`},
 		{"nothing", `{}`, []string{"a"}, "", "parameters is missing"},
 		{"two values", net1 + net1, []string{"a"}, "", "more than one JSON value"},

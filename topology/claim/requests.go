@@ -20,7 +20,7 @@ func errTwice(c Config, one, other string) error {
 	return fmt.Errorf("requests %q and %q are both for root step %q of NetworkTopology %q: a topology takes one device for each of its root steps; request another topology's class for a second network", one, other, c.Step, c.NetworkTopologyRef.Name)
 }
 
-// Demand is what a claim requests for one topology.
+// Demand holds the requests of a claim for one topology.
 type Demand struct {
 	Topology TopologyRef
 	Steps    []Demanded // in order of the requests

@@ -223,7 +223,7 @@ func (c *Claims) notify(touched map[string]bool) {
 	}
 }
 
-// record is what is kept of a claim.
+// record is the part of a claim that is kept.
 type record struct {
 	topologies []claim.TopologyRef // those it is allocated for
 	pods       int                 // for which it is reserved
@@ -368,7 +368,7 @@ func (c *Claims) list(ctx context.Context, _ metav1.ListOptions) (runtime.Object
 	}
 }
 
-// store is what a reflector fills Claims by.
+// store lets a reflector fill Claims.
 func (c *Claims) store() *watchstore.Store[string, *item] {
 	var touched map[string]bool
 	return &watchstore.Store[string, *item]{

@@ -15,7 +15,7 @@ import (
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// Outcome is what a pass over a topology has found.
+// Outcome is the result of a pass over a topology.
 type Outcome struct {
 	Steps   int              // of the topology, when it is valid
 	Role    v1alpha1.Role    // of the topology; set by StatusOf

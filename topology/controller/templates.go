@@ -35,7 +35,7 @@ const maxTemplates = 1024
 // neither foreign objects nor the server's features are watched.
 const retryClash = time.Minute
 
-// Templates is what a pass over the ResourceClaimTemplates of a topology has found.
+// Templates is the result of a pass over the ResourceClaimTemplates of a topology.
 type Templates struct {
 	Wanted  bool // the topology has spec.claimTemplate
 	Name    string

@@ -14,7 +14,7 @@ import (
 // maxPattern bounds the text of a pattern, which RE2 compiles.
 const maxPattern = 256
 
-// neighbour is what a policy expects at the other end of a device's wire.
+// neighbour is the neighbour that a policy expects at the other end of a device's wire.
 type neighbour struct {
 	rules v1alpha1.Neighbour
 	// whole values

@@ -174,7 +174,7 @@ func (p *Policy) compile(e *Invalid, s *v1alpha1.Selector) {
 	}
 }
 
-// networkName is what the CRD accepts.
+// networkName matches the names that the CRD accepts.
 var networkName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 
 func (p *Policy) networks(e *Invalid, networks []v1alpha1.PhysicalNetwork) {

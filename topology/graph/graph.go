@@ -50,7 +50,7 @@ func Render(t *topology.Topology, format string, status map[string]Status) (stri
 	}
 }
 
-// picture is what all formats draw.
+// picture is the drawing that all formats share.
 type picture struct {
 	name  string
 	nodes []node   // in order of declaration

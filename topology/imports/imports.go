@@ -76,7 +76,7 @@ var facts = map[string]kind{
 	"SriovNetworkNodePolicy":        {"sriovnetwork.openshift.io", false, (*converter).nodePolicy},
 }
 
-// kinds are those of networks.
+// kinds are the kinds of networks.
 var kinds = map[string]kind{
 	"ClusterUserDefinedNetwork": {"k8s.ovn.org", true, (*converter).clusterUserDefined},
 	"ResourceClaim":             {"resource.k8s.io", false, (*converter).claimOf},
@@ -328,7 +328,7 @@ func objectOf(gvk metav1.TypeMeta, name string, spec map[string]any) map[string]
 	return map[string]any{"apiVersion": gvk.APIVersion, "kind": gvk.Kind, "metadata": map[string]any{"name": name}, "spec": spec}
 }
 
-// remarks are those of all sources, in order.
+// remarks returns the remarks of all sources, in order.
 func (c *converter) remarks() (notes, problems []Remark) {
 	for _, s := range c.sources {
 		notes, problems = append(notes, s.notes...), append(problems, s.problems...)

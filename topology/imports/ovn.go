@@ -38,7 +38,7 @@ func (c *converter) clusterUserDefined(s *source) {
 	}
 }
 
-// selectedNamespaces are those that a selector chooses by name.
+// selectedNamespaces returns the namespaces that a selector chooses by name.
 func selectedNamespaces(selector *record) (out []string, ok bool) {
 	const byName = "kubernetes.io/metadata.name"
 	ok = true

@@ -9,7 +9,7 @@ import (
 	"github.com/plumbline/plumbline/topology/excerpt"
 )
 
-// Remark is what is said of an object of the input.
+// Remark is a note or error about an object of the input.
 type Remark struct {
 	Object  string // such as NetworkAttachmentDefinition "shop/storage"
 	Path    string // of the key, "" for the object as a whole
@@ -193,7 +193,7 @@ func (r *record) pairs(key string) map[string]string {
 	return out
 }
 
-// keys are those that were not taken.
+// keys are the keys that were not taken.
 func (r *record) keys() []string { return slices.Sorted(maps.Keys(r.left)) }
 
 // ignore takes keys that mean nothing to the networks of pods: what they are is said in docs/import.md.

@@ -32,7 +32,7 @@ const (
 	wantValue = "want at most 63 letters, digits, '-', '_' or '.', the first and the last a letter or digit"
 )
 
-// operators are those that Kubernetes knows.
+// operators are the operators of Kubernetes.
 var operators = []string{
 	string(metav1.LabelSelectorOpIn), string(metav1.LabelSelectorOpNotIn),
 	string(metav1.LabelSelectorOpExists), string(metav1.LabelSelectorOpDoesNotExist),

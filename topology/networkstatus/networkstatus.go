@@ -39,7 +39,7 @@ const (
 	maxBytes     = 48 << 10
 )
 
-// ErrTooLarge is that a pod has more interfaces than the annotation may list.
+// ErrTooLarge says that a pod has more interfaces than the annotation may list.
 var ErrTooLarge = errors.New("too large")
 
 // Status is an entry: an interface of a pod, or a device that a pod has without an interface.

@@ -75,7 +75,7 @@ func Decode[T any, P interface {
 // maxName bounds what an error quotes of a name, in bytes.
 const maxName = 2 * validation.DNS1123SubdomainMaxLength
 
-// misfits are what does not fit the type.
+// misfits are the fields that do not fit the type.
 func misfits(raw []byte, of reflect.Type) []string {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()

@@ -199,7 +199,7 @@ func (s *Status) generations(u *Use) (out []Finding) {
 	return []Finding{f}
 }
 
-// adviceOn is what to do about a failure of a kind.
+// adviceOn returns the advice for a kind of failure.
 func adviceOn(kind string) string {
 	switch fault.Kind(kind) {
 	case fault.NotReady:

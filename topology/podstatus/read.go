@@ -195,7 +195,7 @@ func (r *Reader) topologyOf(ctx context.Context, s *Status, class string) string
 	return ""
 }
 
-// use is what a claim has for a topology.
+// use returns the devices of a claim for a topology.
 func (s *Status) use(c *resourceapi.ResourceClaim, a claim.Assignment) Use {
 	u := Use{Topology: a.Topology.Name}
 	for _, d := range a.Devices {

@@ -8,7 +8,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Status is what the objects of a cluster say about the network of a pod.
+// Status is the network of a pod according to the objects of a cluster.
 type Status struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
@@ -57,7 +57,7 @@ const (
 	Allocated    State = "Allocated"
 )
 
-// Use is what a claim has for one topology.
+// Use holds the devices of a claim for one topology.
 type Use struct {
 	Topology string `json:"topology"`
 	// Generation that the pod has, or gets when it starts; 0 while no node has reported it.

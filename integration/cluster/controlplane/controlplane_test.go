@@ -678,7 +678,7 @@ func (b *bench) refusedClaims(t *testing.T) {
         - opaque: {driver: dra.networking, parameters: {networkTopologyRef: {name: other}, step: vf0}}
 `
 	b.says(t, own, `
-  ResourceClaimTemplate "own": config[0].opaque: in a claim, config for driver "dra.networking" has parameters and nothing else: which topology and step a device is for is decided by its DeviceClass alone: json: unknown field "networkTopologyRef"
+  ResourceClaimTemplate "own": config[0].opaque: in a claim, config for driver "dra.networking" may have parameters only: the DeviceClass decides which topology and step a device is for: json: unknown field "networkTopologyRef"
   NetworkTopology "ai-bonded-rdma" requires root step requests [vf0, vf1],
   but ResourceClaimTemplate "own" only provides requests [vf0].
   Missing: [vf1]`)

@@ -624,7 +624,7 @@ func (b *bench) literals(t *testing.T) {
 			return nil
 		})
 	}
-	who := `step "s" of NetworkTopology "t": pod "%s" would have address 192.0.2.9, which %s has: it is one pod's at a time`
+	who := `step "s" of NetworkTopology "t": pod "%s" would have address 192.0.2.9, which %s has: only one pod can have it at a time`
 	refused(two, "default", "b", fmt.Sprintf(who, "b", `pod "a" on node "literal-one"`))
 	refused(two, "tenant", "c", fmt.Sprintf(who, "c", "a pod of another namespace"))
 	if err := b.Get(t.Context(), client.ObjectKey{Name: "192.0.2.10.literal"}, &v1alpha1.AddressLease{}); client.IgnoreNotFound(err) != nil || err == nil {

@@ -103,7 +103,7 @@ func (r *Reader) bridge(ctx context.Context, bridge string, numbers map[string]u
 	return nil
 }
 
-// counted is what the flows of a rule have counted.
+// counted is the sum of the counters of a rule's flows.
 type counted struct {
 	ports.FilterCount
 	tables  []uint8

@@ -119,7 +119,7 @@ func cut(b []byte, at, least int, pad bool) (one, rest []byte, err error) {
 	return b[:n], b[end:], nil
 }
 
-// flow is what is used of a flow.
+// flow holds the fields of a flow that are used.
 type flow struct {
 	table          uint8
 	priority       uint16
@@ -231,7 +231,7 @@ func (f *flow) decodeActions(b []byte) error {
 	return nil
 }
 
-// meter is what a meter has counted.
+// meter holds the counters of a meter.
 type meter struct {
 	id, flows uint32
 	dropped   uint64

@@ -81,7 +81,7 @@ func (a *Allocator) seek(pool, identity string, now time.Time) {
 	s.since, s.done = now, s.done && s.elsewhere == ""
 }
 
-// inUseOn is that the previous pod of a name has not released its address.
+// inUseOn: the previous pod of the name has not released its address.
 func inUseOn(pool, node string) error {
 	return fault.New(fault.NotReady, fmt.Errorf("the address of AddressPool %q that is kept for the pod is still in use on node %q: it is released when the pod's previous claim has ended there, or 10 minutes after the Node object was deleted", pool, node))
 }

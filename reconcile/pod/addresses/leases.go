@@ -372,7 +372,7 @@ func (a *Allocator) endLost(ctx context.Context) error {
 	return nil
 }
 
-// errFull is that no node can lease anything more of a pool.
+// errFull: every block of the pool is leased.
 var errFull = errors.New("all blocks are leased: name a larger pool, or see kubectl get addressleases for nodes that have many")
 
 // create makes the lease of a free block.
@@ -417,7 +417,7 @@ func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layo
 	return errFull
 }
 
-// errContended is that blocks which were free have been leased by other nodes meanwhile.
+// errContended: other nodes have leased the blocks that were free.
 var errContended = errors.New("other nodes are leasing blocks of this pool right now: retrying in a few seconds")
 
 // freeBlocks yields the free numbers below n, from start on. Each that the caller asks for after the first means that another
@@ -586,7 +586,7 @@ func (a *Allocator) unreserved(h *addresspool.Holdings, name string) []addresspo
 	return rest.Idle(name, now.Unix())
 }
 
-// Count is what the node has of a pool.
+// Count counts the addresses of a pool that the node has.
 type Count struct {
 	Pool   string
 	Family string

@@ -45,8 +45,8 @@ func Literals(t *topology.Topology, set []topology.Parameters) (out []Literal) {
 	return out
 }
 
-// ErrInUse is that another pod has a literal address, or a MAC address that a claim sets.
-var ErrInUse = errors.New("it is one pod's at a time")
+// ErrInUse says that another pod has the literal address, or the MAC address that a claim sets.
+var ErrInUse = errors.New("only one pod can have it at a time")
 
 // asking is a claim that waits for leases of literal addresses.
 type asking struct {

@@ -166,7 +166,7 @@ func TestMAC(t *testing.T) {
 	if err := take(one, "a"); err != nil {
 		t.Fatal(err)
 	}
-	const want = `step "s" of NetworkTopology "t": pod "b" would have MAC address 02:00:5e:00:00:07, which pod "a" on node "one" has: it is one pod's at a time: have the claim set another one, or set allowDuplicate: true on the step`
+	const want = `step "s" of NetworkTopology "t": pod "b" would have MAC address 02:00:5e:00:00:07, which pod "a" on node "one" has: only one pod can have it at a time: have the claim set another one, or set allowDuplicate: true on the step`
 	if err := take(two, "b"); !errors.Is(err, addresses.ErrInUse) || err.Error() != want {
 		t.Errorf("on another node: %v, want %s", err, want)
 	}

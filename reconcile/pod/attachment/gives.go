@@ -48,7 +48,7 @@ func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
 	return k.Gate.Open(e.UID, sandbox, netns, gives)
 }
 
-// exported is what the topologies of a claim tell containers.
+// exported holds the variables and files that the topologies of a claim export.
 type exported struct {
 	variables []topology.Variable
 	folders   []gate.Folder

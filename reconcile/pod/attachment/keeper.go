@@ -476,7 +476,7 @@ func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, t
 	return err
 }
 
-// errUnrecorded is that a sandbox was released, and its record says otherwise.
+// errUnrecorded: a sandbox was released, but its record could not be updated.
 type errUnrecorded struct{ error }
 
 func (e errUnrecorded) Unwrap() error { return e.error }

@@ -41,7 +41,7 @@ type Pod struct {
 	UID  types.UID `json:"uid"`
 }
 
-// Topology is what the claim records for one topology.
+// Topology is the record of one topology of a claim.
 type Topology struct {
 	// Object is the topology as it was read, without status and managed fields. Its UID and
 	// generation pin it.

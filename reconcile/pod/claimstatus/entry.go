@@ -89,7 +89,7 @@ func (v verdict) after(old verdict) verdict {
 // every is the key of a verdict about all topologies of a claim.
 const every = ""
 
-// data is what an entry's data holds.
+// data is the content of an entry's data.
 type data = claim.DeviceReport
 
 // entries returns our part of status.devices as it should be: from verdicts by
@@ -158,7 +158,7 @@ func replaced(c *resourceapi.ResourceClaim, want []resourceapi.AllocatedDeviceSt
 	return c
 }
 
-// use is what a device is for.
+// use is the topology and step of a device.
 type use struct {
 	topology, step string
 	first          bool     // of the topology's devices in the claim

@@ -18,7 +18,7 @@ const DefaultPath = "/run/plumbline-cni/agent.sock"
 // MaxBytes bounds a request and a reply. A list for GC has 150 bytes for each pod.
 const MaxBytes = 1 << 20
 
-// Command is what the runtime wants.
+// Command is the CNI command of the runtime.
 type Command string
 
 // The commands of CNI 1.1 that need the agent.

@@ -54,7 +54,7 @@ type Attachments interface {
 	Given(ctx context.Context, namespace string, pod claims.Pod, attachment string) (ops.Given, error)
 }
 
-// Options is what a Plugin works with. All but Runtime, Attachments, Known, Unfit, Withdrawn, Patience, Ports and CDI must be given.
+// Options configures a Plugin. All but Runtime, Attachments, Known, Unfit, Withdrawn, Patience, Ports and CDI must be given.
 type Options struct {
 	Store     *claims.Store
 	Keeper    Keeper

@@ -19,7 +19,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Cluster is what the plugin reads from the API server.
+// Cluster reads the objects that the plugin needs from the API server.
 type Cluster interface {
 	// Topology returns a NetworkTopology; an error of kind NotReady when there
 	// is none.

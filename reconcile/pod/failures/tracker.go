@@ -19,7 +19,7 @@ import (
 // this, the next pod would get the same device, and be evicted, too.
 const hold = 10 * time.Minute
 
-// Options is what a Tracker works with. All are required.
+// Options configures a Tracker. All fields are required.
 type Options struct {
 	// Claim returns the record of a claim.
 	Claim func(types.UID) (claims.Claim, bool)

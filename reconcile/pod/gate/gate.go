@@ -51,7 +51,7 @@ func (d Dir) path(uid types.UID) (string, error) {
 	return filepath.Join(string(d), FilePrefix+string(uid)+fileSuffix), nil
 }
 
-// Gives is what containers get through a gate.
+// Gives holds the device nodes, variables and folders that containers get through a gate.
 type Gives struct {
 	Nodes []string // paths of device nodes
 	Env   []string // variables as NAME=VALUE; a runtime replaces those of the same name that a container has

@@ -11,7 +11,7 @@ type Addresses struct {
 	found table.Value[found]
 }
 
-// found is what the last pass has found, by pool.
+// found holds the results of the last pass, by pool.
 type found struct {
 	own    map[string][]v1alpha1.HostAddress
 	unsure map[string]bool // pools with a need that was never found

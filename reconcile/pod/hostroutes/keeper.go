@@ -314,7 +314,7 @@ func (k *Keeper) pass(ctx context.Context) error {
 	return errors.Join(append(errs, unknown)...)
 }
 
-// result is what a pass has found and done.
+// result is the result of a pass.
 type result struct {
 	needs                   []Need
 	places                  map[Need][]site

@@ -14,7 +14,7 @@ import (
 // maxPodRoutes bounds the routes to the pod CIDRs of other nodes.
 const maxPodRoutes = 32 << 10
 
-// Node is what routes follow from of a Node object.
+// Node is the part of a Node object that routes depend on.
 type Node struct {
 	Name    string
 	Created time.Time
@@ -24,7 +24,7 @@ type Node struct {
 	InternalIPs []netip.Addr
 }
 
-// PodNetwork is what the keeper has to know of the own network of the node's pods.
+// PodNetwork tells the keeper about the own network of the node's pods.
 type PodNetwork struct {
 	// Used reports whether pods have, or are to have, addresses of the node's pod CIDRs. Unless
 	// Known is set, it may be that they do nevertheless.

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Name is that under which container runtimes look for the plugin.
+// Name is the name under which container runtimes look for the plugin.
 const Name = "loopback"
 
 // link is the interface that the kernel creates in each namespace.

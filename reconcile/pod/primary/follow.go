@@ -74,7 +74,7 @@ type Follower struct {
 	bridged  error // of TranslateBridged
 }
 
-// decision is what is kept on disk.
+// decision is the last decision, as it is kept on disk.
 type decision struct {
 	// Object is the topology that was chosen; nil if none selects the node.
 	Object   *v1alpha1.NetworkTopology `json:"object,omitempty"`

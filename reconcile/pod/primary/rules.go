@@ -44,7 +44,7 @@ func (s *Server) await(ctx context.Context, p podArgs) error {
 	}
 }
 
-// rules are those of a pod's network.
+// rules are the NetworkQoS rules of a pod's network.
 func (s *Server) rules(sb *reconcile.Sandbox) (ops.Rules, error) {
 	if sb.Pod == nil {
 		return ops.Rules{}, nil

@@ -53,7 +53,7 @@ type Addresses interface {
 	Grants() ([]addresspool.Grant, error)
 }
 
-// Network is what pods of the node are given.
+// Network is the network that pods of the node are given.
 type Network struct {
 	Topology *topology.Topology
 	PodCIDRs []netip.Prefix
@@ -61,7 +61,7 @@ type Network struct {
 	ClusterCIDRs []netip.Prefix
 }
 
-// Name is that of the network in its configuration.
+// Name is the name of the network in its configuration.
 const Name = "plumbline"
 
 // Options are the settings of a Server.
@@ -579,7 +579,7 @@ func (s *Server) saw(owner string) {
 	s.seen[owner], s.sees = true, true
 }
 
-// podArgs is what runtimes say of a pod.
+// podArgs are the CNI arguments in which runtimes name a pod.
 type podArgs struct{ Namespace, Name, UID string }
 
 // podOf reads CNI_ARGS, which are for messages, and tell a pod from the next one of its name.

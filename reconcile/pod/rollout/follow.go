@@ -62,7 +62,7 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 func permitted(t *topology.Topology, parameters []topology.Parameters) error {
 	_, err := t.Permitted(parameters)
 	if bad, ok := errors.AsType[*topology.BadParameter](err); ok {
-		return &HeldBack{bad.Step, fmt.Errorf("it does not permit what the claim has set any more: %s: %w", bad.Key, bad.Err)}
+		return &HeldBack{bad.Step, fmt.Errorf("it no longer permits what the claim has set: %s: %w", bad.Key, bad.Err)}
 	}
 	return err
 }

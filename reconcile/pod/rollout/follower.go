@@ -83,7 +83,7 @@ type key struct {
 	topology string
 }
 
-// verdict is what was reported about a generation.
+// verdict is the last report about a generation.
 type verdict struct {
 	generation int64
 	failed     bool

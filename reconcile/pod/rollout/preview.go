@@ -14,7 +14,7 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// Effect is what an edit does to a step.
+// Effect is the effect of an edit on a step.
 type Effect string
 
 // The effects. They are part of the command line's interface.

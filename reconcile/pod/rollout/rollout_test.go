@@ -104,10 +104,10 @@ func TestFollow(t *testing.T) {
 		{name: "nonsense", edit: func(o *v1alpha1.NetworkTopology) { o.Spec.Steps[1].Type = "srov" }, kind: fault.Invalid},
 		{name: "another bound of what the claim has set", edit: func(o *v1alpha1.NetworkTopology) {
 			o.Spec.ClaimParameters[0].MACPrefix = "02:00:5e"
-		}, held: `step "vf0": it does not permit what the claim has set any more: mac: 02:00:00:00:00:07 does not begin with 02:00:5e`},
+		}, held: `step "vf0": it no longer permits what the claim has set: mac: 02:00:00:00:00:07 does not begin with 02:00:5e`},
 		{name: "nothing that a claim sets", edit: func(o *v1alpha1.NetworkTopology) {
 			o.Spec.ClaimParameters = nil
-		}, held: `step "vf0": it does not permit what the claim has set any more: mac: NetworkTopology "pair" does not let a claim set it: it has no claimParameters`},
+		}, held: `step "vf0": it no longer permits what the claim has set: mac: NetworkTopology "pair" does not let a claim set it: it has no claimParameters`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o := pair(2)

@@ -28,7 +28,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Options is what a Follower works with. Its rights: get, list and watch of
+// Options configures a Follower. Its rights: get, list and watch of
 // deviceexposurepolicies, nodes and resourceslices, create and patch of
 // deviceexposurereports.
 type Options struct {

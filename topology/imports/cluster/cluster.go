@@ -63,13 +63,13 @@ func New(config *rest.Config, limits Limits) (*Reader, error) {
 	return r, nil
 }
 
-// Scope is what of a cluster is read.
+// Scope limits which objects of a cluster are read.
 type Scope struct {
 	Namespace string // of networks and pods; "" for all
 	Pods      bool   // workloads, too
 }
 
-// Inventory is what a cluster has.
+// Inventory holds the objects of a cluster.
 type Inventory struct {
 	Objects   []map[string]any // as they are in JSON
 	Read      []string         // the kinds that were read, with the number of objects, as 3 IPPool.whereabouts.cni.cncf.io
