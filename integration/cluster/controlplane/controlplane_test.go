@@ -718,8 +718,10 @@ func (b *bench) setParameters(t *testing.T) {
 		return `{apiVersion: networking.dra.io/v1alpha1, kind: NetworkTopology, metadata: {name: ` + name + `}, spec: {steps: [{name: net1, type: macvlan}], claimParameters: [` + bounds + `]}}`
 	}
 	const bounds = `{step: net1, key: mac, macPrefix: "02:00:5e"}, {step: net1, key: addresses, subnets: [{prefix: 192.0.2.0/24, first: 192.0.2.64, last: 192.0.2.127}]}, {step: net1, key: name, namePattern: "data[0-9]"}`
-	b.says(t, topology("bounds", `{step: net2, key: mac, macPrefix: "02:00"}`), `NetworkTopology "bounds": spec.claimParameters[0].step: "net2" is not a step. Did you mean "net1"?`)
-	b.says(t, topology("bounds", `{step: net1, key: mac, macPrefix: "03:00"}`), `NetworkTopology "bounds": spec.claimParameters[0].macPrefix: "03:00" begins a multicast address, which no interface can have`)
+	b.says(t, topology("bounds", `{step: net2, key: mac, macPrefix: "02:00"}`), `NetworkTopology "bounds": spec.claimParameters[0].step: "net2" is not a step, did you mean "net1"?`)
+	b.says(t, topology("bounds", `{step: net1, key: mac, macPrefix: "03:00"}`), `
+  NetworkTopology "bounds": spec.claimParameters[0].macPrefix: "03:00" begins a multicast address, which no interface can have
+  NetworkTopology "bounds", step "net1": config.mac: when a claim sets its claimParameters: "03:00:00:00:00:01" is a multicast address, which no interface can have: the first byte must be even`)
 	b.mustKubectl(t, topology("bounds", bounds), "create", "--validate=strict", "-f", "-")
 	with := func(parameters string) string {
 		return template("bounded", "{name: net1, exactly: {deviceClassName: bounds-net1}}") + `      config:
