@@ -263,7 +263,7 @@ test-versions: ## the node's story and what an older API server lacks, on earlie
 	done
 
 .PHONY: test-install
-test-install: ## the commands of docs/install.md and docs/start.md on a node without cards: a release, its installation, pods
+test-install: ## the commands of docs/install.md and docs/start.md on a node without cards: a release, pods, an upgrade, a rollback, nothing left
 	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^TestNodeWithoutCards$$'
 
 .PHONY: test-upgrade
