@@ -161,15 +161,17 @@ func byReachability(changes []netstate.Change) []netstate.Change {
 // itself or whose link no longer exists.
 func survivor(now *netstate.Snapshot, o netstate.Object) (netstate.Object, bool) {
 	l, there := now.Link(netstate.LinkOf(o))
-	if !there || o.Traits().Phase <= netstate.PhaseLinks || netstate.KernelMade(o) {
+	if !there || o.Traits().Phase <= netstate.PhaseLinks {
 		return nil, false
 	}
 	r, isRoute := o.(netstate.Route)
-	if !isRoute {
+	switch {
+	case isRoute && netstate.OnHost(l.Name):
+		return r, true // NetworkManager makes routes with the kernel's protocol, and of those only they are recorded
+	case netstate.KernelMade(o), isRoute && r.Protocol == netstate.RouteProtocolKernel: // a default route too
+		return nil, false
+	case !isRoute:
 		return o, true
-	}
-	if r.Protocol == netstate.RouteProtocolKernel {
-		return nil, false // a default route too
 	}
 	if l.Master != nil && *l.Master != "" && r.Table == netstate.TableMain {
 		if m, ok := now.Link(*l.Master); ok && m.VRF != nil && m.VRF.Table != nil {

@@ -99,3 +99,28 @@ func TestFallbackNames(t *testing.T) {
 		t.Error("any name is a fallback")
 	}
 }
+
+// TestSurvivor holds what of a link's is recreated: not what the kernel makes again. On the host only what NetworkManager has made
+// in the kernel's name is recorded.
+func TestSurvivor(t *testing.T) {
+	home := netstate.HostName("eth2")
+	now := netstate.NewSnapshot(netstate.Link{Name: "net1"}, netstate.Link{Name: home})
+	route := func(link string, protocol int) netstate.Object {
+		return netstate.Route{Link: link, Dst: "192.0.2.0/24", Table: netstate.TableMain, Metric: 100, Protocol: protocol}
+	}
+	for _, c := range []struct {
+		o    netstate.Object
+		want bool
+	}{
+		{route("net1", 4), true},
+		{route("net1", netstate.RouteProtocolKernel), false},
+		{route(home, netstate.RouteProtocolKernel), true},
+		{route(netstate.HostName("eth3"), netstate.RouteProtocolKernel), false},
+		{netstate.Addr{Link: home, Address: "192.0.2.5/24"}, true},
+		{netstate.Addr{Link: home, Address: "fe80::5/64", Kernel: true}, false},
+	} {
+		if _, again := survivor(now, c.o); again != c.want {
+			t.Errorf("%+v: recreated %t", c.o, again)
+		}
+	}
+}

@@ -25,7 +25,9 @@ func TestBelongings(t *testing.T) {
 		return s.run(`ip -o addr show dev enp3s0f0v0 | awk '{print $3, $4}'; ip route show dev enp3s0f0v0; ip -6 route show dev enp3s0f0v0 | grep -v fe80`)
 	}
 	s.run(`ip link set enp3s0f0v0 up; ip addr add 192.0.2.5/24 dev enp3s0f0v0; ip addr add 2001:db8::5/64 dev enp3s0f0v0 nodad
-		ip route add 198.51.100.0/24 via 192.0.2.1; ip -6 route add 2001:db8:5::/48 via 2001:db8::1`)
+		ip route add 198.51.100.0/24 via 192.0.2.1; ip -6 route add 2001:db8:5::/48 via 2001:db8::1
+		ip addr add 203.0.113.5/24 dev enp3s0f0v0 noprefixroute; ip route add 203.0.113.0/24 dev enp3s0f0v0 proto kernel scope link src 203.0.113.5 metric 100 # as NetworkManager
+		ip route add 233.252.0.0/24 via 203.0.113.1`)
 	t.Cleanup(func() { s.run(`ip addr flush dev enp3s0f0v0 scope global; ip link set enp3s0f0v0 down`) })
 	start := host()
 	sb := box(path, parse(t, "t", "    - {name: d, type: host-device, config: {name: net1}}\n"))
@@ -35,13 +37,13 @@ func TestBelongings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if notes := strings.Join(rep.Notes, "\n"); !strings.Contains(notes, `the host has 192.0.2.5/24, 2001:db8::5/64 on "enp3s0f0v0"`) {
+	if notes := strings.Join(rep.Notes, "\n"); !strings.Contains(notes, `the host has 192.0.2.5/24, 2001:db8::5/64, 203.0.113.5/24 on "enp3s0f0v0"`) {
 		t.Errorf("notes: %s", notes)
 	}
 	if rep, err := r.AwaitRelease(ctxFor(t), sb.ID); err != nil || len(rep.Notes) > 0 {
 		t.Errorf("release: %v, %v", err, rep.Notes)
 	}
-	if end := host(); !strings.Contains(end, "198.51.100.0/24 via 192.0.2.1") || !strings.Contains(end, "2001:db8:5::/48 via 2001:db8::1") || !strings.Contains(end, "inet 192.0.2.5/24") || !strings.Contains(end, "inet6 2001:db8::5/64") {
+	if end := host(); !strings.Contains(end, "203.0.113.0/24 proto kernel scope link src 203.0.113.5 metric 100") || !strings.Contains(end, "233.252.0.0/24 via 203.0.113.1") || !strings.Contains(end, "198.51.100.0/24 via 192.0.2.1") || !strings.Contains(end, "2001:db8:5::/48 via 2001:db8::1") || !strings.Contains(end, "inet 192.0.2.5/24") || !strings.Contains(end, "inet6 2001:db8::5/64") {
 		t.Errorf("the host had\n%s\nand has\n%s", start, end)
 	}
 	s.run(`ip link add link enp3s0f0v0 name host7 type vlan id 7`)

@@ -141,13 +141,20 @@ func (o *observer) belongings(ctx context.Context, d *netstate.Device, index int
 		return err
 	}
 	found := 0
+	written := map[string]bool{} // networks to which the kernel makes no route
 	for _, a := range addresses {
 		if got := a.object(*d.At, true); !got.Kernel && a.flags&unix.IFA_F_PERMANENT != 0 && !a.prefix.Addr().IsLinkLocalUnicast() {
 			o.snap.Put(got)
 			found++
+			if got.NoPrefixRoute != nil && *got.NoPrefixRoute {
+				written[a.prefix.Masked().String()] = true
+			}
 		}
 	}
 	protocols := []uint8{unix.RTPROT_BOOT, unix.RTPROT_STATIC}
+	if len(written) > 0 { // NetworkManager gives them the protocol of the kernel's
+		protocols = append(protocols, unix.RTPROT_KERNEL)
+	}
 	if d.Up != nil && !*d.Up {
 		protocols = nil // no routes: the kernel drops them with the link (fib_sync_down_dev, rt6_disable_ip)
 	}
@@ -158,6 +165,9 @@ func (o *observer) belongings(ctx context.Context, d *netstate.Device, index int
 				return err
 			}
 			for _, r := range routes {
+				if protocol == unix.RTPROT_KERNEL && !written[r.Dst] {
+					continue
+				}
 				r.Link = *d.At
 				o.snap.Put(r.Route)
 				found++
