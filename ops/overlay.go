@@ -29,7 +29,7 @@ func (o *overlay) do(c netstate.Change) {
 	o.changes = append(o.changes, c)
 	implied := o.now.Apply(c)
 	_, ofAddress := c.Before.(netstate.Addr)
-	perhaps := ofAddress && slices.ContainsFunc(implied, func(gone netstate.Change) bool { _, address := gone.Before.(netstate.Addr); return address })
+	perhaps := ofAddress && slices.ContainsFunc(implied, func(gone netstate.Change) bool { return gone.Key().Kind == netstate.KindAddress })
 	for _, gone := range implied {
 		if gone.Before == nil {
 			continue

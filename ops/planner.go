@@ -291,7 +291,12 @@ func (p *Planner) NamedTables() map[string]string {
 		for _, l := range []struct {
 			field string
 			in    any
-		}{{"", []any{s.Config}}, {"routes[%d].", s.Config["routes"]}, {"rules[%d].", s.Config["rules"]}, {"ipam.routes[%d].", ipam["routes"]}} {
+		}{
+			{"", []any{s.Config}},
+			{"routes[%d].", s.Config["routes"]},
+			{"rules[%d].", s.Config["rules"]},
+			{"ipam.routes[%d].", ipam["routes"]},
+		} {
 			entries, _ := l.in.([]any)
 			for j, e := range entries {
 				entry, _ := e.(map[string]any)

@@ -23,7 +23,7 @@ import (
 func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
 	u := &undoer{
 		made: map[netstate.Key]bool{}, ends: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{},
-		willDelete: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{},
+		willDelete: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, ownMAC: map[string]string{},
 		where: map[string]string{}, homes: map[string]string{}, settings: map[string]map[string]string{},
 	}
 	u.overlay = newOverlay(have, u.lose)
@@ -96,6 +96,7 @@ type undoer struct {
 	touched    map[string]bool // links in the history
 	// adminMAC is the MAC the physical function held for a VF before.
 	adminMAC map[string]string
+	ownMAC   map[string]string // see OwnMAC
 	where    map[string]string // name we gave a device -> its name now
 	homes    map[string]string // name a device had on the host -> the device
 	// settings are those with which a device is returned, by its name now.
@@ -107,7 +108,7 @@ type undoer struct {
 func (u *undoer) locate(history []netstate.Change) {
 	for _, c := range history {
 		if vf, ok := c.Before.(netstate.VF); ok && vf.MAC != nil {
-			u.adminMAC[vf.ID] = *vf.MAC
+			u.adminMAC[vf.ID], u.ownMAC[vf.ID] = *vf.MAC, OwnMAC(history, vf)
 			if !u.now.Known(vf) {
 				u.missing[vf.Key()] = vf
 			}
@@ -210,6 +211,10 @@ func (u *undoer) undo(c netstate.Change) {
 	case netstate.VF:
 		if d, ok := u.now.Device(o.ID); ok && d.At == nil && !netstate.UserspaceDriver(d.Driver) {
 			return // its settings are restored when the function is back on the host
+		}
+		if before, ok := c.Before.(netstate.VF); ok && u.hasOwnMAC(o.ID) {
+			before.MAC = nil
+			c.Before = before
 		}
 	case netstate.Link:
 		if c.Before == nil {
@@ -568,6 +573,35 @@ func (u *undoer) device(c netstate.Change) {
 	u.do(netstate.Change{Step: c.Step, Before: have, After: after, Why: why})
 }
 
+// zeroMAC is what a physical function reports that holds none for a virtual one.
+const zeroMAC = "00:00:00:00:00:00"
+
+// OwnMAC returns the MAC with which a device is returned by a history, "" if that has none. A virtual function gets it from its
+// physical one, too, if that had none and its driver refuses to take the other away (be2net, qede, cxgb4, octeontx2 check
+// is_valid_ether_addr).
+func OwnMAC(history []netstate.Change, vf netstate.VF) string {
+	if vf.MAC == nil || *vf.MAC != zeroMAC {
+		return ""
+	}
+	for _, c := range history {
+		d, ok := c.Before.(netstate.Device)
+		if !ok || d.ID != vf.ID {
+			continue
+		}
+		if d.MAC != nil && *d.MAC != zeroMAC {
+			return *d.MAC
+		}
+		return d.PermMAC
+	}
+	return ""
+}
+
+// hasOwnMAC reports whether the physical function, which held no MAC for a virtual one, holds the one that this has itself.
+func (u *undoer) hasOwnMAC(id string) bool {
+	vf, there := netstate.Lookup(u.now, netstate.VF{ID: id})
+	return there && vf.MAC != nil && u.ownMAC[id] != "" && *vf.MAC == u.ownMAC[id]
+}
+
 // homeOf is the name on the host of a device that is at another place now: its own one, or one that is free if that is taken.
 // If nobody has looked yet whether the host has a link of the name, it is not known.
 func (u *undoer) homeOf(home, now string) (name string, known bool) {
@@ -590,7 +624,7 @@ func (u *undoer) adminMACPending(id string) bool {
 	mac, ok := u.adminMAC[id]
 	vf, there := netstate.Lookup(u.now, netstate.VF{ID: id})
 	trusted := vf.Trust != nil && *vf.Trust
-	return ok && there && !trusted && vf.MAC != nil && *vf.MAC != mac
+	return ok && there && !trusted && vf.MAC != nil && *vf.MAC != mac && !u.hasOwnMAC(id)
 }
 
 // fallback is the i-th name of a device on the host if its own is taken.

@@ -125,6 +125,13 @@ func (p *pass) applyUndo(ctx context.Context, changes []netstate.Change, patient
 			err = p.applySome(ctx, some, patience)
 		}
 		left = left[len(some):]
+		if vf, ok := some[0].After.(netstate.VF); ok && err != nil && fault.Of(err) != fault.NotReady {
+			if mac := ops.OwnMAC(p.record.History, vf); mac != "" { // what the next round takes for the same
+				vf.MAC = &mac
+				some[0].After = vf
+				err = p.applySome(ctx, some, patience)
+			}
+		}
 		if err != nil && given(some[0]) {
 			whose := "of the pod"
 			if netstate.OnHost(netstate.LinkOf(some[0].Object())) {
