@@ -29,7 +29,11 @@ func TestAbsent(t *testing.T) {
 		snap.Put(d)
 		history = append(history, netstate.Change{Before: d, After: netstate.Device{ID: d.ID, At: new("net1")}})
 	}
-	if got := ops.Absent(snap, history); !slices.Equal(got, []string{"0000:01:10.0", "if:vmbus", "if:nic", "if:dummy1"}) {
+	for id, netns := range map[string]string{"0000:01:10.1": netstate.RDMAOfOther, "0000:01:10.2": netstate.RDMAOfHost} {
+		snap.Put(netstate.RDMANetns{ID: id, Netns: &netns})
+		history = append(history, netstate.Change{Before: netstate.RDMANetns{ID: id, Netns: new(netstate.RDMAOfHost)}, After: netstate.RDMANetns{ID: id, Netns: new(netstate.RDMAOfSandbox)}})
+	}
+	if got := ops.Absent(snap, history); !slices.Equal(got, []string{"0000:01:10.0", "if:vmbus", "if:nic", "if:dummy1", "0000:01:10.1"}) {
 		t.Errorf("got %q", got)
 	}
 }

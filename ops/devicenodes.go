@@ -55,7 +55,7 @@ func (p *Planner) DeviceNodes(id string, kinds []string) error {
 		case netstate.NodeVhost, netstate.NodeTun:
 			of = "the node"
 		case netstate.NodeUMAD, netstate.NodeISSM:
-			if out.RDMADevice == "" && p.current.withheld != nil {
+			if out.RDMADevice == "" && p.current.later != "" {
 				continue // it waits for the RDMA device
 			}
 			if out.RDMADevice == "" {

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -45,6 +46,8 @@ func (p *Planner) RDMA(id string, wanted *bool, required bool) error {
 	d.RDMA = hardwareRDMA(d)
 	given, why := usableRDMA(d, "set rdma: false")
 	switch {
+	case why == nil && d.RDMAExclusive:
+		return p.moveRDMA(d, given)
 	case why == nil:
 		p.ProduceDevices(rdmaResult(d, given))
 	case wanted != nil:
@@ -53,6 +56,39 @@ func (p *Planner) RDMA(id string, wanted *bool, required bool) error {
 		p.Note("the containers get no RDMA device: %v", why)
 	}
 	return nil
+}
+
+// moveRDMA wants the RDMA device of a device in the sandbox, on a node in exclusive mode, and adds it to the step's result once
+// it is there: the move gives it other device nodes.
+func (p *Planner) moveRDMA(d netstate.Device, given netstate.RDMADevice) error {
+	at, ok, err := Lookup(p, netstate.RDMANetns{ID: d.ID})
+	if err != nil {
+		return err
+	}
+	owned := slices.IndexFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == at.Key() && c.Before != nil })
+	if !ok || at.Netns == nil || at.Name == nil {
+		return p.without("the RDMA device", fault.New(fault.Gone, fmt.Errorf("RDMA device %q of device %q does not exist any more", given.Name, d.ID)))
+	}
+	if *at.Netns != netstate.RDMAOfHost && owned < 0 {
+		return fault.New(fault.Conflict, fmt.Errorf("RDMA device %q of device %q belongs to another network namespace, and not by us (\"rdma dev\" does not show it on the host): "+
+			"end what has moved it there, or set rdma: false", *at.Name, d.ID))
+	}
+	name := *at.Name
+	if owned >= 0 {
+		if before, ok := p.req.Owned[owned].Before.(netstate.RDMANetns); ok && before.Name != nil {
+			name = *before.Name
+		}
+	}
+	want := netstate.RDMANetns{ID: d.ID, Netns: new(netstate.RDMAOfSandbox), Name: &name}
+	if err := p.Want(want); err != nil {
+		return err
+	}
+	if *at.Netns != netstate.RDMAOfSandbox || *at.Name != name {
+		p.Later("the RDMA device of " + d.ID + " in the sandbox")
+		return nil
+	}
+	p.ProduceDevices(rdmaResult(d, given))
+	return p.keepNodes(want.Key(), given.Nodes)
 }
 
 // hardwareRDMA are the RDMA devices of a device that stay when its interface moves.
@@ -69,6 +105,11 @@ func (p *Planner) RDMADevice(id, name string, require *RDMARequirement) error {
 		return err
 	case !ok:
 		return fault.New(fault.Gone, fmt.Errorf("device %q does not exist", id))
+	}
+	if d.RDMAExclusive && len(d.RDMA) > 0 {
+		return p.without("the RDMA device", fault.New(fault.Unsupported, errors.New("RDMA devices of the node belong to one network namespace each (\"rdma system show\" says exclusive), "+
+			"and a step of type rdma is applied before the pod has its own: take the function with type sriov or host-device, which moves its RDMA device too, "+
+			"or run \"rdma system set netns shared\" before the first network namespace is made")))
 	}
 	given, err := usableRDMA(d, "remove the step")
 	if err != nil {
@@ -105,10 +146,15 @@ func (p *Planner) SoftRDMA(link, typ string) error {
 		return err
 	}
 	have, there := netstate.Lookup(p.req.Have, want)
+	if there && have.Netns != nil { // exclusive mode
+		if err := p.Want(netstate.RDMALink{Link: link, Netns: new(netstate.RDMAOfSandbox)}); err != nil {
+			return err
+		}
+	}
 	switch {
 	case p.req.imagined != nil:
 		have.Nodes = []string{"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}
-	case !there || have.Name == nil || *have.Name != *want.Name:
+	case !there || have.Name == nil || *have.Name != *want.Name || have.Netns != nil && *have.Netns != netstate.RDMAOfSandbox:
 		p.Later("the RDMA device of " + link)
 		return nil
 	case len(have.Nodes) == 0:
@@ -149,8 +195,10 @@ func usableRDMA(d netstate.Device, without string) (netstate.RDMADevice, error) 
 	switch {
 	case len(d.RDMA) == 0:
 		return netstate.RDMADevice{}, fault.New(fault.Unsupported, fmt.Errorf("device %q has no RDMA device: load the RDMA driver of the card on the node (such as mlx5_ib or irdma), choose a device with the attribute rdma, or %s", d.ID, without))
-	case d.RDMAExclusive:
-		return netstate.RDMADevice{}, fault.New(fault.Unsupported, fmt.Errorf("RDMA devices of the node belong to one network namespace each (\"rdma system show\" says exclusive), and plumbline does not move them: run \"rdma system set netns shared\" before the first network namespace is made, or %s", without))
+	case d.RDMAExclusive && !d.HasPCIAddress():
+		return netstate.RDMADevice{}, fault.New(fault.Unsupported, fmt.Errorf("device %q has no PCI address, by which plumbline would find its RDMA device in a pod (\"rdma system show\" says exclusive): choose a device with one, or %s", d.ID, without))
+	case d.RDMAExclusive && len(d.RDMA) > 1:
+		return netstate.RDMADevice{}, fault.New(fault.Unsupported, fmt.Errorf("device %q has %d RDMA devices, of which plumbline moves none to a pod (\"rdma system show\" says exclusive): choose a device with one, or %s", d.ID, len(d.RDMA), without))
 	case first < 0:
 		return netstate.RDMADevice{}, noRDMANodes(fmt.Sprintf("device %q", d.ID), d.RDMA[0].Name, without)
 	}

@@ -64,17 +64,20 @@ func backward(history []netstate.Change) []netstate.Change {
 }
 
 // Absent lists the devices of a history that are in neither namespace although a driver is
-// bound to them: a namespace that is being torn down has not returned them yet, or another
+// bound to them, or whose RDMA device is in neither: a namespace that is being torn down has not returned them yet, or another
 // program has moved them.
 func Absent(have *netstate.Snapshot, history []netstate.Change) []string {
 	var out []string
 	for _, c := range history {
-		o, ok := c.Object().(netstate.Device)
-		if !ok {
-			continue
-		}
-		if d, ok := have.Device(o.ID); ok && absent(d) {
-			out = append(out, o.ID)
+		switch o := c.Object().(type) {
+		case netstate.Device:
+			if d, ok := have.Device(o.ID); ok && absent(d) {
+				out = append(out, o.ID)
+			}
+		case netstate.RDMANetns:
+			if r, ok := netstate.Lookup(have, o); ok && r.Netns != nil && *r.Netns == netstate.RDMAOfOther && !slices.Contains(out, o.ID) {
+				out = append(out, o.ID)
+			}
 		}
 	}
 	return out

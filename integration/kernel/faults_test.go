@@ -506,6 +506,20 @@ func TestFailureAtEveryChange(t *testing.T) {
 	})
 }
 
+// diesAtEveryChange ends the process after any change of an act.
+func diesAtEveryChange(t *testing.T, s *fixture, act string) {
+	t.Helper()
+	for n, reached := 1, true; reached; n++ {
+		s.prepare(act)
+		life, made := &process{}, 0
+		err := s.act(act, s.killableEngine(life, func() { made++; life.dead = made == n }, nil))
+		if reached = life.dead; !reached && err != nil {
+			t.Fatal(err)
+		}
+		s.invariants(act, fmt.Sprintf("%s, dead after change %d", act, n), n)
+	}
+}
+
 // TestKilledInRepairAndUpdate is that with a real process and a real signal,
 // after every third change.
 func TestKilledInRepairAndUpdate(t *testing.T) {

@@ -17,17 +17,7 @@ import (
 
 // TestDeathAtEveryChange: the process ends after any change of any act.
 func TestDeathAtEveryChange(t *testing.T) {
-	eachScenario(t, scenarios, func(t *testing.T, s *fixture, act string) {
-		for n, reached := 1, true; reached; n++ {
-			s.prepare(act)
-			life, made := &process{}, 0
-			err := s.act(act, s.killableEngine(life, func() { made++; life.dead = made == n }, nil))
-			if reached = life.dead; !reached && err != nil {
-				t.Fatal(err)
-			}
-			s.invariants(act, fmt.Sprintf("%s, dead after change %d", act, n), n)
-		}
-	})
+	eachScenario(t, scenarios, diesAtEveryChange)
 }
 
 // TestEveryMessageFails: any message of any act is refused, or its answer is

@@ -13,14 +13,16 @@ import (
 
 	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // rdmaPod is a pod with a soft RoCE device on a function of its own.
 type rdmaPod struct {
 	*foreignWriter
 	topology.Devices
+	engine  *reconcile.Reconciler
+	id      reconcile.SandboxID
 	release func()
 }
 
@@ -49,7 +51,7 @@ func (l *lane) newRDMAPod(t *testing.T, function, address string) rdmaPod {
 	if len(got.DeviceNodes) != 2 || got.GIDIndex == nil {
 		t.Fatalf("results: %+v", got)
 	}
-	return rdmaPod{&foreignWriter{t, filepath.Base(path), ""}, got, release}
+	return rdmaPod{&foreignWriter{t, filepath.Base(path), ""}, got, engine, s.ID, release}
 }
 
 // serve starts a command in the pod, and returns what ends it with all its processes: one that has an RDMA device open keeps it.
@@ -135,74 +137,4 @@ func ping(t *testing.T, to, from rdmaPod, address string) {
 		}
 		return fmt.Errorf("%w: %s", err, out)
 	})
-}
-
-// TestRDMAExclusive: what the kernel does on a node in exclusive mode, for which steps with RDMA are refused there, with the reason, and
-// leave nothing behind. A device that is made inside of a pod is the host's; Linux 7 moves it to the pod, and Linux 6.12 moves none.
-func TestRDMAExclusive(t *testing.T) {
-	if !hasCards() {
-		return
-	}
-	host := &foreignWriter{t, "", ""}
-	host.run("modprobe -a rdma_rxe ib_uverbs rdma_ucm")
-	mode := func(mode string) func() error {
-		return func() error { // refused while there is another network namespace, and one ends later than its name
-			out, err := host.try("rdma system set netns " + mode)
-			if err != nil {
-				return fmt.Errorf("%w: %s", err, out)
-			}
-			return nil
-		}
-	}
-	eventually.Succeeds(t, 30*time.Second, "exclusive mode", mode("exclusive"))
-	var made []string
-	t.Cleanup(func() {
-		for _, path := range made {
-			deleteNetns(path)
-		}
-		eventually.Succeeds(t, 30*time.Second, "shared mode", mode("shared"))
-	})
-	l := newLane(t) // it ends first: an engine has the namespaces of pods open
-	namespace := func() *foreignWriter {
-		path := newNetns(t)
-		made = append(made, path)
-		return &foreignWriter{t, filepath.Base(path), ""}
-	}
-
-	pod := namespace()
-	pod.inside("ip link add e0 type veth peer name e1; ip link set e0 up; rdma link add rx0 type rxe netdev e0")
-	here := func() bool { return strings.Contains(pod.run("ip netns exec $NS rdma dev"), "rx0") }
-	if of := host.run("rdma dev"); !strings.Contains(of, "rx0") || here() {
-		t.Errorf("a device that was made in the pod: the host has %q, the pod has it: %v", of, here())
-	}
-	out, err := pod.try("rdma dev set rx0 netns $NS")
-	if os.Getenv("PLUMBLINE_KERNEL") == "stable" {
-		if err == nil || !strings.Contains(out, "not supported") {
-			t.Errorf("this kernel moves RDMA devices: %v %s", err, out)
-		}
-	} else if err != nil || !here() || strings.Contains(host.run("rdma dev"), "rx0") {
-		t.Errorf("a move of an RDMA device to the pod: %v %s; the pod has it: %v", err, out, here())
-	}
-	pod.inside("ip link delete e0")
-	eventually.True(t, 10*time.Second, "no RDMA device without its interface", func() bool {
-		return !here() && !strings.Contains(host.run("rdma dev"), "rx0")
-	})
-
-	host.run("rdma link add rxe1 type rxe netdev $(ls /sys/class/net/enp3s0f0/device/virtfn1/net)")
-	t.Cleanup(func() { host.run("rdma link delete rxe1 2>/dev/null || true") })
-	home := l.state("")
-	for steps, want := range map[string]string{
-		"{name: vf, type: rdma}": `("rdma system show" says exclusive)`,
-		"{name: vf, type: sriov, config: {name: rail0}}\n    - {name: roce, type: rxe, dependOn: [vf]}": `("rdma system show" says exclusive)`,
-	} {
-		s := box("/run/netns/"+namespace().ns, parse(t, "t", "    - "+steps+"\n"))
-		s.Given = ops.GivenDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
-		engine := l.engine(nil)
-		released(t, engine, s.ID)
-		if _, err := engine.Ensure(ctxFor(t), s); fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", steps, err, want)
-		}
-		eventually.True(t, 10*time.Second, "the RDMA device of the host", func() bool { return strings.Contains(host.run("rdma dev"), "rxe1") })
-		l.mustEqual(home, "", "after the refusal")
-	}
 }

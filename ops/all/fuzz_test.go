@@ -304,6 +304,14 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 			c.Have = append(c.Have, netstate.RDMALink{Link: host, Name: new(fmt.Sprintf("rxe%d", i)), Type: new("rxe")})
 		}
 		c.Appears = append(c.Appears, netstate.Ethtool{Link: link, Class: "feature", Name: "rx-checksum", Value: new("off")})
+		if g.IntN(6) == 0 { // a node in exclusive mode
+			d := c.Have[slices.IndexFunc(c.Have, func(o netstate.Object) bool { return o.Key() == netstate.DeviceKey(id) })].(netstate.Device)
+			d.RDMA, d.RDMAExclusive = []netstate.RDMADevice{{Name: "mlx5_0", Nodes: []string{"/dev/infiniband/uverbs0"}}}, true
+			c.Have = append(slices.DeleteFunc(c.Have, func(o netstate.Object) bool { return o.Key() == d.Key() }), d,
+				netstate.RDMANetns{ID: id, Netns: new(netstate.RDMAOfHost), Name: new("mlx5_0")})
+			devices[g.step("sriov", link, nil, "ifName: "+link+g.mtu()).step] = id
+			return
+		}
 		switch g.IntN(7) {
 		case 0:
 			g.bound(c, devices, i, id)
@@ -498,6 +506,11 @@ func (g *generator) drift(w *optest.World, history []netstate.Change) {
 				w.Apply(netstate.Change{Before: have})
 			} else {
 				w.Apply(netstate.Change{Before: netstate.LogicalRule{Port: have.Port, Rule: have.Rule, Match: have.Match}, After: netstate.LogicalRule{Port: have.Port, Rule: have.Rule, Match: new("ip6")}})
+			}
+		case netstate.RDMANetns:
+			after := []netstate.RDMANetns{{ID: have.ID, Name: new("other")}, {ID: have.ID, Netns: new(netstate.RDMAOfHost)}}[g.IntN(2)]
+			if c, differs := netstate.NewUpdate("", have, after); differs {
+				w.Apply(c)
 			}
 		case netstate.OVSPort, netstate.DHCPLease, netstate.RDMALink:
 			w.Apply(netstate.Change{Before: have})

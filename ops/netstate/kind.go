@@ -32,6 +32,7 @@ const (
 	KindDHCPLease  Kind = "dhcp-lease"
 	KindRDMALink   Kind = "rdma-link"
 	KindRDMAPort   Kind = "rdma-port"
+	KindRDMANetns  Kind = "rdma-netns"
 
 	KindPortMapping Kind = "port-mapping"
 	KindUnreachable Kind = "unreachable"
@@ -66,6 +67,7 @@ var kinds = map[Kind]reader{
 	KindDHCPLease:  readerOf[DHCPLease](),
 	KindRDMALink:   readerOf[RDMALink](),
 	KindRDMAPort:   readerOf[RDMAPort](),
+	KindRDMANetns:  readerOf[RDMANetns](),
 
 	KindPortMapping: readerOf[PortMapping](),
 	KindUnreachable: readerOf[Unreachable](),

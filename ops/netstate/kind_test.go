@@ -38,6 +38,7 @@ var examples = []netstate.Object{
 	netstate.DHCPLease{Link: "net1", ClientID: new("00ab"), Active: new(true)},
 	netstate.RDMALink{Link: "net1", Name: new("pl0"), Type: new("rxe")},
 	netstate.RDMAPort{Device: "mlx5_2", Link: "net1", State: new("ACTIVE"), GIDs: []netstate.RDMAGID{{Index: 3, GID: "192.0.2.1", Type: "RoCEv2"}}},
+	netstate.RDMANetns{ID: "0000:01:10.0", Netns: new(netstate.RDMAOfSandbox), Name: new("mlx5_2")},
 	netstate.Chassis{ID: "local", Name: new("node-1"), Int: new("br-int"), Networks: []string{"localnet1"}},
 	netstate.LogicalPort{Name: "plumbline:node-1:pl1", Switch: new("plumbline:layer2:blue"), Addresses: []string{"02:00:00:00:00:01 192.0.2.1"}},
 	netstate.LogicalRule{Port: "plumbline:node-1:pl1", Rule: "ai/storage[0]", Priority: new(uint16(29000)), Match: new("ip4"), DSCP: new(uint8(26)), Rate: new(uint32(10000))},

@@ -3,6 +3,7 @@ package netstate
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -15,6 +16,9 @@ type RDMALink struct {
 	// Name is that of the RDMA device. In shared mode it is unique on the node, whichever namespace the link is in.
 	Name *string `json:"name,omitempty" plan:"live"`
 	Type *string `json:"type,omitempty" plan:"replace"` // rxe, siw
+	// Netns is which network namespace the device belongs to: RDMAOfHost or RDMAOfSandbox, nil on a node in shared mode. In
+	// exclusive mode one that is made inside of a sandbox belongs to the host until it is moved.
+	Netns *string `json:"netns,omitempty" plan:"live"`
 	// Nodes are observed only: see RDMADevice.
 	Nodes []string `json:"nodes,omitempty" plan:"-"`
 }
@@ -38,12 +42,20 @@ var rdmaLinkTraits = Traits{Phase: PhaseAddresses, Cost: 8, effects: (*model).rd
 func (RDMALink) Traits() *Traits { return &rdmaLinkTraits }
 
 // rdmaLink has the kernel give the device its nodes and its port GIDs, one for each address of the link. The model has none
-// on the host, where they matter to nobody.
+// on the host, where they matter to nobody. The model is in exclusive mode if a device says so.
 func (m *model) rdmaLink(c Change) {
 	m.store(c)
 	have, ok := Lookup(m.Snapshot, RDMALink{Link: c.Key().ID})
 	if !ok || have.Name == nil || OnHost(have.Link) {
 		return
+	}
+	exclusive := slices.ContainsFunc(All[Device](m.Snapshot), func(d Device) bool { return d.RDMAExclusive })
+	if have.Netns == nil && exclusive {
+		have.Netns = new(RDMAOfHost)
+		m.Put(have)
+	}
+	if have.Netns != nil && *have.Netns == RDMAOfHost {
+		return // no program of the sandbox can use it
 	}
 	have.Nodes = []string{"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}
 	m.Put(have)

@@ -24,7 +24,8 @@ there as a file. The network interface of the device, if it has one, stays where
 addresses in the pod: the step types ` + "`sriov`" + ` and ` + "`host-device`" + ` move it, and give the RDMA device too.
 
 The node has to share RDMA devices between network namespaces, as is the kernel's default
-(` + "`rdma system show`" + `); in exclusive mode the step is refused.`,
+(` + "`rdma system show`" + `). In exclusive mode the step is refused, since it is applied before the pod has a
+network namespace: use ` + "`sriov`" + ` or ` + "`host-device`" + `, which move the RDMA device after the interface.`,
 	Example: `- name: ib0
   type: rdma
   selector:

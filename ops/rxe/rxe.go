@@ -25,7 +25,10 @@ if somebody deletes it, renamed back if somebody renames it, and ends with the p
 device node, which containers get when they are created: the claim's status says so, until the pod is created again.
 
 The node needs the kernel modules ` + "`rdma_rxe`, `ib_uverbs` and `rdma_ucm`" + `. A VLAN cannot have one: put the device on the interface
-below, where the VLAN's addresses are usable too. On Linux 6.12 devices on interfaces outside of the host's namespace exchange no data.`,
+below, where the VLAN's addresses are usable too. On Linux 6.12 devices on interfaces outside of the host's namespace exchange no data.
+
+On a node in exclusive mode (` + "`rdma system show`" + `) the device is moved to the pod once it is made.
+Linux 6.12 refuses that, and programs cannot use the connection manager (` + "`rping`" + `) there.`,
 	Example: `- name: vf0
   type: sriov
   config: {addresses: ["192.0.2.1/24"]}

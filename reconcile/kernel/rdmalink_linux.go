@@ -122,37 +122,80 @@ func (o *observer) rdmaLink(ctx context.Context, queried netstate.RDMALink) (out
 	if err != nil {
 		return out, false, err
 	}
-	err = o.host.withRDMA(c, func(r *conn) error {
-		var d softRDMADevice
-		d, there, err = r.softRDMAOn(ctx, o.host.sysfs, index, deref(queried.Name))
-		out = netstate.RDMALink{Link: queried.Link, Name: &d.name, Type: &d.typ, Nodes: o.host.sysfs.rdmaNodes(d.name)}
+	d, owner, err := o.softRDMAOwner(ctx, c, index, netstate.BaseName(queried.Link), deref(queried.Name))
+	if err != nil || owner == nil {
+		return out, false, err
+	}
+	out = netstate.RDMALink{Link: queried.Link, Name: &d.name, Type: &d.typ, Nodes: o.host.sysfs.rdmaNodes(d.name)}
+	if o.host.sysfs.rdmaExclusive() {
+		out.Netns = new(netstate.RDMAOfSandbox)
+		if owner.host && !c.host {
+			out.Netns = new(netstate.RDMAOfHost)
+			o.withCache(func(g *observationCache) { g.madeRDMA[queried.Link] = d.name })
+		}
+	}
+	return out, true, nil
+}
+
+// softRDMAOwner finds the RDMA device in software on a link, and the namespace in which it can be changed, nil without one. In exclusive mode one
+// that was made inside of a sandbox belongs to the host, where the kernel does not say which link it is on: it is known by its name, which
+// is ours, and by the name of its link.
+func (s *Sandbox) softRDMAOwner(ctx context.Context, c *conn, index int, link, name string) (d softRDMADevice, owner *conn, err error) {
+	var there bool
+	err = s.host.withRDMA(c, func(r *conn) error {
+		d, there, err = r.softRDMAOn(ctx, s.host.sysfs, index, name)
 		return err
 	})
-	return out, there, err
+	switch {
+	case err != nil || there:
+		return d, c, err
+	case c.host || name == "" || !s.host.sysfs.rdmaExclusive() || s.host.sysfs.rdmaLinkOf(name) != link:
+		return d, nil, nil
+	}
+	err = s.host.withRDMA(s.outside, func(r *conn) error {
+		all, err := r.softRDMADevices(ctx, s.host.sysfs, name)
+		if err == nil && len(all) > 0 && all[0].name == name {
+			d, owner = all[0], s.outside
+		}
+		return err
+	})
+	return d, owner, err
 }
 
 func (s *Sandbox) applyRDMALink(ctx context.Context, change netstate.Change) error {
 	before, after := typed[netstate.RDMALink](change)
 	link := change.Object().(netstate.RDMALink).Link
 	err := s.onLink(ctx, link, func(c *conn, index int) error {
-		return s.host.withRDMA(c, func(r *conn) error {
-			if change.Action() == netstate.Create {
-				return s.addRDMALink(ctx, r, after)
-			}
-			d, there, err := r.softRDMAOn(ctx, s.host.sysfs, index, deref(before.Name))
-			which := attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(d.index))
+		if change.Action() == netstate.Create {
+			return s.host.withRDMA(c, func(r *conn) error { return s.addRDMALink(ctx, r, after) })
+		}
+		name := deref(before.Name)
+		if name == "" { // the change has other fields
+			s.withCache(func(g *observationCache) { name = g.madeRDMA[link] })
+		}
+		d, owner, err := s.softRDMAOwner(ctx, c, index, netstate.BaseName(link), name)
+		switch {
+		case err != nil:
+			return err
+		case change.Action() == netstate.Delete && (owner == nil || d.name != deref(before.Name)):
+			return nil // another one is not ours
+		case owner == nil:
+			return fault.New(fault.NotReady, fmt.Errorf("%s has no RDMA device", where(link)))
+		}
+		which := attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(d.index))
+		err = s.host.withRDMA(owner, func(r *conn) error {
 			switch {
-			case err != nil:
-				return err
-			case change.Action() == netstate.Delete && (!there || d.name != deref(before.Name)):
-				return nil // another one is not ours
 			case change.Action() == netstate.Delete:
 				return unlessGone(r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_DELLINK), 0, which), unix.EINVAL, unix.ENODEV)
-			case !there:
-				return fault.New(fault.NotReady, fmt.Errorf("%s has no RDMA device", where(link)))
+			case after.Name != nil && *after.Name != d.name:
+				return r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_SET), 0, which, attr(nl.RDMA_NLDEV_ATTR_DEV_NAME, nl.ZeroTerminated(*after.Name)))
 			}
-			return r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_SET), 0, which, attr(nl.RDMA_NLDEV_ATTR_DEV_NAME, nl.ZeroTerminated(deref(after.Name))))
+			return nil
 		})
+		if err == nil && after.Netns != nil && *after.Netns == netstate.RDMAOfSandbox && owner != c {
+			err = s.moveSoftRDMA(ctx, d, c, index)
+		}
+		return err
 	})
 	if change.Action() == netstate.Delete {
 		return unlessGone(err, unix.ENODEV)
@@ -160,11 +203,27 @@ func (s *Sandbox) applyRDMALink(ctx context.Context, change netstate.Change) err
 	return err
 }
 
-func (s *Sandbox) addRDMALink(ctx context.Context, r *conn, l netstate.RDMALink) error {
-	if s.host.sysfs.rdmaExclusive() && !netstate.OnHost(l.Link) { // one that was made belongs to the host
-		return fault.New(fault.Unsupported, errors.New("RDMA devices of the node belong to one network namespace each (\"rdma system show\" says exclusive): "+
-			"run \"rdma system set netns shared\" before the first network namespace is made"))
+// moveSoftRDMA moves an RDMA device in software from the host to the namespace of its link. Only there the kernel says which link it is on:
+// one of another link, which somebody has given our name, is moved back.
+func (s *Sandbox) moveSoftRDMA(ctx context.Context, d softRDMADevice, to *conn, link int) error {
+	if err := s.host.moveRDMA(ctx, s.outside, to, d.index, d.name); err != nil {
+		return err
 	}
+	var on int
+	err := s.host.withRDMA(to, func(r *conn) (err error) {
+		on, _, err = r.rdmaPort(ctx, rdmaPort{d.index, 1})
+		return err
+	})
+	if err == nil && on != link {
+		err = fault.New(fault.Conflict, fmt.Errorf("RDMA device %q of the host is on another link: delete it, so that its name is free", d.name))
+	}
+	if err != nil {
+		return withUndoError(err, s.host.moveRDMA(ctx, to, s.outside, d.index, d.name))
+	}
+	return nil
+}
+
+func (s *Sandbox) addRDMALink(ctx context.Context, r *conn, l netstate.RDMALink) error {
 	parts := []nl.NetlinkRequestData{
 		attr(nl.RDMA_NLDEV_ATTR_DEV_NAME, nl.ZeroTerminated(deref(l.Name))),
 		attr(nl.RDMA_NLDEV_ATTR_LINK_TYPE, nl.ZeroTerminated(deref(l.Type))),

@@ -109,9 +109,24 @@ func (f sysfs) rdmaPort(device, link string) (netstate.RDMAPort, bool) {
 }
 
 func (o *observer) queryRDMAPort(ctx context.Context, queried netstate.RDMAPort) error {
+	c := o.outside
+	if queried.Link != "" {
+		var gone error
+		if c, _, gone = o.at(queried.Link); gone != nil {
+			o.snap.PutAbsent(queried.Key())
+			return nil
+		}
+	}
 	var got netstate.RDMAPort
 	var there bool
-	if err := o.host.rdmaReads.read(ctx, queried.Device, func() { got, there = o.host.sysfs.rdmaPort(queried.Device, queried.Link) }); err != nil {
+	var unseen error
+	err := o.host.rdmaReads.read(ctx, queried.Device, func() {
+		unseen = o.rdmaSysfs(c, func(f sysfs) { got, there = f.rdmaPort(queried.Device, queried.Link) })
+	})
+	if err == nil {
+		err = unseen
+	}
+	if err != nil {
 		if ctx.Err() == nil { // steps that require something of the device wait, and a release does not
 			o.snap.Withhold(netstate.KindRDMAPort, err)
 			return nil

@@ -52,6 +52,7 @@ type observationCache struct {
 	names       map[string]bool       // names and alternative names in the sandbox; nil: not read
 	free        map[string]bool       // names that no link had on the host
 	vfAddresses map[string]vfAddress  // of virtual functions, as sysfs has them
+	madeRDMA    map[string]string     // RDMA devices of the host by link of the sandbox, see softRDMAOwner
 }
 
 // functionOf is a physical function and what it holds for a virtual one.
@@ -158,7 +159,7 @@ func (s *Sandbox) withCache(f func(*observationCache)) {
 func newCache() observationCache {
 	return observationCache{
 		devices: map[string]place{}, vfs: map[string]functionOf{},
-		free: map[string]bool{}, vfAddresses: map[string]vfAddress{},
+		free: map[string]bool{}, vfAddresses: map[string]vfAddress{}, madeRDMA: map[string]string{},
 	}
 }
 
@@ -283,6 +284,7 @@ var codecs = []codec{
 	{netstate.KindPortMapping, together((*observer).queryPortMappings), (*Sandbox).applyPortMapping},
 	{netstate.KindPortGuard, together((*observer).queryPortGuards), (*Sandbox).applyPortGuard},
 	{netstate.KindRDMAPort, each((*observer).queryRDMAPort), (*Sandbox).applyRDMAPort},
+	{netstate.KindRDMANetns, each((*observer).queryRDMANetns), (*Sandbox).applyRDMANetns},
 	{netstate.KindRDMALink, each((*observer).queryRDMALink), (*Sandbox).applyRDMALink},
 }
 

@@ -121,7 +121,8 @@ func (f sysfs) netdevs(id string) []string {
 	return out
 }
 
-// rdmaDevices returns the names of the RDMA devices of a device.
+// rdmaDevices returns the names of the RDMA devices of a device. In exclusive mode sysfs shows an RDMA device only in the network namespace
+// that it belongs to (ib_class in drivers/infiniband/core/device.c), and its character devices everywhere (uverbs_class in uverbs_main.c).
 func (f sysfs) rdmaDevices(d netstate.Device) []string {
 	dir := f.dir(d)
 	if dir == "" {
@@ -131,6 +132,12 @@ func (f sysfs) rdmaDevices(d netstate.Device) []string {
 	var out []string
 	for _, e := range entries {
 		out = append(out, e.Name())
+	}
+	verbs, _ := os.ReadDir(filepath.Join(dir, "infiniband_verbs"))
+	for _, e := range verbs {
+		if name := f.text(filepath.Join(dir, "infiniband_verbs", e.Name()), "ibdev"); name != "" && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
 	}
 	return out
 }
@@ -206,11 +213,27 @@ func (f sysfs) hasRDMA() bool {
 	return err == nil
 }
 
-// isSoftRDMA reports whether an RDMA device is one in software. In exclusive mode one that is not the host's is not
-// shown.
+// isSoftRDMA reports whether an RDMA device is one in software. In exclusive mode one that is not the host's is known by
+// its character device only.
 func (f sysfs) isSoftRDMA(name string) bool {
-	to, _ := os.Readlink(filepath.Join(f.root, "class/infiniband", name))
-	return strings.Contains(to, "/virtual/")
+	to, err := os.Readlink(filepath.Join(f.root, "class/infiniband", name))
+	if err == nil {
+		return strings.Contains(to, "/virtual/")
+	}
+	verbs := filepath.Join(f.root, "class/infiniband_verbs")
+	entries, _ := os.ReadDir(verbs)
+	for _, e := range entries {
+		if f.text(filepath.Join(verbs, e.Name()), "ibdev") == name {
+			to, _ := os.Readlink(filepath.Join(verbs, e.Name()))
+			return strings.Contains(to, "/virtual/")
+		}
+	}
+	return false
+}
+
+// rdmaLinkOf returns the name of the link that an RDMA device of the host is on, "" if none is known. The link may be in another namespace.
+func (f sysfs) rdmaLinkOf(name string) string {
+	return f.text(filepath.Join(f.root, "class/infiniband", filepath.Base(name), "ports/1/gid_attrs/ndevs"), "0")
 }
 
 // softRDMA returns the names of the RDMA devices in software on a link of the host.
@@ -219,7 +242,7 @@ func (f sysfs) softRDMA(link string) []string {
 	entries, _ := os.ReadDir(all)
 	var out []string
 	for _, e := range entries {
-		if f.isSoftRDMA(e.Name()) && f.text(filepath.Join(all, e.Name(), "ports/1/gid_attrs/ndevs"), "0") == link {
+		if f.isSoftRDMA(e.Name()) && f.rdmaLinkOf(e.Name()) == link {
 			out = append(out, e.Name())
 		}
 	}

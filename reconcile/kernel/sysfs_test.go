@@ -128,6 +128,9 @@ func TestRDMAOfDevice(t *testing.T) {
 		"class/infiniband_verbs/uverbs9/ibdev":                      "rxe0\n",
 		"class/infiniband_verbs/uverbs9/uevent":                     "DEVNAME=infiniband/uverbs9\n",
 		"module/ib_core/parameters/netns_mode":                      "N\n",
+		// In exclusive mode the name of a device of a pod is shown with its character devices only.
+		dir + "0000:03:00.5/infiniband_verbs/uverbs5/ibdev":  "mlx5_5\n",
+		dir + "0000:03:00.5/infiniband_verbs/uverbs5/uevent": "DEVNAME=infiniband/uverbs5\n",
 	})
 	for _, c := range []struct {
 		id, link string
@@ -138,6 +141,7 @@ func TestRDMAOfDevice(t *testing.T) {
 		{"0000:03:00.3", "", []netstate.RDMADevice{{Name: "mlx5_3"}}}, // ib_uverbs is not loaded
 		{"0000:03:00.4", "", []netstate.RDMADevice{{Name: "mlx5_4"}}}, // no name of a device node
 		{"0000:04:00.0", "enp4s0f0", []netstate.RDMADevice{{Name: "rxe0", Nodes: []string{"/dev/infiniband/uverbs9", "/dev/infiniband/rdma_cm"}, Software: true}}},
+		{"0000:03:00.5", "", []netstate.RDMADevice{{Name: "mlx5_5", Nodes: []string{"/dev/infiniband/uverbs5", "/dev/infiniband/rdma_cm"}}}},
 		{"0000:04:00.0", "", nil},
 		{"0000:04:00.0", "enp5s0", nil},
 		{"../../etc", "", nil},

@@ -335,7 +335,7 @@ func (c *converter) rdma(n *network, p *record) {
 		return
 	}
 	s.config["rdma"] = true
-	p.note("type", "becomes rdma: true of the step, which refuses a function without an RDMA device, and nodes in the exclusive mode that the plugin needs: run \"rdma system set netns shared\" on them before the first network namespace is made")
+	p.note("type", "becomes rdma: true of the step, which refuses a function without an RDMA device. On nodes in exclusive mode, which the plugin needs, the step moves the RDMA device, too; nodes in shared mode serve as well")
 }
 
 func (c *converter) sbr(n *network, p *record) {

@@ -1,0 +1,152 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
+)
+
+// queryRDMANetns reads which namespace the RDMA device of a function belongs to. A function with several has none that could be moved.
+func (o *observer) queryRDMANetns(ctx context.Context, queried netstate.RDMANetns) error {
+	name, _, owner, err := o.rdmaOwner(ctx, queried.ID)
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		o.snap.PutAbsent(queried.Key())
+		return nil
+	}
+	netns := netstate.RDMAOfOther
+	switch {
+	case owner == nil:
+	case owner.host:
+		netns = netstate.RDMAOfHost
+	default:
+		netns = netstate.RDMAOfSandbox
+	}
+	o.snap.Put(netstate.RDMANetns{ID: queried.ID, Netns: &netns, Name: &name})
+	return nil
+}
+
+// rdmaOwner returns name and index of the one RDMA device of a function, "" if it has none or several, and the namespace that it belongs to,
+// nil if that is neither the host's nor the sandbox's.
+func (s *Sandbox) rdmaOwner(ctx context.Context, id string) (name string, index uint32, owner *conn, err error) {
+	names := s.host.sysfs.rdmaDevices(netstate.Device{ID: id})
+	if len(names) != 1 {
+		return "", 0, nil, nil
+	}
+	for _, c := range []*conn{s.outside, s.inside} {
+		if c == nil {
+			continue
+		}
+		var found bool
+		err := s.host.withRDMA(c, func(r *conn) (err error) {
+			index, found, err = r.rdmaIndex(ctx, names[0])
+			return err
+		})
+		if err != nil || found {
+			return names[0], index, c, err
+		}
+	}
+	return names[0], 0, nil, nil
+}
+
+// rdmaIndex returns the index of the RDMA device of that name, false if the namespace shows none.
+func (c *conn) rdmaIndex(ctx context.Context, name string) (index uint32, found bool, err error) {
+	typ := rdmaType(nl.RDMA_NLDEV_CMD_GET)
+	err = c.send(ctx, typ, unix.NLM_F_DUMP, nil, uint16(typ), func(b []byte) error {
+		if i, n := decodeRDMADevice(b); i != nil && n == name {
+			index, found = *i, true
+		}
+		return nil
+	})
+	return index, found, err
+}
+
+func (s *Sandbox) applyRDMANetns(ctx context.Context, change netstate.Change) error {
+	_, after := typed[netstate.RDMANetns](change)
+	name, index, owner, err := s.rdmaOwner(ctx, change.Object().(netstate.RDMANetns).ID)
+	switch {
+	case err != nil:
+		return err
+	case name == "":
+		return fault.New(fault.Gone, errors.New("the device has no RDMA device any more, or several"))
+	case owner == nil:
+		return fault.New(fault.NotReady, fmt.Errorf("RDMA device %q is in another network namespace, and returns to the host when that ends", name))
+	}
+	if after.Name != nil && *after.Name != name {
+		err := s.host.withRDMA(owner, func(r *conn) error {
+			return r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_SET), 0,
+				attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(index)), attr(nl.RDMA_NLDEV_ATTR_DEV_NAME, nl.ZeroTerminated(*after.Name)))
+		})
+		if errors.Is(err, unix.EEXIST) {
+			return because(fault.Conflict, err, "another RDMA device of the node is called %q", *after.Name)
+		}
+		if err != nil {
+			return err
+		}
+		name = *after.Name
+	}
+	to := owner
+	switch deref(after.Netns) {
+	case netstate.RDMAOfHost:
+		to = s.outside
+	case netstate.RDMAOfSandbox:
+		if to = s.inside; to == nil {
+			return errGone
+		}
+	}
+	if to == owner {
+		return nil
+	}
+	return s.host.moveRDMA(ctx, owner, to, index, name)
+}
+
+// moveRDMA moves an RDMA device between namespaces. The kernel wants a caller in the namespace that the device leaves (nldev_set_doit,
+// ib_device_set_netns_put), and a driver that can take the device away from running programs. The move gives it another uverbsN.
+func (h *Host) moveRDMA(ctx context.Context, from, to *conn, index uint32, name string) error {
+	err := h.own.enter(from.ns, func() error {
+		return h.withRDMA(from, func(r *conn) error {
+			return r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_SET), 0,
+				attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(index)), attr(nl.RDMA_NLDEV_NET_NS_FD, nl.Uint32Attr(uint32(to.ns.Fd()))))
+		})
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return because(fault.Unsupported, err, "the kernel does not move RDMA device %q to another network namespace, as its driver cannot: "+
+			"run \"rdma system set netns shared\" before the first network namespace is made, or leave RDMA out: the step rxe, or rdma: false for a function", name)
+	}
+	return err
+}
+
+// rdmaSysfs calls f with sysfs as a namespace sees it. On a node in exclusive mode sysfs shows an RDMA device in the namespace that it belongs
+// to only (net_namespace of ib_class in drivers/infiniband/core/device.c); otherwise it is the host's.
+func (s *Sandbox) rdmaSysfs(c *conn, f func(sysfs)) error {
+	if c.host || !s.host.sysfs.rdmaExclusive() {
+		f(s.host.sysfs)
+		return nil
+	}
+	return s.host.own.enter(c.ns, func() error {
+		context, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
+		if err != nil {
+			return fmt.Errorf("sysfs of the network namespace: %w", err)
+		}
+		defer unix.Close(context)
+		if err := unix.FsconfigCreate(context); err != nil {
+			return fmt.Errorf("sysfs of the network namespace: %w", err)
+		}
+		mount, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_RDONLY)
+		if err != nil {
+			return fmt.Errorf("sysfs of the network namespace: %w", err)
+		}
+		defer unix.Close(mount)
+		f(sysfs{"/proc/self/fd/" + strconv.Itoa(mount)})
+		return nil
+	})
+}
