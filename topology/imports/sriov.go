@@ -88,14 +88,15 @@ func (c *converter) devices(n *network, s *step, p *record) {
 	}
 	_, bare, _ := strings.Cut(n.resource, "/")
 	var exprs []string
-	found, vhost, drivers := false, false, map[string]bool{}
+	found, open, vhost, drivers := false, false, false, map[string]bool{}
 	for _, o := range c.policies {
 		if o.resource != bare || o.from.failed() {
 			continue
 		}
 		found, vhost, o.used = true, vhost || o.vhost, true
 		drivers[o.driver] = true
-		if o.selector != "" && !slices.Contains(exprs, o.selector) {
+		open = open || o.selector == ""
+		if !slices.Contains(exprs, o.selector) {
 			exprs = append(exprs, o.selector)
 		}
 	}
@@ -118,7 +119,10 @@ func (c *converter) devices(n *network, s *step, p *record) {
 		}
 		s.config["deviceNodes"] = []any{"vhost-net", "tun"}
 	}
-	if !slices.ContainsFunc(exprs, func(e string) bool { return !strings.Contains(e, s.selector) }) {
+	if open { // what one of them does not restrict, the others do not, either
+		exprs = nil
+	}
+	if len(exprs) > 0 && !slices.ContainsFunc(exprs, func(e string) bool { return !strings.Contains(e, s.selector) }) {
 		s.selector = "" // the policies say it, too
 	}
 	for i, e := range exprs {
