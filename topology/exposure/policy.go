@@ -268,7 +268,7 @@ func (p *Policy) attributes(e *Invalid, attributes map[string]string) {
 func (p *Policy) shortNetwork(e *Invalid, at, name string) {
 	switch {
 	case len(p.Networks) > 0 && !slices.Contains(names(p.Networks), name):
-		e.add("%s: physicalNetworks has no %q: name the network in one place", at, name)
+		e.add("%s: spec.physicalNetworks does not list %q: add it there, or remove this key", at, name)
 	case len(p.Networks) > 0:
 	case !networkName.MatchString(name):
 		e.add("%s: %q is not a name of letters, digits, '-', '_' and '.', with a letter or digit at both ends", at, name)

@@ -183,7 +183,7 @@ func (c *converter) exclude() {
 		room := addresspool.MaxExcludes - len(p.spec.Exclude)
 		merged := merge(spans, room)
 		if len(merged) > 0 && len(merge(spans, len(spans))) > len(merged) {
-			p.froms[0].note("", "the AddressPool %q also excludes free addresses between those of pods, since it can have only %d exclusions", p.name, addresspool.MaxExcludes)
+			p.froms[0].note("", "the AddressPool %q can have at most %d exclusions, so whole ranges are excluded, with free addresses between those of pods", p.name, addresspool.MaxExcludes)
 		}
 		for _, s := range merged {
 			p.spec.Exclude = append(p.spec.Exclude, s.String())
