@@ -88,14 +88,16 @@ func (c *converter) devices(n *network, s *step, p *record) {
 	}
 	_, bare, _ := strings.Cut(n.resource, "/")
 	var exprs []string
-	found, open, vhost, drivers := false, false, false, map[string]bool{}
+	found, open, vhost, drivers := false, "", false, map[string]bool{}
 	for _, o := range c.policies {
 		if o.resource != bare || o.from.failed() {
 			continue
 		}
 		found, vhost, o.used = true, vhost || o.vhost, true
 		drivers[o.driver] = true
-		open = open || o.selector == ""
+		if o.selector == "" {
+			open = o.from.id()
+		}
 		if !slices.Contains(exprs, o.selector) {
 			exprs = append(exprs, o.selector)
 		}
@@ -119,8 +121,13 @@ func (c *converter) devices(n *network, s *step, p *record) {
 		}
 		s.config["deviceNodes"] = []any{"vhost-net", "tun"}
 	}
-	if open { // what one of them does not restrict, the others do not, either
+	if open != "" { // what one of them does not restrict, the others do not, either
 		exprs = nil
+		for _, o := range c.policies {
+			if o.resource == bare && !o.from.failed() && o.selector != "" {
+				o.from.note("spec", "its selector %s is left out: SriovNetworkNodePolicy %q has the same resource, and no selector that devices have, so the step takes any function of its kind: give it a selector", o.selector, open)
+			}
+		}
 	}
 	if len(exprs) > 0 && !slices.ContainsFunc(exprs, func(e string) bool { return !strings.Contains(e, s.selector) }) {
 		s.selector = "" // the policies say it, too
