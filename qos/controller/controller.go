@@ -314,7 +314,7 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 				without = share.Put(p)
 			}
 			for _, p := range without {
-				if outcome, is := Without(p, c.Ours, c.PodNetwork); is {
+				if outcome, is := c.without(p, statuses[p]); is {
 					if err := c.write(ctx, statuses[p], &outcome); err != nil {
 						return err
 					}
@@ -350,7 +350,7 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 		switch {
 		case unknown[o.Policy]:
 			continue // until its networks are: then the namespace is queued
-		case o.Elsewhere && !c.Ours && meta.FindStatusCondition(statuses[o.Policy].Conditions, qosv1alpha1.ConditionAccepted) == nil:
+		case o.Elsewhere && !c.speaks(statuses[o.Policy]):
 			continue // ovn-kubernetes enforces it, and not we
 		}
 		o.noteUnaddressed(c.destinations.Unaddressed(o.Policy, &left))
@@ -360,6 +360,17 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 	}
 	c.destinations.Reread(namespace, enforced)
 	return nil
+}
+
+// speaks reports whether objects that are not enforced get conditions: beside ovn-kubernetes only one that has some of ours, from a time
+// when it was enforced.
+func (c *NetworkQoS) speaks(has *qosv1alpha1.Status) bool {
+	return c.Ours || meta.FindStatusCondition(has.Conditions, qosv1alpha1.ConditionAccepted) != nil
+}
+
+// without is Without for an object with a status.
+func (c *NetworkQoS) without(p *qos.Policy, has *qosv1alpha1.Status) (Outcome, bool) {
+	return Without(p, c.speaks(has), c.PodNetwork)
 }
 
 // write writes the status of an object where it differs from the one that it has.

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/qos"
+	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/claim"
 )
 
@@ -128,6 +129,16 @@ func TestObjectsOfOVNKubernetes(t *testing.T) {
 		}
 		if o, is := Without(p, true, true); !is || o.Conditions[0].Reason != reason {
 			t.Errorf("alone: %+v, want %s", o.Conditions, reason)
+		}
+	}
+	// One that plumbline has enforced says that it no longer does.
+	c, had := &NetworkQoS{PodNetwork: true}, &qosv1alpha1.Status{Conditions: []metav1.Condition{{Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: reasonAccepted}}}
+	for reason, p := range map[string]*qos.Policy{reasonTooMany: valid, reasonInvalid: &invalid} {
+		if o, is := c.without(p, &qosv1alpha1.Status{}); is {
+			t.Errorf("beside ovn-kubernetes: %+v", o.Conditions)
+		}
+		if o, is := c.without(p, had); !is || o.Conditions[0].Reason != reason || o.Conditions[0].Status != metav1.ConditionFalse {
+			t.Errorf("after it was enforced: %t, %+v, want %s", is, o.Conditions, reason)
 		}
 	}
 	apart := Conditions([]*qos.Policy{valid}, func(*qos.Policy) Decision { return Decision{Networks: []string{"x/one"}} }, nil, nil, true, nil)[0]
