@@ -19,7 +19,7 @@ func TestContention(t *testing.T) {
 	const bound = 45 // seconds; in 800 worlds half had theirs after 2, nine of ten after 9, and the last one after 22
 	shapes := []shape{flat(28, 1, ""), flat(28, 1, "", "2001:db8:1::/124"), flat(27, 4, "", "2001:db8:1::/124")}
 	type start struct{ seed, world uint64 }
-	starts := []start{{5, 322}, {6, 276}} // 87 and 97 seconds without one half of the cure (ADR 93)
+	starts := []start{{5, 322}, {6, 276}} // 87 and 97 seconds without one half of the cure (ADR 92)
 	worlds := 6
 	if effort.Long() {
 		worlds = 400
