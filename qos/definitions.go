@@ -1,6 +1,7 @@
 package qos
 
 import (
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/labels"
@@ -119,11 +120,38 @@ func (d *Definitions) Delete(id NetworkID) (old *Definition) {
 // Get returns an object, nil if there is none.
 func (d *Definitions) Get(id NetworkID) *Definition { return d.of[id.Namespace][id] }
 
-// Selected returns the NetworkAttachmentDefinitions of the networks that a policy selects by labels, as NAMESPACE/NAME, sorted, and whether
-// they are more than an object may have; then none is returned. A UserDefinedNetwork or ClusterUserDefinedNetwork stands for
-// the one of its name that a reference means, and for those of the same namespace that it owns.
-func (d *Definitions) Selected(p *Policy, namespaces func(string) map[string]string) (names []string, tooMany bool) {
-	found := map[string]bool{}
+// Selection is the networks that a policy selects by labels.
+type Selection struct {
+	// Names are their NetworkAttachmentDefinitions, as NAMESPACE/NAME, sorted, at most v1alpha1.MaxQoSNetworks.
+	Names []string
+	// Partial says that they are more, so that some are left out on which no topology is.
+	Partial bool
+	// TooMany says that topologies are on more of them; then Names is empty.
+	TooMany bool
+}
+
+// Selected returns the networks that a policy selects by labels. A UserDefinedNetwork or ClusterUserDefinedNetwork stands for the definition
+// of its name that a reference means, and for those of the same namespace that it owns.
+//
+// Tenants may make any number of such objects, which is not to end a policy of others. So if the networks are more than the bound, first come
+// those of which topology says that one is on it, then those of before: running pods may have interfaces that their topology no longer has.
+func (d *Definitions) Selected(p *Policy, namespaces func(string) map[string]string, topology func(name string) bool, before []string) Selection {
+	var out Selection
+	written := map[string]bool{}
+	for _, name := range before {
+		written[name] = true
+	}
+	on, former, others := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	add := func(namespace, name string) {
+		switch name = (types.NamespacedName{Namespace: namespace, Name: name}).String(); {
+		case topology(name):
+			on[name] = true
+		case written[name]:
+			former[name] = true
+		case len(others) <= v1alpha1.MaxQoSNetworks:
+			others[name] = true
+		}
+	}
 	for namespace, all := range d.of {
 		var of map[string]string
 		if namespace != "" {
@@ -139,20 +167,23 @@ func (d *Definitions) Selected(p *Policy, namespaces func(string) map[string]str
 			if id.Kind == ClusterUserDefinedNetwork {
 				in = p.Key.Namespace
 			}
-			found[types.NamespacedName{Namespace: in, Name: id.Name}.String()] = true
+			add(in, id.Name)
 			for owned := range d.owned[id] {
 				if owned.Namespace == in {
-					found[types.NamespacedName{Namespace: in, Name: owned.Name}.String()] = true
+					add(in, owned.Name)
 				}
 			}
-			if len(found) > v1alpha1.MaxQoSNetworks {
-				return nil, true
+			if len(on) > v1alpha1.MaxQoSNetworks {
+				return Selection{Partial: true, TooMany: true}
 			}
 		}
 	}
-	for name := range found {
-		names = append(names, name)
+	out.Names = slices.Sorted(maps.Keys(on))
+	if out.Partial = len(on)+len(former)+len(others) > v1alpha1.MaxQoSNetworks; out.Partial {
+		clear(others)
 	}
-	slices.Sort(names)
-	return names, false
+	rest := append(slices.Sorted(maps.Keys(former)), slices.Collect(maps.Keys(others))...)
+	out.Names = append(out.Names, rest[:min(len(rest), v1alpha1.MaxQoSNetworks-len(on))]...)
+	slices.Sort(out.Names)
+	return out
 }

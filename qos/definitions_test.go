@@ -2,6 +2,7 @@ package qos_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,8 +47,10 @@ func TestSelectedDefinitions(t *testing.T) {
 		d.Set(o)
 	}
 	namespaces := map[string]map[string]string{"ai": {"team": "ai"}, "other": {"team": "other"}}
-	selected := func(p *qos.Policy) ([]string, bool) {
-		return d.Selected(p, func(name string) map[string]string { return namespaces[name] })
+	topologies := map[string]bool{}
+	selected := func(p *qos.Policy, before ...string) ([]string, bool) {
+		s := d.Selected(p, func(name string) map[string]string { return namespaces[name] }, func(name string) bool { return topologies[name] }, before)
+		return s.Names, s.TooMany
 	}
 	const labels = "networkSelector: {matchLabels: {net: blue}}"
 	for selectors, want := range map[string]string{
@@ -83,8 +86,27 @@ func TestSelectedDefinitions(t *testing.T) {
 	for i := range v1alpha1.MaxQoSNetworks {
 		d.Set(&qos.Definition{NetworkID: id(qos.NetworkAttachmentDefinition, "ai", fmt.Sprint("n-", i))})
 	}
+	// Of more than 256, which tenants may add, those come first that topologies are on: the others have no effect.
+	topologies["ai/red"], topologies["ai/another"] = true, true
+	const red, former = "ai/red", "ai/one"
+	for _, before := range [][]string{nil, {former, "ai/gone"}} {
+		want := slices.DeleteFunc([]string{former, red}, func(name string) bool { return name == former && before == nil })
+		if names, tooMany := selected(all, before...); !slices.Equal(names, want) || tooMany {
+			t.Errorf("of more networks than an object may select, after %q: %q (too many: %t), want %q", before, names, tooMany, want)
+		}
+	}
+	var full []string
+	for i := range v1alpha1.MaxQoSNetworks {
+		full = append(full, fmt.Sprint("ai/n-", i))
+	}
+	if names, tooMany := selected(all, full...); len(names) != v1alpha1.MaxQoSNetworks || !slices.Contains(names, red) || tooMany {
+		t.Errorf("those that were selected before take the place of a topology's: %d (too many: %t)", len(names), tooMany)
+	}
+	for _, name := range full {
+		topologies[name] = true
+	}
 	if names, tooMany := selected(all); len(names) > 0 || !tooMany {
-		t.Errorf("of more networks than an object may select, %d (too many: %t)", len(names), tooMany)
+		t.Errorf("of more networks of topologies than an object may select, %d (too many: %t)", len(names), tooMany)
 	}
 	for i := range v1alpha1.MaxQoSNetworks {
 		d.Delete(id(qos.NetworkAttachmentDefinition, "ai", fmt.Sprint("n-", i)))

@@ -104,6 +104,11 @@ func Defined(labels map[string]string, definition string) bool {
 	return definedAmong(labels, map[string]bool{definition: true})
 }
 
+// DefinitionsIn are the NetworkAttachmentDefinitions that Defined reports of these labels.
+func DefinitionsIn(labels map[string]string) []string {
+	return slices.DeleteFunc(strings.Split(labels[topologyv1alpha1.AnnotationDefinition], between), func(name string) bool { return name == "" })
+}
+
 func definedAmong(labels map[string]string, definitions map[string]bool) bool {
 	for is := range strings.SplitSeq(labels[topologyv1alpha1.AnnotationDefinition], between) {
 		if is != "" && definitions[is] {

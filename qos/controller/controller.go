@@ -129,10 +129,10 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 	c.destinations.PodNetwork = c.PodNetwork
 	writer := &destinationWriter{Destinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log, now: c.Now}
 	writer.room = func(namespace string) { c.queue.AddAfter(namespace, c.Interval) }
-	defer writer.run(ctx)()
-	if err := c.followTopologies(ctx); err != nil {
+	if err := c.followTopologies(ctx); err != nil { // before something is written: it decides which networks come first
 		return err
 	}
+	defer writer.run(ctx)()
 	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
 	go cache.NewReflectorWithOptions(unstreamed{all}, nil, c.store(), cache.ReflectorOptions{Name: "NetworkQoS", TypeDescription: qosv1alpha1.Kind}).RunWithContext(ctx)
 	go func() {
@@ -190,7 +190,7 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 			}
 		}
 	}
-	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	all, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
 			c.define(o)
 			again(o)
@@ -208,6 +208,7 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 			}
 			if t, ok := o.(*v1alpha1.NetworkTopology); ok {
 				c.destinations.SetPrimary(t.Name, nil, true)
+				c.destinations.SetNamed(t.Name, nil)
 			}
 			again(o)
 		},
@@ -215,12 +216,16 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("topologies: %w", err)
 	}
+	cache.WaitForCacheSync(ctx.Done(), all.HasSynced)
 	return nil
 }
 
 // define registers the networks of a topology's interfaces, and the primary network, for destinations that are pods.
 func (c *NetworkQoS) define(o any) {
 	t, ok := o.(*v1alpha1.NetworkTopology)
+	if ok {
+		c.destinations.SetNamed(t.Name, qos.DefinitionsIn(qosLabels(t, c.Contracts)))
+	}
 	if ok && c.Contracts != nil {
 		c.destinations.SetDefinitions(t.Name, topology.DefinitionsOf(t, c.Contracts))
 	}
@@ -566,7 +571,7 @@ func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topo
 		known := p.WithNetworks(is.Networks)
 		primary, only := onPrimary(known, all)
 		if is.TooManyNetworks {
-			out = append(out, withoutEffect(p, reasonTooManyNet, fmt.Sprintf("networkSelectors selects more than %d networks by labels: select fewer by networkSelector or namespaceSelector", v1alpha1.MaxQoSNetworks)))
+			out = append(out, withoutEffect(p, reasonTooManyNet, fmt.Sprintf("networkSelectors selects by labels more than %d networks that topologies are on: select fewer by networkSelector or namespaceSelector", v1alpha1.MaxQoSNetworks)))
 			continue
 		}
 		if is.Over {

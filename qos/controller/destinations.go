@@ -38,9 +38,11 @@ type Destinations struct {
 	// networks are the objects of others that define networks, namespaces the labels of namespaces, and stale the policies that may select
 	// other networks than those they were compiled with.
 	networks   qos.Definitions
+	named      map[string][]string // NetworkAttachmentDefinitions by topology, see SetNamed
+	onTopology map[string]int      // on how many topologies these are
 	namespaces map[string]map[string]string
 	stale      map[types.NamespacedName]bool
-	selected   map[types.NamespacedName]selection
+	selected   map[types.NamespacedName]qos.Selection
 	edited     map[types.NamespacedName]bool // objects that are to be read
 	decided    map[types.NamespacedName]decision
 	// changed is called with objects that have other addresses, or are to be read, while mu
@@ -60,13 +62,7 @@ type Destinations struct {
 type decision struct {
 	generation int64
 	over       bool
-	selection
-}
-
-// selection is the networks that an object selects by labels, as NAMESPACE/NAME, or that they are too many.
-type selection struct {
-	names   []string
-	tooMany bool
+	qos.Selection
 }
 
 // labelled is the part of a pod that is kept.
@@ -82,7 +78,8 @@ func NewDestinations() *Destinations {
 		compiler: qos.NewCompiler(), policies: map[types.NamespacedName]*qos.Policy{}, shares: map[string]*qos.Share{}, pods: map[types.NamespacedName]labelled{},
 		labels: map[string]map[string]string{}, definitions: map[string]map[string]string{}, primaries: map[string]map[string]string{}, deleted: map[string]bool{}, claims: map[string]*claim.Held{}, of: map[types.NamespacedName]map[string]bool{},
 		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, decided: map[types.NamespacedName]decision{}, changed: func(types.NamespacedName) {},
-		namespaces: map[string]map[string]string{}, stale: map[types.NamespacedName]bool{}, selected: map[types.NamespacedName]selection{},
+		named: map[string][]string{}, onTopology: map[string]int{},
+		namespaces: map[string]map[string]string{}, stale: map[types.NamespacedName]bool{}, selected: map[types.NamespacedName]qos.Selection{},
 		room: func(string) {}, held: map[string]*claim.Held{}, wake: make(chan struct{}, 1),
 	}
 }
@@ -144,7 +141,7 @@ func (d *Destinations) SetPolicy(p *qos.Policy) {
 	d.policies[p.Key] = p
 	if !slices.Contains(left, p) {
 		d.stale[p.Key] = p.ByLabels()
-		d.report(d.compiler.SetPolicy(p.WithNetworks(d.selected[p.Key].names)))
+		d.report(d.compiler.SetPolicy(p.WithNetworks(d.selected[p.Key].Names)))
 	}
 	for _, o := range left {
 		delete(d.policies, o.Key)
@@ -428,10 +425,10 @@ func (d *Destinations) report(changed qos.Changed) {
 func (d *Destinations) decide(key types.NamespacedName, status *v1alpha1.Destinations) (changed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := decision{status.ObservedGeneration, status.TooMany > 0, selection{status.Networks, status.TooManyNetworks}}
+	now := decision{status.ObservedGeneration, status.TooMany > 0, qos.Selection{Names: status.Networks, TooMany: status.TooManyNetworks}}
 	before, known := d.decided[key]
 	d.decided[key] = now
-	return !known || before.generation != now.generation || before.over != now.over || before.tooMany != now.tooMany || !slices.Equal(before.names, now.names)
+	return !known || before.generation != now.generation || before.over != now.over || before.TooMany != now.TooMany || !slices.Equal(before.Names, now.Names)
 }
 
 // Decided returns what was written of an object, if that is known: what Conditions is told of it.
@@ -439,7 +436,7 @@ func (d *Destinations) Decided(p *qos.Policy) (_ Decision, known bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, known := d.decided[p.Key]
-	return Decision{Over: now.over, Networks: now.names, TooManyNetworks: now.tooMany}, known && now.generation == p.Generation
+	return Decision{Over: now.over, Networks: now.Names, TooManyNetworks: now.TooMany}, known && now.generation == p.Generation
 }
 
 // maxMeant bounds how many labels of pods are compared for Unaddressed in one go.
@@ -485,7 +482,7 @@ func (d *Destinations) Status(key types.NamespacedName) (types.UID, *v1alpha1.De
 	d.resolve(p)
 	sets, over := d.compiler.Sets(key)
 	out := qos.WriteSets(p.Generation, sets, over)
-	out.Networks, out.TooManyNetworks = d.selected[key].names, d.selected[key].tooMany
+	out.Networks, out.TooManyNetworks = d.selected[key].Names, d.selected[key].TooMany
 	return p.UID, out
 }
 

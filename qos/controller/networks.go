@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"maps"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -70,10 +71,36 @@ func (d *Destinations) resolve(p *qos.Policy) {
 		return
 	}
 	delete(d.stale, p.Key)
-	var now selection
-	now.names, now.tooMany = d.networks.Selected(p, func(name string) map[string]string { return d.namespaces[name] })
+	now := d.networks.Selected(p, func(name string) map[string]string { return d.namespaces[name] },
+		func(name string) bool { return d.onTopology[name] > 0 }, d.selected[p.Key].Names)
 	d.selected[p.Key] = now
-	d.report(d.compiler.SetPolicy(p.WithNetworks(now.names)))
+	d.report(d.compiler.SetPolicy(p.WithNetworks(now.Names)))
+}
+
+// SetNamed sets on which networks of NetworkAttachmentDefinitions a topology is: these come first for objects that select too many.
+func (d *Destinations) SetNamed(topology string, definitions []string) {
+	d.lock()
+	defer d.mu.Unlock()
+	if slices.Equal(d.named[topology], definitions) {
+		return
+	}
+	for _, name := range definitions {
+		d.onTopology[name]++
+	}
+	for _, name := range d.named[topology] {
+		if d.onTopology[name]--; d.onTopology[name] == 0 {
+			delete(d.onTopology, name)
+		}
+	}
+	if d.named[topology] = definitions; len(definitions) == 0 {
+		delete(d.named, topology)
+	}
+	for key, s := range d.selected {
+		if s.Partial {
+			d.stale[key] = true
+			d.changed(key)
+		}
+	}
 }
 
 // unselect forgets the networks of a policy. The caller holds mu.

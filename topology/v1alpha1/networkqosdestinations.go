@@ -68,7 +68,8 @@ type Destinations struct {
 	TooMany int32 `json:"tooMany,omitempty"`
 
 	// Networks are the NetworkAttachmentDefinitions, as NAMESPACE/NAME, of the networks that spec.networkSelectors selects by the
-	// labels of NetworkAttachmentDefinitions, UserDefinedNetworks and ClusterUserDefinedNetworks.
+	// labels of NetworkAttachmentDefinitions, UserDefinedNetworks and ClusterUserDefinedNetworks. Of more than 256 first come those
+	// that topologies are on.
 	//
 	// +optional
 	// +listType=atomic
@@ -76,7 +77,7 @@ type Destinations struct {
 	// +kubebuilder:validation:items:MaxLength=317
 	Networks []string `json:"networks,omitempty"`
 
-	// TooManyNetworks says that they are more than 256. Then none is listed, and the NetworkQoS has no effect.
+	// TooManyNetworks says that topologies are on more than 256 of them. Then none is listed, and the NetworkQoS has no effect.
 	//
 	// +optional
 	TooManyNetworks bool `json:"tooManyNetworks,omitempty"`
