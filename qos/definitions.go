@@ -77,6 +77,13 @@ func (p *Policy) SelectsNamespace(namespace map[string]string) bool {
 	})
 }
 
+// TellsApart reports whether the policy selects networks by labels otherwise in namespaces with these labels.
+func (p *Policy) TellsApart(a, b map[string]string) bool {
+	return slices.ContainsFunc(p.networks, func(t networkTerm) bool {
+		return t.byLabels() && t.namespaces != nil && t.namespaces.Matches(labels.Set(a)) != t.namespaces.Matches(labels.Set(b))
+	})
+}
+
 // Definitions are the objects of others that define networks. Its zero value has none. It is not safe for concurrent use.
 type Definitions struct {
 	of map[string]map[NetworkID]*Definition // by namespace, "" for those that have none

@@ -51,14 +51,14 @@ func (d *Destinations) ownerOf(p *qos.Policy, o *qos.Definition) bool {
 	return o != nil && d.selects(p, d.networks.Get(o.Owner))
 }
 
-// relabelled has those policies resolved again that select networks in a namespace now and did not, or the other way round. The caller
-// holds mu.
+// relabelled has those policies resolved again of which a selector selects networks in a namespace now and did not, or the other way round.
+// One that is not known has no labels. The caller holds mu.
 func (d *Destinations) relabelled(old, now map[string]string) {
-	if old != nil && now != nil && maps.Equal(old, now) {
+	if maps.Equal(old, now) {
 		return
 	}
 	for key, p := range d.policies {
-		if p.ByLabels() && (old != nil && p.SelectsNamespace(old)) != (now != nil && p.SelectsNamespace(now)) {
+		if p.TellsApart(old, now) {
 			d.stale[key] = true
 			d.changed(key)
 		}

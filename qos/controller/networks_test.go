@@ -87,6 +87,18 @@ func TestNetworksByLabels(t *testing.T) {
 		of("other")
 		clear(changed)
 	}
+	// Of two selectors, a namespace may match one before and the other one after.
+	d.SetPolicy(selecting(t, "two", ofTeam+", {networkSelectionType: SecondaryUserDefinedNetworks, secondaryUserDefinedNetworkSelector: {namespaceSelector: {matchLabels: {team: b}}, networkSelector: {}}}"))
+	d.SetNetwork(&qos.Definition{NetworkID: qos.NetworkID{Kind: qos.UserDefinedNetwork, Namespace: "x", Name: "second"}, Primary: new(false)})
+	for _, step := range []struct{ team, want string }{{"a", "[x/two] 0"}, {"b", "[x/second] 0"}, {"a", "[x/two] 0"}, {"c", "[] 0"}} {
+		clear(changed)
+		d.SetNamespace("x", map[string]string{"team": step.team})
+		if queued, have := changed["two"], of("two"); !queued || have != step.want {
+			t.Errorf("two selectors, team %s: %s, want %s; queued: %t", step.team, have, step.want, queued)
+		}
+	}
+	of("other")
+	d.DeletePolicy(types.NamespacedName{Namespace: "ns", Name: "two"})
 	d.DeletePolicy(types.NamespacedName{Namespace: "ns", Name: "q"})
 	if len(d.stale)+len(d.selected) > 1 {
 		t.Errorf("kept of an object that is gone: %v, %v", d.stale, d.selected)
