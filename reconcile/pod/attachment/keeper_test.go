@@ -915,3 +915,22 @@ func testReboot(t *testing.T) {
 	w.ok(w.Attach(t.Context(), w.sandbox("s2", 2)))
 	w.want("+s2/a/t1")
 }
+
+// TestWaiting holds that a prepared claim waits until a sandbox of its pod is attached, and again when that has ended.
+func TestWaiting(t *testing.T) {
+	w := newWorld(t)
+	waits := func(when string, claims ...types.UID) {
+		t.Helper()
+		if have := w.Waiting(); !slices.Equal(have, claims) {
+			t.Errorf("%s: %q wait, want %q", when, have, claims)
+		}
+	}
+	waits("at first")
+	w.prepare("a", "t1")
+	waits("prepared", "a")
+	pod := w.sandbox("s1", 1)
+	w.ok(w.Attach(t.Context(), pod))
+	waits("attached")
+	w.ok(w.Detach(t.Context(), pod))
+	waits("released", "a")
+}

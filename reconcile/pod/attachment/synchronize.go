@@ -43,6 +43,17 @@ func (k *Keeper) Synchronize(pods []Pod) error {
 	return errors.Join(errs...)
 }
 
+// Waiting returns the prepared claims that no sandbox has or attaches.
+func (k *Keeper) Waiting() []types.UID {
+	var out []types.UID
+	for _, e := range k.list() {
+		if !e.Held() {
+			out = append(out, e.UID)
+		}
+	}
+	return out
+}
+
 // checkGate closes a gate that must not be open, and opens one again that was lost. If
 // the claim is being attached or released, that sets its gate.
 func (k *Keeper) checkGate(e claims.Entry) error {

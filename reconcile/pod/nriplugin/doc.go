@@ -14,5 +14,11 @@
 // a new stub, with backoff: a stub that has failed does not dial again. A runtime may stop
 // at any point of the conversation: each part of it has a time limit, and a stub that does
 // not end with its connection is abandoned. Synchronize reports what happened meanwhile.
+//
+// A runtime that gives up Synchronize may keep the connection and call no hook, and does not
+// say so (containerd 1.7). So a plugin also connects again when its answer was late, and when
+// no hook has come while a prepared claim waits for one. The first hook of a connection
+// proves that it is in use.
+//
 // Ready reports whether hooks are called at present.
 package nriplugin

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
@@ -25,6 +27,8 @@ type Keeper interface {
 	Detach(ctx context.Context, pod attachment.Pod) error
 	Forget(ctx context.Context, pod attachment.Pod) error
 	Synchronize(pods []attachment.Pod) error
+	// Waiting returns the prepared claims whose pod has had no hook yet.
+	Waiting() []types.UID
 }
 
 // Recorder receives every hook. It must not block.
@@ -50,9 +54,13 @@ type Options struct {
 	// Configure. Default 10 s, twice what a runtime allows for its own part.
 	RegistrationTimeout time.Duration
 	// SynchronizationTimeout bounds the time from Configure to the end of
-	// Synchronize. Default 1 min: a runtime calls no Synchronize while it creates
-	// pods.
+	// Synchronize, and doubles up to eight times as much with each that it ends. Default
+	// 1 min: a runtime calls no Synchronize while it creates pods.
 	SynchronizationTimeout time.Duration
+	// HookTimeout is the time between two looks for claims that wait while the runtime has
+	// called no hook yet. Default 30 s: that of a pod follows soon after it is prepared. It
+	// doubles up to sixty-four times as much with each connection that it ends.
+	HookTimeout time.Duration
 	// Alive is called by Run each time it has made progress. The next call comes within
 	// the time given, or at any time when that is zero. May be nil.
 	Alive func(within time.Duration)
@@ -68,6 +76,8 @@ type Plugin struct {
 	reason  error         // why not
 	first   chan struct{} // closed when it was for the first time
 	hooks   inFlight
+	dialer  func(ctx context.Context, network, address string) (net.Conn, error)
+	doubts  doubts // used by Run
 }
 
 // New returns a plugin that is not connected.
@@ -75,10 +85,14 @@ func New(o Options) *Plugin {
 	o.Backoff = cmp.Or(o.Backoff, time.Second)
 	o.RegistrationTimeout = cmp.Or(o.RegistrationTimeout, 2*api.DefaultPluginRegistrationTimeout)
 	o.SynchronizationTimeout = cmp.Or(o.SynchronizationTimeout, time.Minute)
+	o.HookTimeout = cmp.Or(o.HookTimeout, 30*time.Second)
 	if o.Alive == nil {
 		o.Alive = func(time.Duration) {}
 	}
-	return &Plugin{Options: o, first: make(chan struct{}), reason: errors.New("not connected yet")}
+	return &Plugin{
+		Options: o, first: make(chan struct{}), reason: errors.New("not connected yet"),
+		dialer: (&net.Dialer{Timeout: o.RegistrationTimeout}).DialContext,
+	}
 }
 
 // Run keeps the plugin connected until ctx ends. When it returns no hook runs any more,
@@ -163,7 +177,8 @@ func (p *Plugin) set(from *session, up bool, reason error) {
 	}
 }
 
-// Ready returns nil while the runtime is connected and has listed its sandboxes.
+// Ready returns nil while the runtime is connected, has listed its sandboxes, and nothing says
+// that it has given up waiting for the answer.
 func (p *Plugin) Ready() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

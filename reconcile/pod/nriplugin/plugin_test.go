@@ -17,6 +17,7 @@ import (
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
 	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
@@ -85,6 +86,8 @@ func (k *keeper) Synchronize(pods []attachment.Pod) error {
 	k.synced <- pods
 	return nil
 }
+
+func (k *keeper) Waiting() []types.UID { return nil }
 
 // runtimeSide is the runtime's half of the interface: the code that containerd
 // has in it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/containerd/nri/pkg/stub"
 	"github.com/containerd/ttrpc"
 	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/topology/claim"
 )
@@ -24,8 +26,22 @@ type session struct {
 	conn   *conn
 
 	configured   signal // by the runtime's Configure
-	synchronized signal // by the end of its Synchronize
+	synchronized signal // by the answer to its Synchronize
+	learned      signal // by the end of the work for it, which may be later
+	hooked       signal // by the first hook: the runtime has accepted the answer
+	late         bool   // the answer was late; set before synchronized
 }
+
+// doubts counts connections that were given up for a reason, one after the other.
+type doubts struct{ unsynchronized, late, silent int }
+
+const (
+	// mostLate bounds how often a late answer is a reason to connect again: where each is
+	// late, the runtime may accept it nevertheless, and calls hooks only while it is connected.
+	mostLate = 3
+	// mostPatience and mostSilence bound how often a time limit is doubled.
+	mostPatience, mostSilence = 3, 6
+)
 
 var (
 	_ stub.ConfigureInterface       = (*session)(nil)
@@ -69,12 +85,13 @@ func (c *conn) Close() error {
 
 func (p *Plugin) dial(ctx context.Context) (*session, error) {
 	p.Alive(p.RegistrationTimeout)
-	c, err := (&net.Dialer{Timeout: p.RegistrationTimeout}).DialContext(ctx, "unix", p.Socket)
+	c, err := p.dialer(ctx, "unix", p.Socket)
 	if err != nil {
 		return nil, err
 	}
 	return &session{
-		plugin: p, conn: &conn{Conn: c, ended: newSignal()}, configured: newSignal(), synchronized: newSignal(),
+		plugin: p, conn: &conn{Conn: c, ended: newSignal()},
+		configured: newSignal(), synchronized: newSignal(), learned: newSignal(), hooked: newSignal(),
 	}, nil
 }
 
@@ -106,41 +123,119 @@ func (s *session) serve(ctx context.Context) error {
 	return err
 }
 
-// follow returns when the connection ends, or a time limit is exceeded.
+// follow returns when the connection ends, or a time limit is exceeded, or the runtime calls no
+// hooks.
 func (s *session) follow(ctx context.Context, ended chan error) error {
+	p := s.plugin
 	for _, next := range []struct {
 		what  string
 		until chan struct{}
 		limit time.Duration
 	}{
-		{"was not configured", s.configured.c, s.plugin.RegistrationTimeout},
-		{"was not synchronized", s.synchronized.c, s.plugin.SynchronizationTimeout},
-		{"", nil, 0},
+		{"was not configured", s.configured.c, p.RegistrationTimeout},
+		{"was not synchronized", s.synchronized.c, p.SynchronizationTimeout << min(p.doubts.unsynchronized, mostPatience)},
 	} {
-		s.plugin.Alive(next.limit)
-		var late <-chan time.Time
-		if next.limit > 0 {
-			timer := time.NewTimer(next.limit)
-			defer timer.Stop()
-			late = timer.C
-		}
-		select {
-		case <-next.until:
-		case <-late:
-			return fmt.Errorf("the runtime is connected, but the plugin %s within %s", next.what, next.limit)
-		case err := <-ended:
-			ended <- err
-			if err == nil || errors.Is(err, ttrpc.ErrServerClosed) {
-				err = errClosed
-			}
+		p.Alive(next.limit)
+		if in, err := s.await(ctx, ended, next.until, next.limit); err != nil {
 			return err
-		case <-s.conn.ended.c:
-			return errClosed
-		case <-ctx.Done():
-			return ctx.Err()
+		} else if !in {
+			p.doubts.unsynchronized++
+			return fmt.Errorf("the runtime is connected, but the plugin %s within %s", next.what, next.limit)
 		}
 	}
-	return errClosed
+	p.doubts.unsynchronized = 0
+	if err := s.afterLate(ctx, ended); err != nil {
+		return err
+	}
+	p.set(s, true, nil)
+	p.Alive(0)
+	if err := s.listen(ctx, ended); err != nil {
+		return err
+	}
+	_, err := s.await(ctx, ended, nil, 0)
+	return err
+}
+
+// afterLate returns an error if the answer to Synchronize was late. A runtime that has given up
+// before may keep the connection and call no hook: containerd 1.7 does (nri v0.6.1,
+// pkg/adaptation, acceptPluginConnections). The work for the answer is waited for: the next
+// Synchronize finds it done.
+func (s *session) afterLate(ctx context.Context, ended chan error) error {
+	p := s.plugin
+	if !s.late {
+		p.doubts.late = 0
+		return nil
+	}
+	if p.doubts.late == mostLate {
+		p.Log.Warn("the answer to Synchronize was late again: the runtime may call no hooks. Raise its plugin_request_timeout", "times", mostLate+1)
+		return nil
+	}
+	p.set(s, false, errLate)
+	p.Alive(p.SynchronizationTimeout)
+	if _, err := s.await(ctx, ended, s.learned.c, p.SynchronizationTimeout); err != nil {
+		return err
+	}
+	select {
+	case <-s.hooked.c:
+		p.doubts.late = 0
+		return nil
+	default:
+	}
+	p.doubts.late++
+	return errLate
+}
+
+var errLate = errors.New("the answer to Synchronize was late: the runtime may have given up, and call no hooks")
+
+// listen returns nil when the runtime has called a hook, and an error when it has called none
+// while the same claim waited at two looks.
+func (s *session) listen(ctx context.Context, ended chan error) error {
+	p := s.plugin
+	limit := p.HookTimeout << min(p.doubts.silent, mostSilence)
+	var before []types.UID
+	for {
+		in, err := s.await(ctx, ended, s.hooked.c, limit)
+		if err != nil {
+			return err
+		}
+		if in {
+			p.doubts = doubts{}
+			return nil
+		}
+		now := p.Keeper.Waiting()
+		if i := slices.IndexFunc(now, func(uid types.UID) bool { return slices.Contains(before, uid) }); i >= 0 {
+			p.doubts.silent++
+			return fmt.Errorf("the runtime is connected, but has called no hook, and the prepared claim %q has waited %s for one", now[i], limit)
+		}
+		before = now
+	}
+}
+
+// await returns whether an event came before the limit; zero is none. An error is the end of
+// the connection.
+func (s *session) await(ctx context.Context, ended chan error, until <-chan struct{}, limit time.Duration) (bool, error) {
+	var late <-chan time.Time
+	if limit > 0 {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		late = timer.C
+	}
+	select {
+	case <-until:
+		return true, nil
+	case <-late:
+		return false, nil
+	case err := <-ended:
+		ended <- err
+		if err == nil || errors.Is(err, ttrpc.ErrServerClosed) {
+			err = errClosed
+		}
+		return false, err
+	case <-s.conn.ended.c:
+		return false, errClosed
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
 }
 
 var errClosed = errors.New("the runtime has closed the connection")
