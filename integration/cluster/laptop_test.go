@@ -278,7 +278,7 @@ func (l *laptop) left(t *testing.T) string {
 for f in /var/run/cdi/dra.networking!(*-shared.json) /var/lib/kubelet/plugins_registry/*dra.networking* /var/lib/plumbline/*.journal /var/lib/plumbline/claims/*; do echo "$f"; done
 nft list tables | grep plumbline || true`) +
 		kubectl(t, l.Cluster, "", "get", "resourceslices", "--field-selector=spec.driver=dra.networking", "-o", "name") +
-		kubectl(t, l.Cluster, "", "get", "-A", "deviceclasses,resourceclaimtemplates,resourceclaims,networktopologies,addresspools,addressleases,deviceexposurepolicies", "-o", "name") +
+		kubectl(t, l.Cluster, "", "get", "-A", "deviceclasses,resourceclaimtemplates,resourceclaims,networktopologies,addresspools,addressleases,deviceexposurepolicies,deviceexposurereports", "-o", "name") +
 		kubectl(t, l.Cluster, "", "get", "-A", "-l", "app.kubernetes.io/name=plumbline", "-o", "name",
 			"pods,services,serviceaccounts,configmaps,secrets,clusterroles,clusterrolebindings,roles,rolebindings,validatingwebhookconfigurations,validatingadmissionpolicies,validatingadmissionpolicybindings")
 }
