@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,19 +46,7 @@ func (c *converter) nodePolicy(s *source) {
 		nic.note("rootDevices", "%s: is left out: functions have no attribute with the PCI address of their physical function: select by pfName", strings.Join(roots, ", "))
 	}
 	nic.none("devices have no attribute for it", "netFilter")
-	var names []string
-	for i, name := range nic.texts("pfNames") {
-		name, part, ranged := strings.Cut(name, "#")
-		if ranged {
-			nic.note(fmt.Sprintf("pfNames[%d]", i), "%q is left out: functions have no attribute with their number: all of %s are used", "#"+part, name)
-		}
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	if len(names) > 0 {
-		exprs = append(exprs, named("pfName", names...))
-	}
+	exprs = append(exprs, functionsOf(nic))
 	if spec.flag("isRdma") {
 		exprs = append(exprs, fmt.Sprintf("device.attributes[%q].rdma", inventory.Driver))
 	}
@@ -79,6 +68,40 @@ func (c *converter) nodePolicy(s *source) {
 	}
 	p.selector = selectedBy(exprs...)
 	c.policies = append(c.policies, p)
+}
+
+// functionsOf is the selector of pfNames, of which an entry may have the numbers of functions: ens1f0#0-3.
+func functionsOf(nic *record) string {
+	var names, terms []string
+	for i, name := range nic.texts("pfNames") {
+		name, part, ranged := strings.Cut(name, "#")
+		if !ranged {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+			continue
+		}
+		from, to, _ := strings.Cut(part, "-")
+		first, err := strconv.ParseUint(from, 10, 16)
+		last, other := strconv.ParseUint(to, 10, 16)
+		if err != nil || other != nil || last < first {
+			nic.problem(fmt.Sprintf("pfNames[%d]", i), "%q is no range of numbers of virtual functions: write it as in %s#0-3", part, name)
+			continue
+		}
+		number := fmt.Sprintf("device.attributes[%q].?%s.orValue(-1)", inventory.Driver, inventory.AttrVFIndex) // a physical function has none
+		terms = append(terms, fmt.Sprintf("%s && %s >= %d && %s <= %d", named("pfName", name), number, first, number, last))
+	}
+	if len(names) > 0 {
+		terms = append(terms, named("pfName", names...))
+	}
+	if len(terms) > 1 {
+		for i, t := range terms {
+			if strings.Contains(t, "&&") {
+				terms[i] = "(" + t + ")"
+			}
+		}
+	}
+	return strings.Join(terms, " || ")
 }
 
 // devices gives a root step the selector of the resource by which its network gets devices.
