@@ -211,7 +211,8 @@ func (c *controllerCommand) manager(config *rest.Config, certificates *admission
 }
 
 // serve adds everything to the manager.
-func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger, mgr manager.Manager, certificates *admission.Certificates) error {
+func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger, mgr manager.Manager,
+	certificates *admission.Certificates) error {
 	recorder := mgr.GetEventRecorder("plumbline-controller")
 	if err := controller.Index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
@@ -228,7 +229,8 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	}
 	contracts := &controller.Contracts{Reader: mgr.GetClient(), BuiltIn: a.registry}
 	compiled := &exposure.Compiled{}
-	topologies := &controller.Controller{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Claims: claims, Contracts: contracts, Policies: compiled, Recorder: recorder, Log: log, Now: time.Now, Interval: c.interval}
+	topologies := &controller.Controller{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Claims: claims, Contracts: contracts,
+		Policies: compiled, Recorder: recorder, Log: log, Now: time.Now, Interval: c.interval}
 	if err := topologies.Setup(mgr); err != nil {
 		return err
 	}
@@ -236,7 +238,8 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	if err := policies.Setup(mgr); err != nil {
 		return err
 	}
-	pools := &controller.Pools{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: log, Now: time.Now, Interval: c.interval, Grace: c.leaseGrace}
+	pools := &controller.Pools{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: log, Now: time.Now, Interval: c.interval,
+		Grace: c.leaseGrace}
 	if err := pools.Setup(mgr); err != nil {
 		return err
 	}
@@ -307,7 +310,9 @@ func (c *controllerCommand) serveNetworkQoS(log *slog.Logger, mgr manager.Manage
 		return fmt.Errorf("NetworkQoS: %w", err)
 	}
 	if err := mgr.Add(&qoscontroller.NetworkQoS{
-		Objects: objects, Metadata: metadatas, Claims: claims, Topologies: mgr.GetCache(), Contracts: builtIn, Ours: c.networkQoS == "all", PodNetwork: c.podNetwork, Log: log, Now: time.Now, Interval: min(c.interval, time.Second), Reported: c.interval,
+		Objects: objects, Metadata: metadatas, Claims: claims, Topologies: mgr.GetCache(), Contracts: builtIn,
+		Ours: c.networkQoS == "all", PodNetwork: c.podNetwork, Log: log, Now: time.Now, Interval: min(c.interval, time.Second),
+		Reported: c.interval,
 	}); err != nil {
 		return fmt.Errorf("NetworkQoS: %w", err)
 	}

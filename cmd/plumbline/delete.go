@@ -63,7 +63,8 @@ left on the host is undone. If something cannot be undone, run the command again
 					failed = errors.Join(failed, err)
 					continue
 				}
-				document.Sandboxes = append(document.Sandboxes, undoneDocument{rec.Sandbox.ID, changeDocuments(rep.Changes), append([]string{}, rep.Notes...)})
+				document.Sandboxes = append(document.Sandboxes,
+					undoneDocument{rec.Sandbox.ID, changeDocuments(rep.Changes), append([]string{}, rep.Notes...)})
 				if format == formatText {
 					a.text().deleted(rec.Sandbox, rep)
 				}

@@ -86,7 +86,8 @@ what follows that.`,
 	_ = cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("as", cobra.NoFileCompletions)
 	cmd.AddCommand(
-		p.command("status", "Show a pod's claims, interfaces and Events", `Shows the pod's node, its claims with topology and generation, its devices with interface,
+		p.command("status", "Show a pod's claims, interfaces and Events",
+			`Shows the pod's node, its claims with topology and generation, its devices with interface,
 addresses and conditions, and the latest Events about its network.
 
 Exit status: 0 its network is as it should be; 2 something differs, see explain; 1 an
@@ -288,7 +289,8 @@ func made(step topology.StepResult) (name string, addresses []string) {
 		return "", nil
 	}
 	for _, ip := range step.Result.IPs {
-		if ip.Interface != nil && *ip.Interface >= 0 && *ip.Interface < len(step.Result.Interfaces) && step.Result.Interfaces[*ip.Interface].Name == last.Name {
+		if ip.Interface != nil && *ip.Interface >= 0 && *ip.Interface < len(step.Result.Interfaces) &&
+			step.Result.Interfaces[*ip.Interface].Name == last.Name {
 			addresses = append(addresses, ip.Address)
 		}
 	}

@@ -84,7 +84,8 @@ Exit status: 0 success, or nothing to do; 1 an error, and nothing was changed;
 	f.StringVar(&a.stateDir, "state-dir", "/var/lib/plumbline", "`directory` of the journal")
 	f.DurationVar(&a.timeout, "timeout", time.Minute, "`time` limit of apply and delete")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "log to standard error")
-	root.AddCommand(a.validate(), a.plan(), a.apply(), a.status(), a.delete(), a.run(), a.agent(), a.controller(), a.graph(), a.devices(), a.claim(), a.importing(), a.maintain(), a.pod(), a.quality(), a.support(), a.version(), a.probe(), a.checkInstall())
+	root.AddCommand(a.validate(), a.plan(), a.apply(), a.status(), a.delete(), a.run(), a.agent(), a.controller(), a.graph(), a.devices(),
+		a.claim(), a.importing(), a.maintain(), a.pod(), a.quality(), a.support(), a.version(), a.probe(), a.checkInstall())
 	return root
 }
 
@@ -222,7 +223,8 @@ func (a *app) decode(ctx context.Context, data []byte, file string, given ops.Gi
 }
 
 // decodeWith is decode with the contracts of further step types.
-func (a *app) decodeWith(ctx context.Context, data []byte, file string, given ops.Givens, set contract.Set) (*topology.Topology, []string, error) {
+func (a *app) decodeWith(ctx context.Context, data []byte, file string, given ops.Givens,
+	set contract.Set) (*topology.Topology, []string, error) {
 	t, notes, err := node.Load(ctx, data, given, set)
 	if err != nil && !errors.As(err, new(*topology.Invalid)) {
 		return nil, nil, fmt.Errorf("%s: %w", file, err)

@@ -104,8 +104,9 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 		log.Warn("cannot watch all namespaces with one socket: using one for each", "reason", why)
 	}
 	loop := node.New(node.Options{
-		Dir: d.dir, StateDir: a.stateDir, Reconciler: e.Reconciler, Store: e.Store, Damaged: e.Damaged, OtherVersions: func() []*frame.OtherVersion { return e.otherVersions(a.stateDir) },
-		Contracts: a.registry, BootID: e.Host.BootID(), Sys: os.DirFS("/sys"),
+		Dir: d.dir, StateDir: a.stateDir, Reconciler: e.Reconciler, Store: e.Store, Damaged: e.Damaged,
+		OtherVersions: func() []*frame.OtherVersion { return e.otherVersions(a.stateDir) },
+		Contracts:     a.registry, BootID: e.Host.BootID(), Sys: os.DirFS("/sys"),
 		Discover: func() ([]inventory.Device, error) { return hostengine.Devices(ctx, e.Host, nil) },
 		Watcher:  watcher, Recorder: counts, Log: log, Now: time.Now,
 		Workers: d.workers, Timeout: a.timeout, Resync: d.resync,
@@ -114,7 +115,8 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	server := &http.Server{Handler: handler(loop, counts, metrics.Health{Loop: func() metrics.Work { return metrics.Work(loop.Work()) }}), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: handler(loop, counts, metrics.Health{Loop: func() metrics.Work { return metrics.Work(loop.Work()) }}),
+		ReadHeaderTimeout: 10 * time.Second}
 	log.Info("running", "config", d.dir, "state", a.stateDir, "listen", listener.Addr().String())
 
 	// If one part ends, all end; a requested stop is not an error.

@@ -57,7 +57,8 @@ func (a *app) planRunning(ctx context.Context, t *target) error {
 	documents := []runningDocument{}
 	differs := false
 	for _, rec := range records {
-		if rec.Sandbox.Topology == nil || rec.Sandbox.Topology.Name != decoded.Name || rec.Phase == reconcile.Releasing || !node.Alive(rec, e.Host.BootID()) {
+		if rec.Sandbox.Topology == nil || rec.Sandbox.Topology.Name != decoded.Name || rec.Phase == reconcile.Releasing ||
+			!node.Alive(rec, e.Host.BootID()) {
 			continue
 		}
 		if given := rec.Sandbox.Given.ForSteps(decoded); given.Addressed() || given.Plugged() {
@@ -109,7 +110,8 @@ func (a *app) edit(ctx context.Context, e *engine, rec reconcile.Record, topo *t
 	if err != nil {
 		return runningDocument{}, nil, err
 	}
-	d := runningDocument{plannedDocument: planDocument(p.Sandbox, &ops.Plan{}, nil, nil), Netns: p.Sandbox.Netns, Effects: p.Effects, Interrupted: p.Interrupted}
+	d := runningDocument{plannedDocument: planDocument(p.Sandbox, &ops.Plan{}, nil, nil), Netns: p.Sandbox.Netns, Effects: p.Effects,
+		Interrupted: p.Interrupted}
 	if p.HeldBack != nil {
 		d.HeldBack = p.HeldBack.Error()
 		return d, nil, nil

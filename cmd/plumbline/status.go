@@ -48,7 +48,8 @@ record is of another version; 1 an error.`,
 			code := found.code()
 			byOVN := a.logical(cmd.Context(), e, found.verdicts)
 			for i, st := range found.verdicts {
-				doc.Sandboxes = append(doc.Sandboxes, sandboxStatus{Status: st.Status, Steps: stepDocuments(st.Steps), Rules: a.rules(cmd.Context(), e, &st, byOVN[i])})
+				doc.Sandboxes = append(doc.Sandboxes,
+					sandboxStatus{Status: st.Status, Steps: stepDocuments(st.Steps), Rules: a.rules(cmd.Context(), e, &st, byOVN[i])})
 			}
 			if format != formatText {
 				err = a.document(format, doc)
@@ -105,7 +106,8 @@ func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error
 		if err != nil {
 			return findings{}, err
 		}
-		out.verdicts = append(out.verdicts, verdict{st, rec.Sandbox.Topology, rec.NetnsID, ports.RulesOf(&rec, ports.Of(&rec)), ports.LogicalRulesOf(&rec), ports.FunctionRulesOf(&rec)})
+		out.verdicts = append(out.verdicts, verdict{st, rec.Sandbox.Topology, rec.NetnsID, ports.RulesOf(&rec, ports.Of(&rec)),
+			ports.LogicalRulesOf(&rec), ports.FunctionRulesOf(&rec)})
 	}
 	out.damaged = damagedFiles(e, damaged)
 	out.others = otherVersions(e.otherVersions(a.stateDir))
@@ -138,7 +140,8 @@ func (a *app) logical(ctx context.Context, e *engine, all []verdict) [][]ruleSta
 	out := make([][]ruleStatus, len(all))
 	for i := range all {
 		for _, r := range all[i].logical {
-			out[i] = append(out[i], ruleStatus{Rule: r.Name, Interface: r.Interface, Backend: v1alpha1.BackendOVN, ruleCounters: countersOf(readings[0])})
+			out[i] = append(out[i], ruleStatus{Rule: r.Name, Interface: r.Interface, Backend: v1alpha1.BackendOVN,
+				ruleCounters: countersOf(readings[0])})
 			readings = readings[1:]
 		}
 	}

@@ -58,7 +58,8 @@ you send it.`,
 	f := cmd.Flags()
 	f.StringVar(&s.to, "to", "", "`file` to write, which must not exist; - is standard output; default: plumbline-HOST-TIME.tar.gz")
 	f.StringVar(&s.cdiDir, "cdi-dir", "/var/run/cdi", "`directory` of the gate files")
-	f.StringSliceVar(&s.addresses, "metrics-address", []string{"127.0.0.1:9808", "127.0.0.1:9477"}, "`address` to read metrics from; may be repeated")
+	f.StringSliceVar(&s.addresses, "metrics-address", []string{"127.0.0.1:9808", "127.0.0.1:9477"},
+		"`address` to read metrics from; may be repeated")
 	f.StringArrayVar(&s.logs, "log", nil, "log `file` to add; may be repeated")
 	return cmd
 }
@@ -114,7 +115,8 @@ func (s *support) fill(ctx context.Context, a *app, b *bundle.Bundle) {
 		return errors.Join(inventory.JSON(w, inventory.List(devices, publish.Why(devices))), err)
 	})
 	for _, address := range s.addresses {
-		b.Part(ctx, "metrics/"+strings.ReplaceAll(address, ":", "_")+".txt", func(ctx context.Context, w io.Writer) error { return fetch(ctx, address, w) })
+		b.Part(ctx, "metrics/"+strings.ReplaceAll(address, ":", "_")+".txt",
+			func(ctx context.Context, w io.Writer) error { return fetch(ctx, address, w) })
 	}
 	e, err := a.engine("support-bundle", false, nil)
 	if err != nil {
@@ -142,7 +144,8 @@ func kernelRelease(_ context.Context, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "%s %s %s %s\nboot %s", unix.ByteSliceToString(u.Sysname[:]), unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:]), unix.ByteSliceToString(u.Machine[:]), boot)
+	_, err = fmt.Fprintf(w, "%s %s %s %s\nboot %s", unix.ByteSliceToString(u.Sysname[:]), unix.ByteSliceToString(u.Release[:]),
+		unix.ByteSliceToString(u.Version[:]), unix.ByteSliceToString(u.Machine[:]), boot)
 	return err
 }
 
@@ -151,8 +154,10 @@ func kernelRelease(_ context.Context, w io.Writer) error {
 func sysctls(_ context.Context, w io.Writer) error {
 	var errs []error
 	for _, pattern := range []string{
-		"net/core/[rw]mem_*", "net/core/netdev_*", "net/core/devconf_inherit_init_net", "net/ipv4/ip_forward", "net/ipv4/conf/default/*", "net/ipv6/conf/default/*",
-		"net/ipv4/neigh/default/gc_*", "net/ipv6/neigh/default/gc_*", "net/ipv6/route/max_size", "user/max_net_namespaces", "fs/inotify/*", "fs/file-nr", "fs/nr_open",
+		"net/core/[rw]mem_*", "net/core/netdev_*", "net/core/devconf_inherit_init_net", "net/ipv4/ip_forward", "net/ipv4/conf/default/*",
+		"net/ipv6/conf/default/*",
+		"net/ipv4/neigh/default/gc_*", "net/ipv6/neigh/default/gc_*", "net/ipv6/route/max_size", "user/max_net_namespaces",
+		"fs/inotify/*", "fs/file-nr", "fs/nr_open",
 	} {
 		files, err := filepath.Glob("/proc/sys/" + pattern)
 		errs = append(errs, err)

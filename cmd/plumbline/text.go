@@ -294,7 +294,8 @@ func (t text) status(all []sandboxStatus) {
 		if node.FromFile(st.Sandbox) {
 			by = ", kept by a file"
 		}
-		t.line("%s", t.bold(fmt.Sprintf("%s  %s", st.Sandbox, st.State))+fmt.Sprintf("  (%s%s, applied %s)", placeOf(st.Netns), by, st.Updated.Format("2006-01-02 15:04:05")))
+		t.line("%s", t.bold(fmt.Sprintf("%s  %s", st.Sandbox, st.State))+fmt.Sprintf("  (%s%s, applied %s)", placeOf(st.Netns), by,
+			st.Updated.Format("2006-01-02 15:04:05")))
 		t.given(st.Given)
 		if st.Failure != "" {
 			t.line("  %s", strings.ReplaceAll(st.Failure, "\n", "\n  "))

@@ -114,7 +114,8 @@ func (v *validation) document(ctx context.Context, files []string, format string
 		}
 		return out
 	}
-	d := validDocument{Valid: err == nil, Checked: lines(checked.String(), ""), Notes: lines(notes.String(), "plumbline: note: "), Problems: []string{}}
+	d := validDocument{Valid: err == nil, Checked: lines(checked.String(), ""), Notes: lines(notes.String(), "plumbline: note: "),
+		Problems: []string{}}
 	if err != nil {
 		d.Problems = lines(err.Error(), "")
 	}
@@ -171,7 +172,8 @@ func (v *validation) schemas(inputs []input) error {
 	var all []schemav1alpha1.CNIPluginSchema
 	var errs []error
 	for _, in := range inputs {
-		schemas, _, err := objectfile.Decode[schemav1alpha1.CNIPluginSchema](in.data, schemav1alpha1.GroupVersion.WithKind(schemav1alpha1.Kind))
+		schemas, _, err := objectfile.Decode[schemav1alpha1.CNIPluginSchema](in.data,
+			schemav1alpha1.GroupVersion.WithKind(schemav1alpha1.Kind))
 		if err != nil && len(schemas) == 0 {
 			if found, _, unreadable := topology.Objects(in.data, schemav1alpha1.Kind); unreadable == nil && len(found) > 0 {
 				errs = append(errs, inFile(in.name, err))

@@ -75,7 +75,8 @@ func bareEngine(document string) (*engine, error) {
 	}
 	e := &engine{topology: t, registry: reg, store: store, host: host}
 	e.reconciler = reconcile.New(reconcile.Options{
-		Registry: reg, Store: store, BootID: host.BootID(), Before: []reconcile.Before{hostports.Before}, Recorder: recorderFunc(func(p reconcile.Pass) {
+		Registry: reg, Store: store, BootID: host.BootID(), Before: []reconcile.Before{hostports.Before},
+		Recorder: recorderFunc(func(p reconcile.Pass) {
 			if e.recorder != nil {
 				e.recorder.Pass(p)
 			}

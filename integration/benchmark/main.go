@@ -136,11 +136,13 @@ func phases(passes []reconcile.Pass) {
 				continue
 			}
 			t := p.Timing
-			observe, plan, journal, apply = append(observe, t.Observe), append(plan, t.Plan), append(journal, t.Journal), append(apply, t.Apply)
+			observe, plan, journal, apply = append(observe, t.Observe), append(plan, t.Plan), append(journal, t.Journal),
+				append(apply, t.Apply)
 			rest = append(rest, t.Total-t.Observe-t.Plan-t.Journal-t.Apply)
 			last = p
 		}
-		fmt.Printf("| %s | %s | %s | %s | %s | %s | %d | %d | %d |\n", trigger, millis(median(observe)), millis(median(plan)), millis(median(journal)),
+		fmt.Printf("| %s | %s | %s | %s | %s | %s | %d | %d | %d |\n", trigger, millis(median(observe)), millis(median(plan)),
+			millis(median(journal)),
 			millis(median(apply)), millis(median(rest)), last.Dumps, last.Gets, last.Writes)
 	}
 }

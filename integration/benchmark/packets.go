@@ -42,7 +42,8 @@ type rulesOf struct {
 	masks int
 }
 
-var ruleSets = []rulesOf{{}, {count: 1}, {count: 200}, {count: 200, last: true}, {count: 200, last: true, masks: 2}, {count: 1000, last: true}}
+var ruleSets = []rulesOf{{}, {count: 1}, {count: 200}, {count: 200, last: true}, {count: 200, last: true, masks: 2},
+	{count: 1000, last: true}}
 
 func (r rulesOf) name() string {
 	switch {
@@ -81,7 +82,8 @@ func (r rulesOf) rules() ([]qos.Rule, error) {
 		}
 		fmt.Fprintf(&text, "  - {dscp: %d, classifier: {to: [{ipBlock: {cidr: %s/%d}}]}}\n", dscp, to, bits)
 	}
-	rules, _, _, err := enforce.Rules([][]byte{[]byte(text.String())}, qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}, enforce.Pod{})
+	rules, _, _, err := enforce.Rules([][]byte{[]byte(text.String())},
+		qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}, enforce.Pod{})
 	if err == nil && len(rules) != r.count {
 		err = fmt.Errorf("%d rules are compiled, not %d", len(rules), r.count)
 	}
@@ -226,7 +228,8 @@ func newSink(ctx context.Context, c *chassis.Chassis) (*traffic.Pod, error) {
 }
 
 // newSource makes a pod. Its filters are set, and its rows are added to those that are wanted.
-func newSource(ctx context.Context, c *chassis.Chassis, sink *traffic.Pod, p path, r rulesOf, number int, rows *[]netstate.LogicalRule) (*source, error) {
+func newSource(ctx context.Context, c *chassis.Chassis, sink *traffic.Pod, p path, r rulesOf, number int,
+	rows *[]netstate.LogicalRule) (*source, error) {
 	s := &source{path: p, rulesOf: r}
 	name := fmt.Sprintf("pod%d", number)
 	rules, err := r.rules()
@@ -349,7 +352,8 @@ func (s *source) run(sink *traffic.Pod) (time.Duration, error) {
 	}
 	began := time.Now()
 	for sent := 0; sent < perRun; {
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&messages[0])), uintptr(min(batch, perRun-sent)), 0, 0, 0)
+		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&messages[0])),
+			uintptr(min(batch, perRun-sent)), 0, 0, 0)
 		if errno != 0 {
 			return 0, errno
 		}

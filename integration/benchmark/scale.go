@@ -186,7 +186,8 @@ func report(rows []row) {
 	for _, r := range rows {
 		minutes := r.idle.Minutes()
 		fmt.Printf("| %d | %s (n=%d) | %s (n=%d) | %.1f | %.2f (n=%d) | 0 | %.1f | %d | %d | %d | %.0f | %.2f |\n", r.sandboxes, millis(median(r.attach)), len(r.attach),
-			millis(median(r.noop)), len(r.noop), r.dumps, median(r.ready).Seconds(), len(r.ready), float64(r.rss)/1024, r.files, r.sockets, r.goroutines,
+			millis(median(r.noop)), len(r.noop), r.dumps, median(r.ready).Seconds(), len(r.ready), float64(r.rss)/1024, r.files,
+			r.sockets, r.goroutines,
 			float64(r.passes)/minutes, 100*r.cpu.Seconds()/r.idle.Seconds())
 	}
 	first, last := rows[0], rows[len(rows)-1]
@@ -196,7 +197,8 @@ func report(rows []row) {
 	fmt.Printf("\n### What is on disk, read (n=%d)\n\n", len(rows[0].ids))
 	fmt.Println("| sandboxes | claims of a pod, ms | IDs of all records, ms | all records, ms |\n|---|---|---|---|")
 	for _, r := range rows {
-		fmt.Printf("| %d | %.2f | %.2f | %s |\n", r.sandboxes, median(r.claims).Seconds()*1000, median(r.ids).Seconds()*1000, millis(median(r.records)))
+		fmt.Printf("| %d | %.2f | %.2f | %s |\n", r.sandboxes, median(r.claims).Seconds()*1000, median(r.ids).Seconds()*1000,
+			millis(median(r.records)))
 	}
 	fmt.Printf("\n### From a deleted route to its repair, and periodic application of everything every %s\n\n", period)
 	fmt.Println("| sandboxes | plumbline: median, ms | p99, ms | n | processor, s a minute | periodic: median, ms | p99, ms | n | processor, s a minute | rounds a minute | a round, s |\n|---|---|---|---|---|---|---|---|---|---|---|")
@@ -205,7 +207,8 @@ func report(rows []row) {
 		minutes := c.wall.Minutes()
 		fmt.Printf("| %d | %s | %s | %d | %.2f | %s | %s | %d | %.2f | %.1f | %.2f |\n", r.sandboxes,
 			millis(median(r.repairs)), millis(quantile(r.repairs, 0.99)), len(r.repairs), r.cpu.Seconds()/r.idle.Minutes(),
-			millis(median(c.repairs)), millis(quantile(c.repairs, 0.99)), len(c.repairs), c.cpu.Seconds()/minutes, float64(c.rounds)/minutes, median(c.round).Seconds())
+			millis(median(c.repairs)), millis(quantile(c.repairs, 0.99)), len(c.repairs), c.cpu.Seconds()/minutes,
+			float64(c.rounds)/minutes, median(c.round).Seconds())
 	}
 }
 

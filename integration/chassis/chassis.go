@@ -41,7 +41,8 @@ type Chassis struct {
 
 // Schemas, where Debian's packages have them.
 var schemas = map[string]string{
-	northboundFile: "/usr/share/ovn/ovn-nb.ovsschema", southboundFile: "/usr/share/ovn/ovn-sb.ovsschema", switchFile: "/usr/share/openvswitch/vswitch.ovsschema",
+	northboundFile: "/usr/share/ovn/ovn-nb.ovsschema", southboundFile: "/usr/share/ovn/ovn-sb.ovsschema",
+	switchFile: "/usr/share/openvswitch/vswitch.ovsschema",
 }
 
 // Files of databases.
@@ -55,7 +56,8 @@ const (
 // namespace that the caller is in, so there is one such Chassis at a time. Northbound are the
 // endpoints of a database that runs already; without any it has its own.
 func Start(ctx context.Context, dir string, northbound ...string) (*Chassis, error) {
-	c := &Chassis{dir: dir, files: []string{northboundFile, southboundFile, switchFile}, programs: []string{Database, VSwitch, Northd, Controller}}
+	c := &Chassis{dir: dir, files: []string{northboundFile, southboundFile, switchFile},
+		programs: []string{Database, VSwitch, Northd, Controller}}
 	c.northbound, c.southbound = c.Endpoint(), c.Endpoint()
 	if len(northbound) > 0 {
 		c.files, c.northbound = c.files[1:], strings.Join(northbound, ",")
@@ -65,14 +67,16 @@ func Start(ctx context.Context, dir string, northbound ...string) (*Chassis, err
 
 // startCentral starts what nodes share. The databases listen at an address, too.
 func startCentral(ctx context.Context, dir, remote string) (*Chassis, error) {
-	c := &Chassis{dir: dir, files: []string{northboundFile, southboundFile}, remotes: []string{remote}, programs: []string{Database, Northd}}
+	c := &Chassis{dir: dir, files: []string{northboundFile, southboundFile}, remotes: []string{remote},
+		programs: []string{Database, Northd}}
 	c.northbound, c.southbound = c.Endpoint(), c.Endpoint()
 	return c, c.first(ctx, "", "")
 }
 
 // startNode starts what a node has of its own in a namespace, whose address is that of its tunnels.
 func startNode(ctx context.Context, dir, name, netns, address, northbound, southbound string) (*Chassis, error) {
-	c := &Chassis{dir: dir, netns: netns, files: []string{switchFile}, programs: []string{Database, VSwitch, Controller}, northbound: northbound, southbound: southbound}
+	c := &Chassis{dir: dir, netns: netns, files: []string{switchFile}, programs: []string{Database, VSwitch, Controller},
+		northbound: northbound, southbound: southbound}
 	return c, c.first(ctx, name, address)
 }
 
@@ -101,7 +105,8 @@ func (c *Chassis) first(ctx context.Context, name, address string) (err error) {
 			continue
 		}
 		if _, err := c.Run(ctx, "ovs-vsctl", "--no-wait", "init", "--", "set", "Open_vSwitch", ".",
-			"external_ids:system-id="+name, "external_ids:ovn-remote="+c.southbound, "external_ids:ovn-encap-type=geneve", "external_ids:ovn-encap-ip="+address); err != nil {
+			"external_ids:system-id="+name, "external_ids:ovn-remote="+c.southbound, "external_ids:ovn-encap-type=geneve",
+			"external_ids:ovn-encap-ip="+address); err != nil {
 			return err
 		}
 	}
@@ -226,7 +231,8 @@ func (c *Chassis) Close() error {
 }
 
 func (c *Chassis) environment() []string {
-	return append(os.Environ(), "OVS_RUNDIR="+c.dir, "OVN_RUNDIR="+c.dir, "OVS_DBDIR="+c.dir, "OVN_DBDIR="+c.dir, "OVS_LOGDIR="+c.dir, "OVN_LOGDIR="+c.dir,
+	return append(os.Environ(), "OVS_RUNDIR="+c.dir, "OVN_RUNDIR="+c.dir, "OVS_DBDIR="+c.dir, "OVN_DBDIR="+c.dir, "OVS_LOGDIR="+c.dir,
+		"OVN_LOGDIR="+c.dir,
 		"OVN_NB_DB="+c.northbound, "OVN_SB_DB="+c.southbound)
 }
 
@@ -250,7 +256,8 @@ func (c *Chassis) Appctl(ctx context.Context, name string, arguments ...string) 
 
 // Plug gives a logical switch port an interface of this namespace, and waits until the port is up.
 func (c *Chassis) Plug(ctx context.Context, port, iface string) error {
-	if _, err := c.Run(ctx, "ovs-vsctl", "--", "--may-exist", "add-port", "br-int", iface, "--", "set", "Interface", iface, "external_ids:iface-id="+port); err != nil {
+	if _, err := c.Run(ctx, "ovs-vsctl", "--", "--may-exist", "add-port", "br-int", iface, "--", "set", "Interface", iface,
+		"external_ids:iface-id="+port); err != nil {
 		return err
 	}
 	_, err := c.Run(ctx, "ovn-nbctl", "--timeout=60", "wait-until", "Logical_Switch_Port", port, "up=true")

@@ -75,7 +75,8 @@ func StartNodes(ctx context.Context, dir string, six bool, names ...string) (out
 		out.Node = append(out.Node, n)
 		four, local := fmt.Sprintf("10.1.0.%d", 10+i), fmt.Sprintf("fd01::%d", 10+i)
 		for iface, bridge := range map[string]string{"eth0": Underlay, "eth1": Physical} {
-			if err := traffic.IP(ctx, strings.NewReplacer("WIRE", fmt.Sprintf("n%d%s", i, iface), "IFACE", iface, "NODE", name, "BRIDGE", bridge).Replace(
+			if err := traffic.IP(ctx, strings.NewReplacer("WIRE", fmt.Sprintf("n%d%s", i, iface), "IFACE", iface, "NODE", name, "BRIDGE",
+				bridge).Replace(
 				"link add WIRE type veth peer name IFACE netns NODE\nlink set WIRE master BRIDGE up")); err != nil {
 				return out, err
 			}

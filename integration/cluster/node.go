@@ -466,7 +466,8 @@ func (n *Node) Exec(ctx context.Context, program string, arguments ...string) (s
 	var output, complaint bytes.Buffer
 	command.Stdout, command.Stderr = &output, &complaint
 	if err := command.Run(); err != nil {
-		return output.String(), fmt.Errorf("on %s: %s: %w: %s", n.Name, program, errors.Join(err, context.Cause(ctx)), bytes.TrimSpace(complaint.Bytes()))
+		return output.String(), fmt.Errorf("on %s: %s: %w: %s", n.Name, program, errors.Join(err, context.Cause(ctx)),
+			bytes.TrimSpace(complaint.Bytes()))
 	}
 	return output.String(), nil
 }
@@ -615,7 +616,8 @@ func (n *Node) await(ctx context.Context, after time.Time, accept func(*corev1.N
 			}
 			// The API's times have whole seconds.
 			if !said.After(after.Truncate(time.Second)) {
-				return fmt.Errorf("nothing said from %s to %s: %s: %s", after.Format(time.TimeOnly), time.Now().Format(time.TimeOnly), condition.Reason, condition.Message)
+				return fmt.Errorf("nothing said from %s to %s: %s: %s", after.Format(time.TimeOnly), time.Now().Format(time.TimeOnly),
+					condition.Reason, condition.Message)
 			}
 			return accept(node, condition)
 		}

@@ -57,7 +57,8 @@ func (c *Cluster) Variant(ctx context.Context, tags string) (Release, error) {
 
 // productOf is the image of a release; its CNI plugin is left out if it is "".
 func productOf(r Release, program, plugin string) image.Image {
-	out := image.Image{Names: []string{productImage + ":" + r.tag()}, Files: map[string]string{"/plumbline": program}, Entrypoint: []string{"/plumbline"}}
+	out := image.Image{Names: []string{productImage + ":" + r.tag()}, Files: map[string]string{"/plumbline": program},
+		Entrypoint: []string{"/plumbline"}}
 	if plugin != "" {
 		out.Files["/plumbline-cni"] = plugin
 	}
@@ -80,7 +81,8 @@ func (c *Cluster) product(ctx context.Context) (string, error) {
 	if err := c.goBuild(ctx, folder+"/", "-trimpath", "-ldflags=-s -w", "./cmd/plumbline", "./cmd/plumbline-cni"); err != nil {
 		return "", err
 	}
-	return archive, image.WriteFile(archive, productOf(Release{}, filepath.Join(folder, "plumbline"), filepath.Join(folder, "plumbline-cni")))
+	return archive, image.WriteFile(archive, productOf(Release{}, filepath.Join(folder, "plumbline"),
+		filepath.Join(folder, "plumbline-cni")))
 }
 
 // export writes the files of a commit into a folder.
@@ -92,7 +94,8 @@ func (c *Cluster) export(ctx context.Context, commit, folder string) error {
 		return err
 	}
 	const script = `set -eo pipefail; git -C "$1" archive "$2" | tar -x -C "$3"`
-	if said, err := exec.CommandContext(ctx, "bash", "-c", script, "export", c.places.checkout, commit, folder).CombinedOutput(); err != nil {
+	if said, err := exec.CommandContext(ctx, "bash", "-c", script, "export", c.places.checkout, commit,
+		folder).CombinedOutput(); err != nil {
 		return fmt.Errorf("git archive: %w: %s", err, said)
 	}
 	return nil
@@ -185,7 +188,8 @@ func (c *Cluster) InstallRelease(ctx context.Context, r Release, values ...strin
 		return fmt.Errorf("install plumbline: %w", err)
 	}
 	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + ProductNamespace + "}\n---\n"
-	if _, err := c.Kubectl(ctx, strings.NewReader(namespace+manifest), "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
+	if _, err := c.Kubectl(ctx, strings.NewReader(namespace+manifest), "apply", "--server-side", "--force-conflicts", "-f",
+		"-"); err != nil {
 		return fmt.Errorf("install plumbline: %w", err)
 	}
 	for _, workload := range []string{"deployment/plumbline-controller", "daemonset/plumbline-agent"} {

@@ -93,8 +93,9 @@ func New(o Options) (*Agent, error) {
 	}
 	a.Agent, err = agent.New(context.Background(), agent.Config{
 		NodeName: "fleet", StateDir: o.Dir, Clients: clients, Registry: reg,
-		NRISocket: in("nri.sock"), NRIIndex: "30", PluginDir: in("plugin"), RegistrarDir: in("registrar"), CDIDir: filepath.Join(o.Dir, "cdi"),
-		Proc: "/proc", Sys: "/sys", MetricsAddress: "127.0.0.1:0", InterfaceMetrics: 1024, RuleMetrics: 512,
+		NRISocket: in("nri.sock"), NRIIndex: "30", PluginDir: in("plugin"), RegistrarDir: in("registrar"),
+		CDIDir: filepath.Join(o.Dir, "cdi"),
+		Proc:   "/proc", Sys: "/sys", MetricsAddress: "127.0.0.1:0", InterfaceMetrics: 1024, RuleMetrics: 512,
 		Timeout: time.Minute, AttachTimeout: 5 * time.Minute, Resync: time.Minute,
 		Recorder: a.Tally, ReceiveBufferBytes: o.ReceiveBufferBytes, Log: o.Log, Now: time.Now,
 	})
@@ -157,7 +158,8 @@ func (p Pod) ID() reconcile.SandboxID {
 // before the pod's sandbox is attached. Pods are identified by their number.
 func (a *Agent) Make(number int) (Pod, error) {
 	p := Pod{Claim: types.UID(fmt.Sprintf("claim-%d", number)), Pod: attachment.Pod{
-		Sandbox: fmt.Sprintf("%064x", number), UID: types.UID(fmt.Sprintf("pod-%d", number)), Namespace: "fleet", Name: fmt.Sprintf("pod-%d", number),
+		Sandbox: fmt.Sprintf("%064x", number), UID: types.UID(fmt.Sprintf("pod-%d", number)), Namespace: "fleet",
+		Name: fmt.Sprintf("pod-%d", number),
 	}}
 	var err error
 	if p.Netns, err = kernel.AddNamed(fmt.Sprintf("fleet-%d", number)); err != nil {

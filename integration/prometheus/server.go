@@ -67,7 +67,8 @@ func start(programs, dir, config string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := exec.Command(filepath.Join(programs, "prometheus"), "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+s.address)
+	c := exec.Command(filepath.Join(programs, "prometheus"), "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+s.address)
 	c.Stdout, c.Stderr = log, log
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	began := make(chan error, 1)

@@ -57,7 +57,8 @@ func (r release) writeChart(ctx context.Context, digest string) error {
 	}
 	artifact, err := newArtifact(files["Chart.yaml"].Data, archive.Bytes())
 	if err == nil {
-		err = image.WriteLayout(r.path("plumbline-"+r.version+"-chart.tar"), image.Named{Name: r.registry + "/charts/plumbline:" + number, What: artifact})
+		err = image.WriteLayout(r.path("plumbline-"+r.version+"-chart.tar"),
+			image.Named{Name: r.registry + "/charts/plumbline:" + number, What: artifact})
 	}
 	if err != nil {
 		return fmt.Errorf("chart: %w", err)
@@ -109,7 +110,8 @@ func (r release) writeManifest(ctx context.Context, chart, digest string) error 
 		return err
 	}
 	oldest := regexp.MustCompile(`\d+\.\d+\.\d+`).FindString(metadata.KubeVersion)
-	rendered, err := r.run(ctx, nil, r.helm, "template", "plumbline", chart, "--namespace", namespace, "--kube-version", oldest, "--skip-tests", "--set", "image.digest="+digest)
+	rendered, err := r.run(ctx, nil, r.helm, "template", "plumbline", chart, "--namespace", namespace, "--kube-version", oldest,
+		"--skip-tests", "--set", "image.digest="+digest)
 	if err != nil {
 		return err
 	}

@@ -130,7 +130,8 @@ func (r release) run(ctx context.Context, environment []string, name string, arg
 	command.Stderr = &complaint
 	out, err := command.Output()
 	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(arguments, " "), err, strings.TrimSpace(complaint.String()))
+		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(arguments, " "), err,
+			strings.TrimSpace(complaint.String()))
 	}
 	return string(out), nil
 }
@@ -186,7 +187,8 @@ func (r release) writeImage() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return digest.String(), image.WriteLayout(r.path("plumbline-"+r.version+"-image.tar"), image.Named{Name: r.image() + ":" + r.version, What: index})
+	return digest.String(), image.WriteLayout(r.path("plumbline-"+r.version+"-image.tar"),
+		image.Named{Name: r.image() + ":" + r.version, What: index})
 }
 
 // writeSums writes the hashes of all files, in the form of sha256sum.

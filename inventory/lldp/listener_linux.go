@@ -88,7 +88,8 @@ func (l *Listener) Follow(devices []inventory.Device) error {
 	l.own = map[string][]string{}
 	for _, d := range devices {
 		l.own[portOf(d)] = append(l.own[portOf(d)], d.MAC)
-		if (d.Kind == inventory.KindPF || d.Kind == inventory.KindNIC) && d.LinkType == inventory.Ethernet && d.DevType == "" && d.IfName != "" && d.Up && len(carrier) < maxPorts {
+		if (d.Kind == inventory.KindPF || d.Kind == inventory.KindNIC) && d.LinkType == inventory.Ethernet && d.DevType == "" &&
+			d.IfName != "" && d.Up && len(carrier) < maxPorts {
 			carrier[d.IfName] = d.Carrier
 		}
 	}

@@ -57,7 +57,8 @@ func Find(ctx context.Context, kube kubernetes.Interface, word string) ([]Device
 		return nil, fmt.Errorf("device %q is not of the form NODE/DEVICE, such as n1/pci-0000-03-10-0 or n1/enp3s0f0", word)
 	}
 	slices, err := kube.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
-		FieldSelector: resourceapi.ResourceSliceSelectorDriver + "=" + inventory.Driver + "," + resourceapi.ResourceSliceSelectorNodeName + "=" + node,
+		FieldSelector: resourceapi.ResourceSliceSelectorDriver + "=" + inventory.Driver + "," +
+			resourceapi.ResourceSliceSelectorNodeName + "=" + node,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list ResourceSlices: %w", err)
@@ -66,7 +67,8 @@ func Find(ctx context.Context, kube kubernetes.Interface, word string) ([]Device
 	for i := range slices.Items {
 		s := &slices.Items[i]
 		for j := range s.Spec.Devices {
-			if d := &s.Spec.Devices[j]; d.Name == name || attribute(d, inventory.AttrIfName) == name || attribute(d, inventory.AttrPFName) == name {
+			if d := &s.Spec.Devices[j]; d.Name == name || attribute(d, inventory.AttrIfName) == name ||
+				attribute(d, inventory.AttrPFName) == name {
 				out = append(out, Device{s.Spec.Pool.Name, d.Name})
 			}
 		}
@@ -109,7 +111,8 @@ func Users(ctx context.Context, kube kubernetes.Interface, devices []Device) ([]
 		}
 	}
 	slices.SortFunc(out, func(a, b User) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod), strings.Compare(a.Device.String(), b.Device.String()))
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Pod, b.Pod),
+			strings.Compare(a.Device.String(), b.Device.String()))
 	})
 	return out, nil
 }
@@ -231,7 +234,8 @@ func End(ctx context.Context, kube kubernetes.Interface, word string) (removed [
 		if r.Annotations[wordKey] != word && d.String() != word {
 			continue
 		}
-		if err := api.Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}); err != nil && !apierrors.IsNotFound(err) {
+		if err := api.Delete(ctx, r.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &r.UID}}); err != nil &&
+			!apierrors.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("DeviceTaintRule %q: %w", r.Name, err))
 			continue
 		}

@@ -50,7 +50,8 @@ func (e *entry) failing() (Failing, bool) {
 		if t.Key != TaintLost || t.Effect == resourceapi.DeviceTaintEffectNone {
 			continue
 		}
-		f := Failing{Lost: true, Evict: t.Effect == resourceapi.DeviceTaintEffectNoExecute, Held: t.Effect == resourceapi.DeviceTaintEffectNoSchedule}
+		f := Failing{Lost: true, Evict: t.Effect == resourceapi.DeviceTaintEffectNoExecute,
+			Held: t.Effect == resourceapi.DeviceTaintEffectNoSchedule}
 		if t.TimeAdded != nil {
 			f.Since = t.TimeAdded.Time
 		}
@@ -64,7 +65,8 @@ func (f Failing) taint() resourceapi.DeviceTaint {
 	case !f.Lost:
 		return resourceapi.DeviceTaint{Key: TaintDegraded, Effect: resourceapi.DeviceTaintEffectNone}
 	case f.Held:
-		return resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoSchedule, TimeAdded: &metav1.Time{Time: f.Since}}
+		return resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoSchedule,
+			TimeAdded: &metav1.Time{Time: f.Since}}
 	case f.Evict:
 		return resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoExecute}
 	}
@@ -160,7 +162,8 @@ func (k known) offer() (offered []entry, withheld []Withheld) {
 	// The scheduler takes the first device that fits, and evaluates full shared devices too:
 	// those come last.
 	slices.SortStableFunc(offered, func(a, b entry) int {
-		return cmp.Or(order(a.shared(), b.shared()), inventory.Compare(inventory.Device{ID: a.ID}, inventory.Device{ID: b.ID}), cmp.Compare(a.Device.Name, b.Device.Name))
+		return cmp.Or(order(a.shared(), b.shared()), inventory.Compare(inventory.Device{ID: a.ID}, inventory.Device{ID: b.ID}),
+			cmp.Compare(a.Device.Name, b.Device.Name))
 	})
 	return offered, withheld
 }
@@ -366,7 +369,8 @@ func (e *entry) isWithdrawn() bool {
 // While that is not known, as after a start of the agent, the last known state is used.
 func (e *entry) miswired(k known, d inventory.Device) bool {
 	if d.Neighbour == nil {
-		return d.Exposure.Expects && slices.ContainsFunc(k.before[e.Device.Name].Device.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == TaintMiswired })
+		return d.Exposure.Expects && slices.ContainsFunc(k.before[e.Device.Name].Device.Taints,
+			func(t resourceapi.DeviceTaint) bool { return t.Key == TaintMiswired })
 	}
 	return d.Exposure.Miswired != ""
 }

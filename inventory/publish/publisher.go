@@ -299,7 +299,8 @@ func (p *Publisher) wait(ctx context.Context, at time.Duration) bool {
 func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) {
 	next := p.opts.Resync + time.Duration((rand.Float64()-0.5)/5*float64(p.opts.Resync))
 	began := p.opts.Now()
-	devices, partial := inventory.Discover(p.opts.Sysfs, inventory.Options{PhysicalNetworks: p.opts.PhysicalNetworks, UplinkOf: p.opts.UplinkOf, RDMANetdevs: p.opts.RDMANetdevs})
+	devices, partial := inventory.Discover(p.opts.Sysfs,
+		inventory.Options{PhysicalNetworks: p.opts.PhysicalNetworks, UplinkOf: p.opts.UplinkOf, RDMANetdevs: p.opts.RDMANetdevs})
 	if partial != nil && len(devices) == 0 {
 		return next, partial
 	}
@@ -385,7 +386,8 @@ func (p *Publisher) rule(ctx context.Context, k *known) error {
 	k.others, k.attributes = p.opts.Policies.Others(seen), attributes
 	for i, d := range decided {
 		now := k.devices[i]
-		now.Exposure, now.PhysicalNetwork, now.PhysicalNetworks, now.Additional = d.Exposure, d.PhysicalNetwork, d.PhysicalNetworks, d.Additional
+		now.Exposure, now.PhysicalNetwork, now.PhysicalNetworks, now.Additional = d.Exposure, d.PhysicalNetwork, d.PhysicalNetworks,
+			d.Additional
 		now.Rail = d.Rail
 		k.devices[i] = now
 	}

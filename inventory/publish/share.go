@@ -242,7 +242,8 @@ func (e *entry) consume(set, counter string, n int64) {
 	value := resourceapi.Counter{Value: *resource.NewQuantity(n, resource.DecimalSI)}
 	i := slices.IndexFunc(e.Device.ConsumesCounters, func(c resourceapi.DeviceCounterConsumption) bool { return c.CounterSet == set })
 	if i < 0 {
-		e.Device.ConsumesCounters = append(e.Device.ConsumesCounters, resourceapi.DeviceCounterConsumption{CounterSet: set, Counters: map[string]resourceapi.Counter{}})
+		e.Device.ConsumesCounters = append(e.Device.ConsumesCounters,
+			resourceapi.DeviceCounterConsumption{CounterSet: set, Counters: map[string]resourceapi.Counter{}})
 		i = len(e.Device.ConsumesCounters) - 1
 	}
 	e.Device.ConsumesCounters[i].Counters[counter] = value

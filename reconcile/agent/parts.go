@@ -102,10 +102,12 @@ func declared() []declaration {
 			return ports.NewRDMAMetrics(ports.RDMAMetricsOptions{Monitor: m, Devices: c.InterfaceMetrics, Sys: os.DirFS("/sys")})
 		}},
 		{"counters of drivers", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.FabricMetrics {
-			return ports.NewFabricMetrics(ports.FabricMetricsOptions{Monitor: m, Interfaces: c.InterfaceMetrics, Read: base.Host.DriverCounters})
+			return ports.NewFabricMetrics(ports.FabricMetricsOptions{Monitor: m, Interfaces: c.InterfaceMetrics,
+				Read: base.Host.DriverCounters})
 		}},
 		{"counters of rules", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RuleMetrics {
-			return ports.NewRuleMetrics(ports.RuleMetricsOptions{Monitor: m, Rules: c.RuleMetrics, Read: base.Host.RuleReadings, ReadLogical: c.OVN.Readings})
+			return ports.NewRuleMetrics(ports.RuleMetricsOptions{Monitor: m, Rules: c.RuleMetrics, Read: base.Host.RuleReadings,
+				ReadLogical: c.OVN.Readings})
 		}},
 		{"recorder", newRecorder},
 		{"engine", func(c Config, base writes[*hostengine.Base], r writes[*recorder]) *reconcile.Reconciler {
@@ -118,7 +120,8 @@ func declared() []declaration {
 		// What the cluster says.
 		{"policies", func(c Config, devices writes[*deviceChanges], labels writes[*nodeChanges]) *follower.Follower {
 			return follower.New(follower.Options{
-				Kube: c.Clients.Kube, Dynamic: c.Clients.Dynamic, NodeName: c.NodeName, Log: c.Log, Changed: func() { devices.to.Changed(); labels.to.Changed() },
+				Kube: c.Clients.Kube, Dynamic: c.Clients.Dynamic, NodeName: c.NodeName, Log: c.Log,
+				Changed: func() { devices.to.Changed(); labels.to.Changed() },
 			})
 		}},
 		{"pools of addresses", func(c Config) *addresses.Client {
@@ -136,7 +139,8 @@ func declared() []declaration {
 		}},
 		// What changes pods.
 		{partSandboxes, newKeeper},
-		{"topology updates", func(c Config, n *nodeClaims, k *attachment.Keeper, status writes[*claimstatus.Reporter], all writes[*topologies]) *rollout.Follower {
+		{"topology updates", func(c Config, n *nodeClaims, k *attachment.Keeper, status writes[*claimstatus.Reporter],
+			all writes[*topologies]) *rollout.Follower {
 			return rollout.New(rollout.Options{
 				Client: c.Clients.Dynamic, NodeName: c.NodeName, Claims: n.list, Recorded: &n.Records, Topologies: all.to, Update: k.Update,
 				Reporter: claimstatus.Claims{To: status.to, Contracts: c.Registry}, Log: c.Log, Now: c.Now,
@@ -171,11 +175,13 @@ func declared() []declaration {
 func openBase(c Config, counts writes[*metrics.Metrics]) (*hostengine.Base, error) {
 	return hostengine.Open(hostengine.Options{
 		StateDir: c.StateDir, Writes: true, OVN: c.OVN, PCI: binding.Options{Writable: c.Sys},
-		Kernel: kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: c.Proc, Disturb: c.Disturb, Searching: hostengine.Searching(c.Log, counts.to)},
+		Kernel: kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: c.Proc, Disturb: c.Disturb,
+			Searching: hostengine.Searching(c.Log, counts.to)},
 	})
 }
 
-func newPorts(c Config, base *hostengine.Base, n *nodeClaims, failed writes[*failures.Tracker], status writes[*claimstatus.Reporter]) *ports.Monitor {
+func newPorts(c Config, base *hostengine.Base, n *nodeClaims, failed writes[*failures.Tracker],
+	status writes[*claimstatus.Reporter]) *ports.Monitor {
 	return ports.New(ports.Options{
 		Record: base.Store.Get, Read: base.Host.Ports, ReadRDMA: base.Host.RDMAPorts, SilentRDMA: base.Host.SilentRDMA,
 		Pod: n.podOf, Now: c.Now,
@@ -191,7 +197,8 @@ func newPorts(c Config, base *hostengine.Base, n *nodeClaims, failed writes[*fai
 	})
 }
 
-func openAddresses(c Config, client *addresses.Client, n *nodeClaims, e *reconcile.Reconciler, host *hostroutes.Addresses) (*addresses.Allocator, error) {
+func openAddresses(c Config, client *addresses.Client, n *nodeClaims, e *reconcile.Reconciler,
+	host *hostroutes.Addresses) (*addresses.Allocator, error) {
 	cluster := draplugin.NewCluster(c.Clients.Kube, c.Clients.Dynamic, c.NodeName)
 	return addresses.Open(addresses.Options{
 		Leases: client, NodeName: c.NodeName, File: filepath.Join(c.StateDir, "addresses"),
@@ -202,7 +209,8 @@ func openAddresses(c Config, client *addresses.Client, n *nodeClaims, e *reconci
 }
 
 func newHostRoutes(
-	c Config, base *hostengine.Base, client *addresses.Client, a *addresses.Allocator, n *nodeClaims, pods *primary.Follower, found writes[*hostroutes.Addresses],
+	c Config, base *hostengine.Base, client *addresses.Client, a *addresses.Allocator, n *nodeClaims, pods *primary.Follower,
+	found writes[*hostroutes.Addresses],
 ) *hostroutes.Keeper {
 	by := []table.Source{&n.Records}
 	if pods != nil {
@@ -217,7 +225,8 @@ func newHostRoutes(
 }
 
 func newFilters(
-	c Config, n *nodeClaims, policies *follower.Follower, labels *nodeChanges, all *topologies, missing *filters.Missing, e *reconcile.Reconciler, pods *primary.Follower, networks *podEntries,
+	c Config, n *nodeClaims, policies *follower.Follower, labels *nodeChanges, all *topologies, missing *filters.Missing,
+	e *reconcile.Reconciler, pods *primary.Follower, networks *podEntries,
 	status writes[*claimstatus.Reporter],
 ) *filters.Follower {
 	o := filters.Options{
@@ -247,8 +256,10 @@ func newFilters(
 }
 
 func newKeeper(
-	c Config, g started, n writes[*nodeClaims], e *reconcile.Reconciler, a *addresses.Allocator, routes *hostroutes.Keeper, rules *filters.Follower, ovn *ovnkubernetes.Ports,
-	kubelet *draplugin.Registration, urgent writes[*node.Urgent], status writes[*claimstatus.Reporter], hooks writes[*nriplugin.Metrics], nodes *attachment.Nodes,
+	c Config, g started, n writes[*nodeClaims], e *reconcile.Reconciler, a *addresses.Allocator, routes *hostroutes.Keeper,
+	rules *filters.Follower, ovn *ovnkubernetes.Ports,
+	kubelet *draplugin.Registration, urgent writes[*node.Urgent], status writes[*claimstatus.Reporter], hooks writes[*nriplugin.Metrics],
+	nodes *attachment.Nodes,
 ) *attachment.Keeper {
 	var ported rollout.Ported
 	if ovn != nil {
@@ -280,19 +291,22 @@ func newLLDP(c Config, g started, base *hostengine.Base, devices writes[*deviceC
 }
 
 func newPublisher(
-	c Config, g started, base *hostengine.Base, e *reconcile.Reconciler, n *nodeClaims, failed *failures.Tracker, policies *follower.Follower, wires *lldp.Listener, devices *deviceChanges,
+	c Config, g started, base *hostengine.Base, e *reconcile.Reconciler, n *nodeClaims, failed *failures.Tracker,
+	policies *follower.Follower, wires *lldp.Listener, devices *deviceChanges,
 ) *publish.Publisher {
 	var neighbours publish.Neighbours
 	if wires != nil {
 		neighbours = wires
 	}
 	return publish.New(publish.Options{
-		NodeName: c.NodeName, Neighbours: neighbours, Sysfs: os.DirFS("/sys"), PhysicalNetworks: c.PhysicalNetworks, UplinkOf: inventory.LookupUplink,
+		NodeName: c.NodeName, Neighbours: neighbours, Sysfs: os.DirFS("/sys"), PhysicalNetworks: c.PhysicalNetworks,
+		UplinkOf:    inventory.LookupUplink,
 		RDMANetdevs: func(names []string) (map[string]string, error) { return base.Host.RDMANetdevs(g.reads, names) },
 		Uplinks: func(ctx context.Context, devices []inventory.Device) (inventory.Uplinks, error) {
 			return hostengine.Uplinks(ctx, base.Host, devices)
 		},
-		InUse: n.inUse, Chosen: n.chosen, Dirty: func() map[string]string { return unreleased(base, e, c.Now) }, Failing: failed.Failing, Failed: failed.Restore, Policies: policies,
+		InUse: n.inUse, Chosen: n.chosen, Dirty: func() map[string]string { return unreleased(base, e, c.Now) }, Failing: failed.Failing,
+		Failed: failed.Restore, Policies: policies,
 		Wake: table.Woken(devices, &n.Records), StateFile: filepath.Join(c.StateDir, PublishedFile), Log: c.Log, Now: c.Now,
 	})
 }
@@ -312,12 +326,15 @@ type kubelet struct {
 }
 
 func newKubelet(
-	c Config, g started, base *hostengine.Base, e *reconcile.Reconciler, n writes[*nodeClaims], k *attachment.Keeper, a *addresses.Allocator, runtime *nriplugin.Plugin, m *ports.Monitor,
-	policies *follower.Follower, rules *filters.Follower, ovn *ovnkubernetes.Ports, wires *lldp.Listener, publisher *publish.Publisher, registration writes[*draplugin.Registration],
+	c Config, g started, base *hostengine.Base, e *reconcile.Reconciler, n writes[*nodeClaims], k *attachment.Keeper,
+	a *addresses.Allocator, runtime *nriplugin.Plugin, m *ports.Monitor,
+	policies *follower.Follower, rules *filters.Follower, ovn *ovnkubernetes.Ports, wires *lldp.Listener, publisher *publish.Publisher,
+	registration writes[*draplugin.Registration],
 ) *kubelet {
 	o := draplugin.Options{
 		Runtime: runtime.Connected(),
-		Store:   n.to.Store, Keeper: k, Cluster: draplugin.NewCluster(c.Clients.Kube, c.Clients.Dynamic, c.NodeName), Contracts: c.Registry, Addresses: a,
+		Store:   n.to.Store, Keeper: k, Cluster: draplugin.NewCluster(c.Clients.Kube, c.Clients.Dynamic, c.NodeName),
+		Contracts: c.Registry, Addresses: a,
 		Discover: func() ([]inventory.Device, error) { return discover(g.reads, c, base, policies, wires) },
 		Unfit: func(devices []inventory.Device) map[string]string {
 			return publish.Unfit(devices, unreleased(base, e, c.Now), policies.Others(devices))
@@ -365,7 +382,8 @@ func handle(log *slog.Logger, g started, publisher *publish.Publisher, err error
 // discover lists the devices as selectors see them, with the decisions of policies. If the
 // policies are not known, for example because the API server is down, an allocated claim
 // is prepared nevertheless.
-func discover(ctx context.Context, c Config, base *hostengine.Base, policies *follower.Follower, wires *lldp.Listener) ([]inventory.Device, error) {
+func discover(ctx context.Context, c Config, base *hostengine.Base, policies *follower.Follower,
+	wires *lldp.Listener) ([]inventory.Device, error) {
 	devices, err := hostengine.Devices(ctx, base.Host, c.PhysicalNetworks)
 	if wires != nil {
 		wires.Mark(devices)
@@ -400,7 +418,8 @@ type driftLoop struct {
 
 // newDriftLoop returns the loop of plumbline run; it also follows files if an administrator adds some.
 func newDriftLoop(
-	c Config, g started, base *hostengine.Base, n *nodeClaims, e *reconcile.Reconciler, publisher *publish.Publisher, w *watch.Watcher, events *watch.Relay, r writes[*recorder], urgent *node.Urgent,
+	c Config, g started, base *hostengine.Base, n *nodeClaims, e *reconcile.Reconciler, publisher *publish.Publisher, w *watch.Watcher,
+	events *watch.Relay, r writes[*recorder], urgent *node.Urgent,
 ) (*driftLoop, error) {
 	files := filepath.Join(c.StateDir, "files")
 	if err := os.MkdirAll(files, 0o700); err != nil {

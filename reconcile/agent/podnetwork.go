@@ -33,14 +33,16 @@ func newPodTopology(c Config, base *hostengine.Base, policies *follower.Follower
 		return nil
 	}
 	return primary.NewFollower(primary.FollowerOptions{
-		Client: c.Clients.Dynamic, NodeName: c.NodeName, Node: policies.Node, Contracts: c.Registry, File: filepath.Join(c.StateDir, "primary"),
+		Client: c.Clients.Dynamic, NodeName: c.NodeName, Node: policies.Node, Contracts: c.Registry,
+		File: filepath.Join(c.StateDir, "primary"),
 		Proc: "/proc", TranslateBridged: base.Host.TranslateBridged, ClusterCIDRs: c.PodNetwork.ClusterCIDRs, Log: c.Log,
 	})
 }
 
 // newCNIServer returns nil if the agent gives pods no network of their own.
 func newCNIServer(
-	c Config, g started, base *hostengine.Base, e *reconcile.Reconciler, a *addresses.Allocator, pods *primary.Follower, rules *filters.Follower, urgent writes[*node.Urgent],
+	c Config, g started, base *hostengine.Base, e *reconcile.Reconciler, a *addresses.Allocator, pods *primary.Follower,
+	rules *filters.Follower, urgent writes[*node.Urgent],
 ) *primary.Server {
 	if pods == nil {
 		return nil

@@ -20,7 +20,8 @@ type recorder struct {
 }
 
 func newRecorder(
-	c Config, counts writes[*metrics.Metrics], status writes[*claimstatus.Reporter], n *nodeClaims, base *hostengine.Base, missing writes[*filters.Missing], m writes[*ports.Monitor], networks writes[*podEntries], nodes writes[*attachment.Nodes],
+	c Config, counts writes[*metrics.Metrics], status writes[*claimstatus.Reporter], n *nodeClaims, base *hostengine.Base,
+	missing writes[*filters.Missing], m writes[*ports.Monitor], networks writes[*podEntries], nodes writes[*attachment.Nodes],
 ) *recorder {
 	r := &recorder{
 		counts.to, claimstatus.NewDriftReport(claimstatus.DriftOptions{Reporter: status.to, Claim: n.claim, Record: base.Store.Get}),

@@ -39,8 +39,10 @@ type server struct {
 }
 
 func newServer(
-	c Config, g started, counts *metrics.Metrics, hooks *nriplugin.Metrics, interfaces *ports.Metrics, rdma *ports.RDMAMetrics, fabric *ports.FabricMetrics, rules *ports.RuleMetrics, leases *addresses.Allocator, routes *hostroutes.Keeper,
-	claims *nodeClaims, base *hostengine.Base, drift *driftLoop, status *claimstatus.Reporter, registration *draplugin.Registration, runtime *nriplugin.Plugin, qos *filters.Follower,
+	c Config, g started, counts *metrics.Metrics, hooks *nriplugin.Metrics, interfaces *ports.Metrics, rdma *ports.RDMAMetrics,
+	fabric *ports.FabricMetrics, rules *ports.RuleMetrics, leases *addresses.Allocator, routes *hostroutes.Keeper,
+	claims *nodeClaims, base *hostengine.Base, drift *driftLoop, status *claimstatus.Reporter, registration *draplugin.Registration,
+	runtime *nriplugin.Plugin, qos *filters.Follower,
 ) *server {
 	counters := metrics.Handler(counts, hooks, interfaces, rdma, fabric, rules, addresses.Metrics{Counts: leases.Counts}, routes, qos,
 		metrics.Bandwidths(func() []metrics.Bandwidth { return bandwidths(claims, base) }), metrics.Health{
@@ -49,7 +51,8 @@ func newServer(
 			Reports:    status.Waiting,
 		})
 	ready := func() error { return cmp.Or(runtime.Ready(), registration.Ready()) }
-	return &server{Server: http.Server{Handler: handler(counters, g.alive, ready), ReadHeaderTimeout: 10 * time.Second}, log: c.Log, address: c.MetricsAddress}
+	return &server{Server: http.Server{Handler: handler(counters, g.alive, ready), ReadHeaderTimeout: 10 * time.Second}, log: c.Log,
+		address: c.MetricsAddress}
 }
 
 // listen listens on the addresses of the configuration.
@@ -126,7 +129,8 @@ func bandwidths(of *nodeClaims, base *hostengine.Base) []metrics.Bandwidth {
 					continue
 				}
 				functions = append(functions, netstate.VF{ID: d.Host.ID})
-				out = append(out, metrics.Bandwidth{Namespace: e.Namespace, Pod: e.Pod.Name, Topology: t.Object.Name, Step: d.Step, Reserved: float64(d.Bandwidth), Enforced: -1})
+				out = append(out, metrics.Bandwidth{Namespace: e.Namespace, Pod: e.Pod.Name, Topology: t.Object.Name, Step: d.Step,
+					Reserved: float64(d.Bandwidth), Enforced: -1})
 			}
 		}
 	}

@@ -60,7 +60,8 @@ func Open(o Options) (*Base, error) {
 		return nil, err
 	}
 	b.Leases = dhcp.Open(dhcp.Options{
-		Dir: filepath.Join(o.StateDir, leasesDir), BootID: b.Host.BootID(), Within: kernel.Within, Prolong: b.Host.Prolong, Now: kernel.SinceBoot,
+		Dir: filepath.Join(o.StateDir, leasesDir), BootID: b.Host.BootID(), Within: kernel.Within, Prolong: b.Host.Prolong,
+		Now: kernel.SinceBoot,
 	})
 	return b, nil
 }
@@ -69,8 +70,9 @@ func Open(o Options) (*Base, error) {
 func (b *Base) Engine(registry *ops.Registry, recorder reconcile.Recorder) *reconcile.Reconciler {
 	return reconcile.New(reconcile.Options{
 		Registry: registry, Store: b.Store, Open: b.Domain, BootID: b.Host.BootID(), Recorder: recorder,
-		Before:   []reconcile.Before{hostports.Before},
-		External: append(b.OVN.domains(), representor.Open("/sys", kernel.SwitchMode).Domain(), binding.Open(b.pci).Domain(), b.Leases.Domain()),
+		Before: []reconcile.Before{hostports.Before},
+		External: append(b.OVN.domains(), representor.Open("/sys", kernel.SwitchMode).Domain(), binding.Open(b.pci).Domain(),
+			b.Leases.Domain()),
 	})
 }
 

@@ -63,7 +63,8 @@ func (c *conn) bridgeVLANs(ctx context.Context, index int) (map[int][]netstate.B
 		index int
 		netstate.BridgeVLAN
 	}
-	q := query{typ: unix.RTM_GETVLAN, reply: unix.RTM_NEWVLAN, what: "VLANs of bridges", most: c.bounds.VLANs, read: c.bounds.VLANs, parts: []nl.NetlinkRequestData{header}}
+	q := query{typ: unix.RTM_GETVLAN, reply: unix.RTM_NEWVLAN, what: "VLANs of bridges", most: c.bounds.VLANs, read: c.bounds.VLANs,
+		parts: []nl.NetlinkRequestData{header}}
 	all, err := dump(ctx, c, q, func(b []byte, keep func(entry)) error {
 		index, vlans := decodeBridgeVLANs(b)
 		for _, v := range vlans {
@@ -174,7 +175,8 @@ func (s *Sandbox) sendBridgeVLAN(ctx context.Context, typ int, v netstate.Bridge
 		}
 		return err
 	}
-	return c.write(ctx, typ, 0, ifInfo(unix.AF_BRIDGE, w.link.Index, 0, 0), encodeBridgeVLAN(v, w.link.LinkKind == "bridge" && w.master == 0))
+	return c.write(ctx, typ, 0, ifInfo(unix.AF_BRIDGE, w.link.Index, 0, 0),
+		encodeBridgeVLAN(v, w.link.LinkKind == "bridge" && w.master == 0))
 }
 
 // encodeBridgeVLAN writes IFLA_AF_SPEC. On the bridge itself the entry is the bridge's

@@ -305,7 +305,8 @@ func (c *conn) defaultOver(ctx context.Context, dst []byte, over int) (way, erro
 		parts = append(parts, attr(unix.RTA_OIF, nl.Uint32Attr(uint32(over))))
 	}
 	b, err := c.get(ctx, unix.RTM_GETROUTE, unix.RTM_NEWROUTE, parts...)
-	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENODEV, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.EACCES, unix.EINVAL} {
+	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENODEV, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.EACCES,
+		unix.EINVAL} {
 		if errors.Is(err, none) {
 			return way{}, nil
 		}
@@ -788,7 +789,8 @@ func (t *deviceMove) send(ctx context.Context) error {
 	if len(parts) == 0 && change == 0 {
 		return nil
 	}
-	err := t.from.c.write(ctx, unix.RTM_NEWLINK, 0, append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, have.Index, flags, change)}, parts...)...)
+	err := t.from.c.write(ctx, unix.RTM_NEWLINK, 0,
+		append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, have.Index, flags, change)}, parts...)...)
 	if errors.Is(err, unix.EBUSY) && !moves && have.Name != t.base && *have.Up {
 		return t.renameDown(ctx)
 	}
@@ -881,7 +883,8 @@ func (t *deviceMove) restore(ctx context.Context) error {
 	t.forget(t.to.name(t.base))
 	back := &deviceMove{
 		Sandbox: t.Sandbox, device: t.device, from: *now, to: t.from.c, base: was.Name,
-		want: netstate.Device{ID: t.device.ID, MAC: was.MAC, MTU: was.MTU, Up: was.Up, Alias: was.Alias, AltNames: append([]string{}, was.AltNames...)},
+		want: netstate.Device{ID: t.device.ID, MAC: was.MAC, MTU: was.MTU, Up: was.Up, Alias: was.Alias,
+			AltNames: append([]string{}, was.AltNames...)},
 	}
 	if err := back.send(ctx); err != nil {
 		return err

@@ -20,7 +20,8 @@ const (
 	ethtoolStatistics    = 1    // ETH_SS_STATS
 	ethtoolStringSize    = 32   // ETH_GSTRING_LEN
 	// maxDriverCounters bounds how many counters are read of an interface: a driver has some for each of its queues. The kernel writes as
-	// many as there are when it is asked (ethtool_get_strings, ethtool_get_stats in net/ethtool/ioctl.c), however many it is asked for, and a
+	// many as there are when it is asked (ethtool_get_strings, ethtool_get_stats in net/ethtool/ioctl.c), however many it is asked for, and
+	// a
 	// pod can change the number of queues between two calls: roomForCounters is more than any driver has.
 	maxDriverCounters = 8192
 	roomForCounters   = 1 << 16
@@ -66,7 +67,8 @@ func (h *Host) DriverCounters(path string, id reconcile.NetnsID, indexes []int) 
 
 // stableCounters reads the counters of the interfaces with these indexes by the names that they have now, and leaves out an interface
 // whose name changes meanwhile.
-func stableCounters(indexes []int, nameOf func(index int) (string, error), read func(name string) map[string]uint64) map[int]map[string]uint64 {
+func stableCounters(indexes []int, nameOf func(index int) (string, error),
+	read func(name string) map[string]uint64) map[int]map[string]uint64 {
 	out := map[int]map[string]uint64{}
 	for _, index := range indexes {
 		before, err := nameOf(index)
@@ -105,7 +107,8 @@ func (e *ethtoolIoctl) driverCounters(names, values []byte) map[string]uint64 {
 	order.PutUint32(names[4:], ethtoolStatistics)
 	order.PutUint32(names[8:], n)
 	order.PutUint32(values[4:], n)
-	if e.command(ethtoolGetStrings, names) != nil || e.command(ethtoolGetStats, values) != nil || order.Uint32(names[8:]) != n || order.Uint32(values[4:]) != n {
+	if e.command(ethtoolGetStrings, names) != nil || e.command(ethtoolGetStats, values) != nil || order.Uint32(names[8:]) != n ||
+		order.Uint32(values[4:]) != n {
 		return nil
 	}
 	out := make(map[string]uint64, n)

@@ -115,7 +115,21 @@ func Open(o Options) (*Host, error) {
 			once.Do(func() { o.Searching(why) })
 		}
 	}
-	return &Host{searching: searching, socket: s, own: h, buffers: buffers, sysfs: sysfs{o.Sysfs}, proc: o.Proc, bootID: strings.TrimSpace(string(boot)), bounds: o.Bounds.withDefaults(), disturb: o.Disturb, vfAddresses: map[string]vfAddress{}, indexes: map[string]int{}, lacp: lacpPorts{now: o.Now, of: map[string]agreement{}}, rdma: newRDMALinks()}, nil
+	return &Host{
+		searching:   searching,
+		socket:      s,
+		own:         h,
+		buffers:     buffers,
+		sysfs:       sysfs{o.Sysfs},
+		proc:        o.Proc,
+		bootID:      strings.TrimSpace(string(boot)),
+		bounds:      o.Bounds.withDefaults(),
+		disturb:     o.Disturb,
+		vfAddresses: map[string]vfAddress{},
+		indexes:     map[string]int{},
+		lacp:        lacpPorts{now: o.Now, of: map[string]agreement{}},
+		rdma:        newRDMALinks(),
+	}, nil
 }
 
 // known returns what m caches of a function.
@@ -170,7 +184,8 @@ func (h *Host) Sandbox(path string) (*Sandbox, error) {
 func (h *Host) WithoutSandbox() *Sandbox { return h.view(nil) }
 
 func (h *Host) view(s *socket) *Sandbox {
-	out := &Sandbox{host: h, indexes: map[string]int{}, uppers: map[int]map[string]string{}, restored: map[int]map[string]string{}, left: map[string]bool{}, cache: newCache()}
+	out := &Sandbox{host: h, indexes: map[string]int{}, uppers: map[int]map[string]string{}, restored: map[int]map[string]string{},
+		left: map[string]bool{}, cache: newCache()}
 	out.count.disturb = h.disturb
 	out.outside = &conn{h.socket, &out.count, true, h.bounds, h.proc}
 	if s != nil {

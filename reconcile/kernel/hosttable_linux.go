@@ -124,7 +124,8 @@ func (h *Host) Table(ctx context.Context) ([]netstate.Route, []netstate.Rule, er
 	var rules []netstate.Rule
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		for _, table := range []uint32{netstate.HostTable, netstate.PodTable} {
-			found, err := wide.routes(ctx, routeQuery{family: family, protocol: netstate.RouteProtocol, table: table}, 0, func(ifRoute) bool { return true })
+			found, err := wide.routes(ctx, routeQuery{family: family, protocol: netstate.RouteProtocol, table: table}, 0,
+				func(ifRoute) bool { return true })
 			if err != nil {
 				return nil, nil, fmt.Errorf("read routes of table %d: %w", table, err)
 			}

@@ -155,7 +155,8 @@ func (s *Sandbox) newLink(ctx context.Context, kind linkKind, l netstate.Link, n
 	if err != nil {
 		return err
 	}
-	parts = append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, 0, flags, change), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(netstate.BaseName(name)))}, parts...)
+	parts = append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, 0, flags, change),
+		attr(unix.IFLA_IFNAME, nl.ZeroTerminated(netstate.BaseName(name)))}, parts...)
 	parts = append(append(parts, common...), info)
 	if src != dst { // the notification would be about another namespace
 		return src.write(ctx, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, parts...)
@@ -190,7 +191,8 @@ func (s *Sandbox) createAside(ctx context.Context, kind linkKind, l netstate.Lin
 		return err
 	}
 	flags, change := ifFlags(netstate.Link{Up: up})
-	err = dst.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, w.link.Index, flags, change), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
+	err = dst.write(ctx, unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, w.link.Index, flags, change),
+		attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
 	if err != nil {
 		return withUndoError(err, dst.deleteIndex(ctx, w.link.Index, w.link.LinkKind))
 	}

@@ -61,7 +61,8 @@ func (f natFamily) sets(t *nftables.Table) (sources, excepts *nftables.Set) {
 
 // load is the expression that loads an address of the header.
 func (f natFamily) load(offset, register uint32) expr.Any {
-	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: f.length}
+	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset,
+		Len: f.length}
 }
 
 // only is a rule for packets of the family.
@@ -76,7 +77,8 @@ func (f natFamily) only(more ...expr.Any) []expr.Any {
 // and any other of it masqueraded.
 func (f natFamily) rules() [][]expr.Any {
 	return [][]expr.Any{
-		f.only(f.load(f.saddr, 1), f.load(f.daddr, f.second), &expr.Lookup{SourceRegister: 1, SetName: f.excepts}, &expr.Verdict{Kind: expr.VerdictReturn}),
+		f.only(f.load(f.saddr, 1), f.load(f.daddr, f.second), &expr.Lookup{SourceRegister: 1, SetName: f.excepts},
+			&expr.Verdict{Kind: expr.VerdictReturn}),
 		f.only(f.load(f.saddr, 1), &expr.Lookup{SourceRegister: 1, SetName: f.sources}, &expr.Masq{}),
 	}
 }
@@ -277,7 +279,8 @@ func writeNAT(c *nftables.Conn, have natState, source netip.Addr, except []strin
 	}
 	return t.write(c, have.tableState, tableChange{
 		deleting: deleting, there: there, empty: len(want) == 0,
-		all: func() []setElements { return natElements(t.Table, want) }, gone: natElements(t.Table, gone), added: natElements(t.Table, added),
+		all: func() []setElements { return natElements(t.Table, want) }, gone: natElements(t.Table, gone),
+		added: natElements(t.Table, added),
 	})
 }
 
@@ -293,7 +296,8 @@ func natElements(t *nftables.Table, of map[netip.Addr][]string) []setElements {
 			sources = append(sources, nftables.SetElement{Key: source.AsSlice()})
 			for _, text := range except {
 				if first, last, ok := bounds(text); ok {
-					excepts = append(excepts, nftables.SetElement{Key: slices.Concat(source.AsSlice(), first.AsSlice()), KeyEnd: slices.Concat(source.AsSlice(), last.AsSlice())})
+					excepts = append(excepts, nftables.SetElement{Key: slices.Concat(source.AsSlice(), first.AsSlice()),
+						KeyEnd: slices.Concat(source.AsSlice(), last.AsSlice())})
 				}
 			}
 		}

@@ -191,7 +191,8 @@ func (s *Sandbox) nsid(ctx context.Context, c, other *conn) (int32, error) {
 	if ok {
 		return id, nil
 	}
-	b, err := c.get(ctx, unix.RTM_GETNSID, unix.RTM_NEWNSID, body(make([]byte, 4)), attr(unix.NETNSA_FD, nl.Uint32Attr(uint32(other.ns.Fd()))))
+	b, err := c.get(ctx, unix.RTM_GETNSID, unix.RTM_NEWNSID, body(make([]byte, 4)),
+		attr(unix.NETNSA_FD, nl.Uint32Attr(uint32(other.ns.Fd()))))
 	if err != nil {
 		return -1, err
 	}

@@ -128,11 +128,14 @@ func guardTableOf() ownTable {
 	nd := [][]expr.Any{
 		append([]expr.Any{typeOf, cmpIs(icmpRouterAdvert)}, append(fromPort(guardSilent), dropFrame)...),
 		append([]expr.Any{typeOf, cmpIs(icmpV6Redirect)}, append(fromPort(guardSilent), dropFrame)...),
-		append([]expr.Any{typeOf, &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{icmpRouterSolicit}, ToData: []byte{icmpV6Redirect}}},
+		append([]expr.Any{typeOf, &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{icmpRouterSolicit},
+			ToData: []byte{icmpV6Redirect}}},
 			append(notOwned(v6, expr.PayloadBaseNetworkHeader, ndSource, 16), dropFrame)...),
-		append([]expr.Any{typeOf, cmpIs(icmpNeighborAdvert)}, append(notOwned(v6, expr.PayloadBaseTransportHeader, ndTarget, 16), dropFrame)...),
+		append([]expr.Any{typeOf, cmpIs(icmpNeighborAdvert)},
+			append(notOwned(v6, expr.PayloadBaseTransportHeader, ndTarget, 16), dropFrame)...),
 		// Duplicate address detection: who asks says that it wants the address.
-		slices.Concat([]expr.Any{typeOf, cmpIs(icmpNeighborSolicit), payload(expr.PayloadBaseNetworkHeader, ndSource, 16, 1), cmpIs(make([]byte, 16)...)},
+		slices.Concat([]expr.Any{typeOf, cmpIs(icmpNeighborSolicit), payload(expr.PayloadBaseNetworkHeader, ndSource, 16, 1),
+			cmpIs(make([]byte, 16)...)},
 			notOwned(v6, expr.PayloadBaseTransportHeader, ndTarget, 16), []expr.Any{dropFrame}),
 	}
 	// The header of a frame as it came: the kernel has taken the first tag off, and newer ones look past a second one (skb->protocol).
@@ -149,16 +152,19 @@ func guardTableOf() ownTable {
 	}
 	pre := [][]expr.Any{
 		tagged(unix.ETH_P_8021Q), tagged(unix.ETH_P_8021AD),
-		append(fromPort(guardChecked), payload(expr.PayloadBaseLLHeader, 6, 6, guardRest), &expr.Lookup{SourceRegister: guardName, SetName: guardMACs, Invert: true}, dropFrame),
+		append(fromPort(guardChecked), payload(expr.PayloadBaseLLHeader, 6, 6, guardRest),
+			&expr.Lookup{SourceRegister: guardName, SetName: guardMACs, Invert: true}, dropFrame),
 		append(etherType(unix.ETH_P_ARP), append(notOwned(v4, expr.PayloadBaseNetworkHeader, arpSender, 4), dropFrame)...),
-		append(transport(unix.ETH_P_IP, unix.IPPROTO_ICMP), slices.Concat([]expr.Any{typeOf, cmpIs(icmpRedirect)}, fromPort(guardSilent), []expr.Any{dropFrame})...),
+		append(transport(unix.ETH_P_IP, unix.IPPROTO_ICMP),
+			slices.Concat([]expr.Any{typeOf, cmpIs(icmpRedirect)}, fromPort(guardSilent), []expr.Any{dropFrame})...),
 		append(transport(unix.ETH_P_IPV6, unix.IPPROTO_ICMPV6), &expr.Verdict{Kind: expr.VerdictJump, Chain: "neighbors"}),
 	}
 	priority := nftables.ChainPriority(-300) // NF_BR_PRI_NAT_DST_BRIDGED: before what other programs decide
 	t.chains = []ownChain{
 		{&nftables.Chain{Name: "neighbors", Table: t.Table}, nd},
 		{&nftables.Chain{Name: "tagged", Table: t.Table}, [][]expr.Any{twice(unix.ETH_P_8021Q), twice(unix.ETH_P_8021AD)}},
-		{&nftables.Chain{Name: "prerouting", Table: t.Table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: &priority}, pre},
+		{&nftables.Chain{Name: "prerouting", Table: t.Table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
+			Priority: &priority}, pre},
 	}
 	return t
 }
@@ -479,7 +485,8 @@ func (t ownTable) elements(of map[guardElement]bool) []setElements {
 
 func explainGuards(err error) error {
 	switch {
-	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.ENOENT):
+	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT),
+		errors.Is(err, unix.ENOENT):
 		return because(fault.Unsupported, err, "the kernel cannot guard ports of bridges by nftables: it needs the modules nf_tables and nft_meta_bridge; load them, or set macspoofchk: false and raGuard: false")
 	}
 	return explainNAT(err)

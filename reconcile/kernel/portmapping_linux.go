@@ -50,9 +50,12 @@ var (
 
 func (f portFamily) sets(t *nftables.Table) (anyMap, at, hairpins *nftables.Set) {
 	to := nftables.MustConcatSetType(f.address, nftables.TypeInetService)
-	return &nftables.Set{Table: t, Name: f.any, IsMap: true, Concatenation: true, KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), DataType: to},
-		&nftables.Set{Table: t, Name: f.at, IsMap: true, Concatenation: true, KeyType: nftables.MustConcatSetType(f.address, nftables.TypeInetProto, nftables.TypeInetService), DataType: to},
-		&nftables.Set{Table: t, Name: f.hairpins, KeyType: nftables.MustConcatSetType(f.address, f.address), Interval: true, Concatenation: true}
+	return &nftables.Set{Table: t, Name: f.any, IsMap: true, Concatenation: true,
+			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), DataType: to},
+		&nftables.Set{Table: t, Name: f.at, IsMap: true, Concatenation: true,
+			KeyType: nftables.MustConcatSetType(f.address, nftables.TypeInetProto, nftables.TypeInetService), DataType: to},
+		&nftables.Set{Table: t, Name: f.hairpins, KeyType: nftables.MustConcatSetType(f.address, f.address), Interval: true,
+			Concatenation: true}
 }
 
 // port loads protocol and destination port, looks them up and sends the packet on.
@@ -61,7 +64,8 @@ func (f portFamily) port(set string, first, second uint32) []expr.Any {
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first},
 		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: second, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: set},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: 1, RegAddrMax: 1, RegProtoMin: f.second, RegProtoMax: f.second, Specified: true},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: 1, RegAddrMax: 1, RegProtoMin: f.second,
+			RegProtoMax: f.second, Specified: true},
 	}
 }
 
@@ -78,7 +82,8 @@ func (f portFamily) mapping() [][]expr.Any {
 	}
 	return [][]expr.Any{
 		local(f.port(f.at, f.second, f.third)...),
-		local(append([]expr.Any{&expr.Range{Op: expr.CmpOpNeq, Register: 1, FromData: f.loopback, ToData: f.lastLoopback}}, f.port(f.any, 1, 9)...)...),
+		local(append([]expr.Any{&expr.Range{Op: expr.CmpOpNeq, Register: 1, FromData: f.loopback, ToData: f.lastLoopback}},
+			f.port(f.any, 1, 9)...)...),
 	}
 }
 
@@ -120,7 +125,8 @@ const destinationTranslated = 1 << 5
 func dnat() []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(destinationTranslated), Xor: make([]byte, 4)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(destinationTranslated),
+			Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
 	}
 }
@@ -134,7 +140,8 @@ func (f portFamily) hairpin() []expr.Any {
 
 // localnet is the set of pairs of a link and a pod.
 func localnet(t *nftables.Table) *nftables.Set {
-	return &nftables.Set{Table: t, Name: localnetSet, Concatenation: true, KeyType: nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIPAddr)}
+	return &nftables.Set{Table: t, Name: localnetSet, Concatenation: true,
+		KeyType: nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIPAddr)}
 }
 
 // portTableOf describes the table.
@@ -148,13 +155,15 @@ func portTableOf() ownTable {
 	chain := func(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, rules ...[]expr.Any) ownChain {
 		return ownChain{&nftables.Chain{Name: name, Table: t.Table, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: priority}, rules}
 	}
-	loopback := ownChain{&nftables.Chain{Name: "loopback", Table: t.Table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw}, notFromElsewhere()}
+	loopback := ownChain{&nftables.Chain{Name: "loopback", Table: t.Table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw}, notFromElsewhere()}
 	mappings := slices.Concat(ports4.mapping(), ports6.mapping())
 	t.chains = []ownChain{
 		loopback,
 		chain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, mappings...),
 		chain("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest, mappings...),
-		chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, ports4.hairpin(), ports6.hairpin(), fromLoopback()),
+		chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, ports4.hairpin(), ports6.hairpin(),
+			fromLoopback()),
 	}
 	return t
 }
@@ -173,7 +182,8 @@ type portState struct {
 }
 
 func newPortState() *portState {
-	return &portState{to: map[netstate.HostPort]netip.AddrPort{}, networks: map[netip.Addr][]string{}, of: map[netip.Addr]int{}, at: map[netstate.HostPort][]netstate.HostPort{}, inward: map[netip.Addr]int{}, via: map[netip.Addr]string{}}
+	return &portState{to: map[netstate.HostPort]netip.AddrPort{}, networks: map[netip.Addr][]string{}, of: map[netip.Addr]int{},
+		at: map[netstate.HostPort][]netstate.HostPort{}, inward: map[netip.Addr]int{}, via: map[netip.Addr]string{}}
 }
 
 // put notes that a port leads to a pod.
@@ -302,7 +312,8 @@ func (s *portState) element(f portFamily, name string, e nftables.SetElement) {
 	to, _ := netip.AddrFromSlice(e.Val[:size])
 	for protocol, number := range portProtocols {
 		if key[0] == number {
-			s.put(netstate.HostPort{AddrPort: netip.AddrPortFrom(on, binary.BigEndian.Uint16(key[4:])), Protocol: protocol}, netip.AddrPortFrom(to, binary.BigEndian.Uint16(e.Val[size:])))
+			s.put(netstate.HostPort{AddrPort: netip.AddrPortFrom(on, binary.BigEndian.Uint16(key[4:])), Protocol: protocol},
+				netip.AddrPortFrom(to, binary.BigEndian.Uint16(e.Val[size:])))
 		}
 	}
 }
@@ -481,7 +492,8 @@ func (s *Sandbox) applyPortMappings(ctx context.Context, changes []netstate.Chan
 			if err != nil {
 				return err
 			}
-			done = &portChanges{portState: have, was: map[netstate.HostPort]netip.AddrPort{}, networked: map[netip.Addr][]string{}, led: map[netip.Addr]string{}}
+			done = &portChanges{portState: have, was: map[netstate.HostPort]netip.AddrPort{}, networked: map[netip.Addr][]string{},
+				led: map[netip.Addr]string{}}
 			// From here on the state differs from the table until that was written.
 			s.host.ports = portCache{}
 			for _, c := range changes {
@@ -698,7 +710,8 @@ func (p *portChanges) write(c *nftables.Conn) (wrote bool, err error) {
 }
 
 // portElements are the elements that mappings, networks of pods and links to pods have in each map and set.
-func portElements(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, networks map[netip.Addr][]string, via map[netip.Addr]string) []setElements {
+func portElements(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, networks map[netip.Addr][]string,
+	via map[netip.Addr]string) []setElements {
 	var out []setElements
 	for _, family := range []portFamily{ports4, ports6} {
 		var all, at, hairpins []nftables.SetElement
@@ -717,7 +730,8 @@ func portElements(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, ne
 		for pod, texts := range networks {
 			for _, text := range texts {
 				if first, last, ok := bounds(text); ok && natOf(pod) == family.natFamily {
-					hairpins = append(hairpins, nftables.SetElement{Key: slices.Concat(first.AsSlice(), pod.AsSlice()), KeyEnd: slices.Concat(last.AsSlice(), pod.AsSlice())})
+					hairpins = append(hairpins, nftables.SetElement{Key: slices.Concat(first.AsSlice(), pod.AsSlice()),
+						KeyEnd: slices.Concat(last.AsSlice(), pod.AsSlice())})
 				}
 			}
 		}

@@ -56,7 +56,8 @@ type rdmaLinks struct {
 }
 
 func newRDMALinks() *rdmaLinks {
-	return &rdmaLinks{asking: map[reconcile.NetnsID]bool{}, late: map[reconcile.NetnsID]bool{}, silent: map[reconcile.NetnsID]bool{}, of: map[rdmaLink]knownRDMAPort{}}
+	return &rdmaLinks{asking: map[reconcile.NetnsID]bool{}, late: map[reconcile.NetnsID]bool{}, silent: map[reconcile.NetnsID]bool{},
+		of: map[rdmaLink]knownRDMAPort{}}
 }
 
 // rdmaLink is the link of a device. Another device may get the index of a link that is gone.
@@ -309,7 +310,8 @@ func (c *conn) rdmaPorts(ctx context.Context, names map[string]bool) ([]foundRDM
 	var out []foundRDMAPort
 	typ = rdmaType(rdmaPortGet)
 	for _, d := range devices {
-		all, err := c.collect(ctx, typ, unix.NLM_F_DUMP, []nl.NetlinkRequestData{attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(d.index))}, uint16(typ))
+		all, err := c.collect(ctx, typ, unix.NLM_F_DUMP,
+			[]nl.NetlinkRequestData{attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(d.index))}, uint16(typ))
 		if ctx.Err() != nil {
 			return out, err
 		}

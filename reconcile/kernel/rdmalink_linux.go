@@ -137,7 +137,8 @@ func (o *observer) rdmaLink(ctx context.Context, queried netstate.RDMALink) (out
 	return out, true, nil
 }
 
-// softRDMAOwner finds the RDMA device in software on a link, and the namespace in which it can be changed, nil without one. In exclusive mode one
+// softRDMAOwner finds the RDMA device in software on a link, and the namespace in which it can be changed, nil without one. In exclusive
+// mode one
 // that was made inside of a sandbox belongs to the host, where the kernel does not say which link it is on: it is known by its name, which
 // is ours, and by the name of its link.
 func (s *Sandbox) softRDMAOwner(ctx context.Context, c *conn, index int, link, name string) (d softRDMADevice, owner *conn, err error) {
@@ -188,7 +189,8 @@ func (s *Sandbox) applyRDMALink(ctx context.Context, change netstate.Change) err
 			case change.Action() == netstate.Delete:
 				return unlessGone(r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_DELLINK), 0, which), unix.EINVAL, unix.ENODEV)
 			case after.Name != nil && *after.Name != d.name:
-				return r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_SET), 0, which, attr(nl.RDMA_NLDEV_ATTR_DEV_NAME, nl.ZeroTerminated(*after.Name)))
+				return r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_SET), 0, which,
+					attr(nl.RDMA_NLDEV_ATTR_DEV_NAME, nl.ZeroTerminated(*after.Name)))
 			}
 			return nil
 		})

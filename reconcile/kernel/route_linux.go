@@ -158,7 +158,8 @@ func (q routeQuery) parts(strict bool) []nl.NetlinkRequestData {
 }
 
 func (q routeQuery) matches(r ifRoute) bool {
-	return (q.table == 0 || r.Table == q.table) && (q.index == 0 || r.index == q.index) && (q.protocol == 0 || r.Protocol == int(q.protocol))
+	return (q.table == 0 || r.Table == q.table) && (q.index == 0 || r.index == q.index) &&
+		(q.protocol == 0 || r.Protocol == int(q.protocol))
 }
 
 // routes lists the routes of a query that wanted accepts. read bounds how many are
@@ -168,7 +169,8 @@ func (c *conn) routes(ctx context.Context, q routeQuery, read int, wanted func(i
 	if q.family == unix.AF_INET6 {
 		family = "IPv6"
 	}
-	listed := query{typ: unix.RTM_GETROUTE, reply: unix.RTM_NEWROUTE, parts: q.parts(c.strict), what: family + " routes", most: c.bounds.Routes, read: read}
+	listed := query{typ: unix.RTM_GETROUTE, reply: unix.RTM_NEWROUTE, parts: q.parts(c.strict), what: family + " routes",
+		most: c.bounds.Routes, read: read}
 	if q.protocol != 0 {
 		listed.what += fmt.Sprintf(" of protocol %d", q.protocol)
 	}

@@ -289,7 +289,8 @@ var codecs = []codec{
 }
 
 // together is the query for a kind whose objects are read at once.
-func together[T netstate.Object](read func(*observer, context.Context, []T) error) func(*observer, context.Context, []netstate.Object) error {
+func together[T netstate.Object](read func(*observer, context.Context, []T) error) func(*observer, context.Context,
+	[]netstate.Object) error {
 	return func(o *observer, ctx context.Context, all []netstate.Object) error {
 		typed := make([]T, len(all))
 		for i, obj := range all {

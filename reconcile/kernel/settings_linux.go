@@ -291,7 +291,8 @@ func (c *conn) setLinkSetting(ctx context.Context, w ifLink, name, value string)
 			parts = append(parts, attr(linkBytes[name], []byte{uint8(n)}))
 		}
 	}
-	return c.write(ctx, unix.RTM_NEWLINK, 0, append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, w.link.Index, flags, change)}, parts...)...)
+	return c.write(ctx, unix.RTM_NEWLINK, 0, append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, w.link.Index, flags, change)},
+		parts...)...)
 }
 
 // detach detaches programs that were not attached before. Those that were attached and

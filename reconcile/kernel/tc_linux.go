@@ -405,13 +405,15 @@ func decodeActions(f *netstate.Filter, b []byte, index int) {
 	}
 	if len(all) == 1 && all[0].kind == "pedit" {
 		parms := all[0].options[peditParmsEx]
-		if len(parms) >= sizeofPeditKeys && u32(parms[8:])>>28 == actGoto>>28 && isPedit(all[0].options, *f.Family == netstate.IPv4, nil, u32(parms[8:])) {
+		if len(parms) >= sizeofPeditKeys && u32(parms[8:])>>28 == actGoto>>28 &&
+			isPedit(all[0].options, *f.Family == netstate.IPv4, nil, u32(parms[8:])) {
 			f.Goto = new(u32(parms[8:]) &^ actGoto)
 			return
 		}
 	}
 	if *f.Fragment {
-		if len(all) == 2 && all[0].kind == "police" && all[1].kind == "pedit" && isPedit(all[1].options, *f.Family == netstate.IPv4, nil, actContinue) {
+		if len(all) == 2 && all[0].kind == "police" && all[1].kind == "pedit" &&
+			isPedit(all[1].options, *f.Family == netstate.IPv4, nil, actContinue) {
 			decodePolice(f, all[0].options, index)
 		}
 		return
@@ -479,7 +481,8 @@ func isPedit(options map[uint16][]byte, v4 bool, dscp *uint8, action uint32) boo
 	}
 	for _, v := range attributes(options[peditKeysEx]) {
 		for typ, v := range attributes(v) {
-			if typ == nl.TCA_PEDIT_KEY_EX_HTYPE && u16(v) != header || typ == nl.TCA_PEDIT_KEY_EX_CMD && u16(v) != nl.TCA_PEDIT_KEY_EX_CMD_SET {
+			if typ == nl.TCA_PEDIT_KEY_EX_HTYPE && u16(v) != header || typ == nl.TCA_PEDIT_KEY_EX_CMD &&
+				u16(v) != nl.TCA_PEDIT_KEY_EX_CMD_SET {
 				return false
 			}
 		}
@@ -655,7 +658,8 @@ func (o *observer) queryClsact(ctx context.Context, queried []netstate.Clsact) e
 
 // clsacts lists the links that have one, by index.
 func (c *conn) clsacts(ctx context.Context) ([]int, error) {
-	q := query{typ: unix.RTM_GETQDISC, reply: unix.RTM_NEWQDISC, parts: []nl.NetlinkRequestData{tcMsg(0, 0, 0, 0)}, what: "queueing disciplines", most: c.bounds.Links, read: 4 * c.bounds.Links}
+	q := query{typ: unix.RTM_GETQDISC, reply: unix.RTM_NEWQDISC, parts: []nl.NetlinkRequestData{tcMsg(0, 0, 0, 0)},
+		what: "queueing disciplines", most: c.bounds.Links, read: 4 * c.bounds.Links}
 	return dump(ctx, c, q, func(b []byte, keep func(int)) error {
 		if len(b) < sizeofTcMsg || u32(b[12:]) != clsactParent {
 			return nil
@@ -707,7 +711,8 @@ var errFound = errors.New("found")
 // filtered reports whether a link has any filter on a hook of its clsact.
 func (c *conn) filtered(ctx context.Context, index int) (bool, error) {
 	for _, hook := range []uint32{egressHook, egressHook - 1} {
-		q := query{typ: unix.RTM_GETTFILTER, reply: unix.RTM_NEWTFILTER, parts: []nl.NetlinkRequestData{tcMsg(index, 0, hook, 0)}, what: "filters", most: 1, read: 1}
+		q := query{typ: unix.RTM_GETTFILTER, reply: unix.RTM_NEWTFILTER, parts: []nl.NetlinkRequestData{tcMsg(index, 0, hook, 0)},
+			what: "filters", most: 1, read: 1}
 		_, err := dump(ctx, c, q, func([]byte, func(struct{})) error { return errFound })
 		if errors.Is(err, errFound) {
 			return true, nil

@@ -101,7 +101,8 @@ func (p upperProbe) prove(away scratch, kind string) error {
 			info.AddChild(data)
 		}
 		return c.write(context.Background(), unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL,
-			append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, index, 0, 0), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)), info}, more...)...)
+			append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, index, 0, 0), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)), info},
+				more...)...)
 	}
 	expect := func(want bool) error {
 		return c.enter(func() error {

@@ -336,7 +336,8 @@ func (h *Host) scratchSpace() (scratch, error) {
 	taken := "pl" + randomName()
 	const loopback = 1 // its index in every namespace
 	c := &conn{socket: s, count: &counters{}}
-	err = c.write(context.Background(), unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, loopback, 0, 0), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(taken)))
+	err = c.write(context.Background(), unix.RTM_NEWLINK, 0, ifInfo(unix.AF_UNSPEC, loopback, 0, 0),
+		attr(unix.IFLA_IFNAME, nl.ZeroTerminated(taken)))
 	if err != nil {
 		return scratch{}, errors.Join(fmt.Errorf("prepare a network namespace: %w", err), s.close())
 	}

@@ -177,7 +177,9 @@ func (f *contentionTracker) forget(id reconcile.SandboxID) {
 // differ every time, and are not worth a report.
 func sameContention(a, b []reconcile.Contention) bool {
 	order := func(x, y reconcile.Contention) int {
-		return cmp.Or(strings.Compare(x.Step, y.Step), strings.Compare(x.Object.String(), y.Object.String()), strings.Compare(x.Field, y.Field), strings.Compare(string(x.Action), string(y.Action)))
+		return cmp.Or(strings.Compare(x.Step, y.Step), strings.Compare(x.Object.String(), y.Object.String()),
+			strings.Compare(x.Field, y.Field), strings.Compare(string(x.Action), string(y.Action)))
 	}
-	return slices.EqualFunc(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order), reconcile.Contention.SameAs)
+	return slices.EqualFunc(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order),
+		reconcile.Contention.SameAs)
 }

@@ -79,7 +79,8 @@ func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
 		return reconcile.Sandbox{}, err
 	}
 	r.noteOnePF()
-	return reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology, Given: a.Given.WithoutDevices().WithDevices(r.out), Rules: a.Rules}, nil
+	return reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology, Given: a.Given.WithoutDevices().WithDevices(r.out),
+		Rules: a.Rules}, nil
 }
 
 // assigner is one run of an Assignment.
@@ -308,7 +309,8 @@ func (r *assigner) pick(ctx context.Context, s *topology.Step) error {
 func (r *assigner) takesFunction(s *topology.Step, id string) bool {
 	c, _ := r.Contracts.Contract(s.Type)
 	// What cannot be listed is found by no step that chooses a device.
-	return c.Input.Functions && r.list() == nil && slices.ContainsFunc(r.devices, func(d inventory.Device) bool { return d.ID == id && d.Kind == inventory.KindVF })
+	return c.Input.Functions && r.list() == nil &&
+		slices.ContainsFunc(r.devices, func(d inventory.Device) bool { return d.ID == id && d.Kind == inventory.KindVF })
 }
 
 // taken are the devices that are not free for a step of this need.

@@ -168,7 +168,8 @@ func (l *Loop) sandbox(ctx context.Context, w desired, rec reconcile.Record, kno
 		own = &rec
 	}
 	return Assignment{
-		ID: w.id, Netns: w.netns, Topology: w.topology, Requested: w.requested, Given: w.given, Rules: w.rules, Contracts: l.Contracts, Own: own,
+		ID: w.id, Netns: w.netns, Topology: w.topology, Requested: w.requested, Given: w.given, Rules: w.rules, Contracts: l.Contracts,
+		Own: own,
 		Records: func() []reconcile.Record {
 			records, _ := l.Reconciler.List() // damage is reported by reload
 			return records
@@ -261,7 +262,8 @@ func (l *Loop) revisit(id reconcile.SandboxID, after time.Duration) {
 // repairsAll reports whether all drift of a topology is to be repaired, so that no
 // check is needed first.
 func repairsAll(t *topology.Topology) bool {
-	return t.DriftPolicy != topology.Observe && !slices.ContainsFunc(t.Steps, func(s topology.Step) bool { return s.DriftPolicy == topology.Observe })
+	return t.DriftPolicy != topology.Observe && !slices.ContainsFunc(t.Steps,
+		func(s topology.Step) bool { return s.DriftPolicy == topology.Observe })
 }
 
 func (l *Loop) repair(ctx context.Context, rec reconcile.Record, begun time.Time) (verdict, error) {
@@ -373,7 +375,8 @@ func (l *Loop) logPass(rep reconcile.Report, trigger reconcile.Trigger, begun ti
 	if rep.Unchanged {
 		return
 	}
-	l.Log.Info("reconciled", "sandbox", rep.Sandbox, "trigger", trigger, "changes", len(rep.Changes), "took", l.Now().Sub(begun).Round(time.Microsecond))
+	l.Log.Info("reconciled", "sandbox", rep.Sandbox, "trigger", trigger, "changes", len(rep.Changes), "took",
+		l.Now().Sub(begun).Round(time.Microsecond))
 	for _, c := range rep.Changes {
 		l.Log.Debug("change", "sandbox", rep.Sandbox, "step", c.Step, "change", c.String())
 	}

@@ -222,7 +222,8 @@ func (n *Northbound) find(ctx context.Context, name string, certain bool) (logic
 			return out, err
 		}
 		if !slices.ContainsFunc(at[0].Rows, func(row ovsdb.Row) bool {
-			return slices.ContainsFunc(results[0].Rows, func(of ovsdb.Row) bool { return connection.UUID(of["_uuid"]) == connection.UUID(row["_uuid"]) })
+			return slices.ContainsFunc(results[0].Rows,
+				func(of ovsdb.Row) bool { return connection.UUID(of["_uuid"]) == connection.UUID(row["_uuid"]) })
 		}) {
 			localnet, out.taken = nil, true
 		}
@@ -357,7 +358,8 @@ func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
 			Op: ovsdb.OperationWait, Table: tableSwitch, Where: connection.Named(*want.Switch), Columns: []string{"name"}, Until: "!=",
 			Rows: []ovsdb.Row{{"name": *want.Switch}}, Timeout: new(int),
 		}, ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tableSwitch, UUIDName: "switch", Row: ovsdb.Row{
-			"name": *want.Switch, "ports": connection.References(ports...), "external_ids": connection.MapOf(map[string]string{ownerKey: owner}),
+			"name": *want.Switch, "ports": connection.References(ports...),
+			"external_ids": connection.MapOf(map[string]string{ownerKey: owner}),
 		}})
 	}
 	_, err = n.db.Transact(ctx, all)
@@ -411,7 +413,8 @@ func (n *Northbound) update(ctx context.Context, have logical, change netstate.L
 	case have.localnet == "":
 		all = append(all, localnetPort(want), references(tableSwitch, have.switches[0], ovsdb.MutateOperationInsert, "localnet"))
 	default:
-		all = append(all, ovsdb.Operation{Op: ovsdb.OperationUpdate, Table: tablePort, Where: connection.Is(have.localnet), Row: localnetRow(want)})
+		all = append(all, ovsdb.Operation{Op: ovsdb.OperationUpdate, Table: tablePort, Where: connection.Is(have.localnet),
+			Row: localnetRow(want)})
 	}
 	_, err := n.db.Transact(ctx, all)
 	return err

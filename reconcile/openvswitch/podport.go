@@ -57,7 +57,8 @@ func (n *Northbound) PodPort(ctx context.Context, name string) (PodPort, bool, e
 	}
 	ids := connection.Pairs(row["external_ids"])
 	out.PodUID = connection.Text(connection.Pairs(row["options"])["iface-id-ver"])
-	out.Attachment, out.Network, out.Topology = connection.Text(ids[attachmentKey]), connection.Text(ids[networkKey]), connection.Text(ids[topologyKey])
+	out.Attachment, out.Network, out.Topology = connection.Text(ids[attachmentKey]), connection.Text(ids[networkKey]),
+		connection.Text(ids[topologyKey])
 	for _, list := range connection.Texts(row["addresses"]) {
 		for word := range strings.FieldsSeq(list) {
 			if mac, err := net.ParseMAC(word); err == nil && len(mac) == macBytes && out.MAC == "" {

@@ -218,7 +218,8 @@ func ruleOf(o netstate.LogicalRule, rows []logicalRow) netstate.LogicalRule {
 	action, bandwidth := connection.Pairs(row.Row["action"]), connection.Pairs(row.Row["bandwidth"])
 	out := netstate.LogicalRule{
 		Port: o.Port, Rule: o.Rule, Link: o.Link,
-		Switch: new(strings.Join(switches, ", ")), Direction: new(connection.Text(row.Row["direction"])), Match: new(connection.Text(row.Row["match"])),
+		Switch: new(strings.Join(switches, ", ")), Direction: new(connection.Text(row.Row["direction"])),
+		Match:    new(connection.Text(row.Row["match"])),
 		Priority: new(uint16(connection.Number(row.Row["priority"]))),
 		Rate:     new(uint32(connection.Number(bandwidth["rate"]))), Burst: new(uint32(connection.Number(bandwidth["burst"]))),
 	}
@@ -244,7 +245,8 @@ func (n *Northbound) applyRule(ctx context.Context, c netstate.Change) error {
 	if len(rows) > 0 {
 		want = netstate.Merge(ruleOf(o, rows), want)
 	}
-	for name, missing := range map[string]bool{"switch": want.Switch == nil, "direction": want.Direction == nil, "priority": want.Priority == nil, "match": want.Match == nil, "dscp": want.DSCP == nil} {
+	for name, missing := range map[string]bool{"switch": want.Switch == nil, "direction": want.Direction == nil,
+		"priority": want.Priority == nil, "match": want.Match == nil, "dscp": want.DSCP == nil} {
 		if missing {
 			return fault.New(fault.Internal, fmt.Errorf("%s: its %s is not known", want.Key(), name))
 		}
@@ -269,7 +271,8 @@ func (n *Northbound) applyRule(ctx context.Context, c netstate.Change) error {
 	to := connection.UUID(results[0].Rows[0]["_uuid"])
 	all := removing(rows)
 	if len(rows) == 0 {
-		all = append(all, connection.Absent(tableQoS, map[string]string{ownerKey: owner, idKey: want.Key().ID}, "direction", netstate.FromPort))
+		all = append(all, connection.Absent(tableQoS, map[string]string{ownerKey: owner, idKey: want.Key().ID}, "direction",
+			netstate.FromPort))
 	}
 	all = append(all, unchanged(tableSwitch, to, "name", *want.Switch),
 		ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tableQoS, UUIDName: "rule", Row: ruleRow(want)},
@@ -289,7 +292,8 @@ func ruleRow(want netstate.LogicalRule) ovsdb.Row {
 	return ovsdb.Row{
 		"direction": *want.Direction, "priority": int(*want.Priority), "match": *want.Match,
 		"action": connection.MapOf(map[string]int{"dscp": int(*want.DSCP)}), "bandwidth": connection.MapOf(bandwidth),
-		"external_ids": connection.MapOf(map[string]string{ownerKey: owner, idKey: want.Key().ID, ruleKey: want.Rule, rulePortKey: want.Port}),
+		"external_ids": connection.MapOf(map[string]string{ownerKey: owner, idKey: want.Key().ID, ruleKey: want.Rule,
+			rulePortKey: want.Port}),
 	}
 }
 

@@ -34,7 +34,8 @@ func NewFabricMetrics(o FabricMetricsOptions) *FabricMetrics {
 // fabricFresh is how long values are used: a driver may write hundreds of counters, and holds the kernel's lock for links meanwhile.
 const fabricFresh = 30 * time.Second
 
-// fabricCounter is a metric that is the sum of parts, each the largest of its sources: a source is the sum of the driver's counters with such
+// fabricCounter is a metric that is the sum of parts, each the largest of its sources: a source is the sum of the driver's counters with
+// such
 // names, and two sources of a part count the same, of a port and by priority.
 type fabricCounter struct {
 	desc  *prometheus.Desc
@@ -42,7 +43,8 @@ type fabricCounter struct {
 }
 
 func fabricCounterOf(name, help string, parts ...[]string) fabricCounter {
-	out := fabricCounter{desc: prometheus.NewDesc("plumbline_fabric_"+name+"_total", help+" the pod's interface, as its driver counts them.",
+	out := fabricCounter{desc: prometheus.NewDesc("plumbline_fabric_"+name+"_total",
+		help+" the pod's interface, as its driver counts them.",
 		[]string{"namespace", "pod", "topology", "step", "interface"}, nil)}
 	for _, sources := range parts {
 		var part []*regexp.Regexp
@@ -54,7 +56,8 @@ func fabricCounterOf(name, help string, parts ...[]string) fabricCounter {
 	return out
 }
 
-// fabricCounters: a port has either pauses of the whole link or of priorities (PFC), and mlx5 counts those of the link as of priority 0, too.
+// fabricCounters: a port has either pauses of the whole link or of priorities (PFC), and mlx5 counts those of the link as of priority 0,
+// too.
 // Where a driver tells the frames that begin a pause (XOFF) from those that end one (XON), the former count; mlx5 (pause_ctrl_phy) and
 // bnxt_en (pause_frames) count both of the link's alike. Names are those in the drivers mlx5 (en_stats.c), bnxt_en (bnxt_ethtool.c), ice
 // (ice_ethtool.c), i40e (i40e_ethtool.c) and igb (igb_ethtool.c).
@@ -69,7 +72,8 @@ var fabricCounters = []fabricCounter{
 	}),
 	fabricCounterOf("ecn_marked_packets", "Packets with an ECN congestion mark seen by", []string{`rx_ecn_mark`, `rx_prio[0-7]_marked`}),
 	fabricCounterOf("discards", "Packets discarded for lack of buffers by",
-		[]string{`rx_discards_phy|rx_total_discard_pkts|rx_dropped\.nic|port\.rx_dropped|rx_no_buffer_count`, `rx_prio[0-7]_(buf|cong)_discard`},
+		[]string{`rx_discards_phy|rx_total_discard_pkts|rx_dropped\.nic|port\.rx_dropped|rx_no_buffer_count`,
+			`rx_prio[0-7]_(buf|cong)_discard`},
 		[]string{`rx_out_of_buffer`}, // of the queues, behind the port
 		[]string{`tx_discards_phy|tx_total_discard_pkts`}),
 }
@@ -134,7 +138,8 @@ func (m *FabricMetrics) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		for i, c := range fabricCounters {
-			ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(of[i]), s.of.namespace, s.of.pod, s.of.id.Origin().Topology, s.port.Step, s.port.Name)
+			ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(of[i]), s.of.namespace, s.of.pod,
+				s.of.id.Origin().Topology, s.port.Step, s.port.Name)
 		}
 	}
 }

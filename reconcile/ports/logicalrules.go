@@ -60,7 +60,8 @@ func LogicalRulesOf(rec *reconcile.Record) []LogicalRule {
 		if !found {
 			continue
 		}
-		l := LogicalRule{Name: r.Rule, Interface: r.Link, Port: r.Port, Priority: *want.Priority, Limited: want.Rate != nil && *want.Rate > 0}
+		l := LogicalRule{Name: r.Rule, Interface: r.Link, Port: r.Port, Priority: *want.Priority, Limited: want.Rate != nil &&
+			*want.Rate > 0}
 		if want.DSCP != nil {
 			l.DSCP = *want.DSCP
 		}

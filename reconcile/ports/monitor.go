@@ -276,7 +276,8 @@ func (m *Monitor) visit(ctx context.Context, b *box) {
 	m.mu.Lock()
 	b.read = now
 	if err == nil {
-		b.namespace, b.pod, b.path, b.netns, b.ports, b.rules, b.logical, b.states = namespace, pod, rec.Sandbox.Netns, rec.NetnsID, ports, rules, logical, states
+		b.namespace, b.pod, b.path, b.netns, b.ports, b.rules, b.logical, b.states = namespace, pod, rec.Sandbox.Netns, rec.NetnsID,
+			ports, rules, logical, states
 		b.rdma = rdmaOf(&rec)
 	}
 	m.mu.Unlock()
@@ -289,7 +290,8 @@ func (m *Monitor) visit(ctx context.Context, b *box) {
 
 // settle debounces what was read, and reports it.
 func (m *Monitor) settle(b *box, t *topology.Topology, now time.Time) {
-	report := Report{Sandbox: b.id, Topology: t, Ports: b.ports, Verdicts: make([]Verdict, len(b.ports)), Before: make([]Verdict, len(b.ports))}
+	report := Report{Sandbox: b.id, Topology: t, Ports: b.ports, Verdicts: make([]Verdict, len(b.ports)),
+		Before: make([]Verdict, len(b.ports))}
 	changed := len(b.debouncers) != len(b.ports)
 	kept := map[Port]*debouncer{}
 	var wait time.Duration

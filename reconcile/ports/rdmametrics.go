@@ -138,7 +138,8 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		for i, c := range rdmaCounters {
-			ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(of[i]), s.of.namespace, s.of.pod, s.of.id.Origin().Topology, s.device.step, s.device.name)
+			ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(of[i]), s.of.namespace, s.of.pod,
+				s.of.id.Origin().Topology, s.device.step, s.device.name)
 		}
 	}
 }

@@ -52,7 +52,8 @@ func RulesOf(rec *reconcile.Record, of []Port) []Rule {
 	}
 	order := slices.Collect(maps.Values(found))
 	slices.SortFunc(order, func(a, b *Rule) int {
-		return cmp.Or(strings.Compare(a.Port.Name, b.Port.Name), cmp.Compare(places[a].place, places[b].place), cmp.Compare(places[a].pref, places[b].pref))
+		return cmp.Or(strings.Compare(a.Port.Name, b.Port.Name), cmp.Compare(places[a].place, places[b].place),
+			cmp.Compare(places[a].pref, places[b].pref))
 	})
 	out := make([]Rule, len(order))
 	for i, r := range order {

@@ -96,7 +96,8 @@ func (n *numberer) number(ns *os.File) (int32, error) {
 	return 0, errors.New("the network namespace was given no number")
 }
 
-func (n *numberer) request(kind netlink.HeaderType, flags netlink.HeaderFlags, attrs func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
+func (n *numberer) request(kind netlink.HeaderType, flags netlink.HeaderFlags,
+	attrs func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
 	e := netlink.NewAttributeEncoder()
 	attrs(e)
 	data, err := e.Encode()

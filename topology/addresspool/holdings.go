@@ -116,7 +116,8 @@ var ErrLost = errors.New("the node's lease has ended, and another node may have 
 func (h *Holdings) Lost(claim string) error {
 	for i := range h.Grants {
 		for _, a := range h.Grants[i].Addresses {
-			if g := &h.Grants[i]; g.Claim == claim && slices.ContainsFunc(h.Blocks, func(b Held) bool { return b.Lost && b.Pool == g.Pool && b.contains(a.Addr()) }) {
+			if g := &h.Grants[i]; g.Claim == claim &&
+				slices.ContainsFunc(h.Blocks, func(b Held) bool { return b.Lost && b.Pool == g.Pool && b.contains(a.Addr()) }) {
 				if g.Pool == topology.LiteralPool {
 					return fmt.Errorf("%s: %w", LiteralText(a.Addr()), ErrLost)
 				}

@@ -29,7 +29,8 @@ func Local(c topology.IPAM) (*Layout, error) {
 			if n++; n > MaxRanges {
 				return nil, fieldError("ranges", "has more than %d", MaxRanges)
 			}
-			s, err := readSubnet(SubnetSpec{Prefix: r.Subnet, First: r.RangeStart, Last: r.RangeEnd, Gateway: r.Gateway}, fields{at + "subnet", at + "rangeStart", at + "rangeEnd", at + "gateway"})
+			s, err := readSubnet(SubnetSpec{Prefix: r.Subnet, First: r.RangeStart, Last: r.RangeEnd, Gateway: r.Gateway},
+				fields{at + "subnet", at + "rangeStart", at + "rangeEnd", at + "gateway"})
 			if err != nil {
 				wrong.addError("", err)
 				continue

@@ -65,7 +65,9 @@ func (a *again) reconcile(ctx context.Context, request reconcile.Request) (recon
 	if generation == "" || wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{GenerationAnnotation: generation}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"annotations": map[string]string{GenerationAnnotation: generation},
+	}})
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("registration %q: %w", request.Name, err)
 	}
@@ -81,7 +83,8 @@ func (a *again) reconcile(ctx context.Context, request reconcile.Request) (recon
 // before it is written; nothing if there is nothing to write.
 func (a *again) due(registration *admissionregistrationv1.ValidatingWebhookConfiguration) (string, time.Duration) {
 	generation := strconv.FormatInt(registration.Generation, 10)
-	incomplete := slices.ContainsFunc(registration.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool { return len(w.ClientConfig.CABundle) == 0 })
+	incomplete := slices.ContainsFunc(registration.Webhooks,
+		func(w admissionregistrationv1.ValidatingWebhook) bool { return len(w.ClientConfig.CABundle) == 0 })
 	if incomplete || registration.Annotations[GenerationAnnotation] == generation {
 		delete(a.changed, registration.Name)
 		return "", 0

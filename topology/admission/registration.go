@@ -37,7 +37,8 @@ const timeout = 5
 // it is (finalizers, labels), and classes of other drivers. The driver of a claim shows
 // only in its classes, so every new claim is checked, against a cache. No namespace is
 // exempt. networkQoS says that NetworkQoS objects are enforced.
-func Webhooks(client admissionregistrationv1.WebhookClientConfig, networkQoS bool) []*admissionregistrationv1.ValidatingWebhookConfiguration {
+func Webhooks(client admissionregistrationv1.WebhookClientConfig,
+	networkQoS bool) []*admissionregistrationv1.ValidatingWebhookConfiguration {
 	if client.URL != nil {
 		client.URL = new(*client.URL + Path)
 	} else if client.Service != nil {
@@ -53,7 +54,8 @@ func Webhooks(client admissionregistrationv1.WebhookClientConfig, networkQoS boo
 	return []*admissionregistrationv1.ValidatingWebhookConfiguration{
 		configuration(Definitions, client, admissionregistrationv1.Fail,
 			[]admissionregistrationv1.RuleWithOperations{
-				rule(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "networktopologies", "deviceexposurepolicies", "addresspools"),
+				rule(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, "networktopologies", "deviceexposurepolicies",
+					"addresspools"),
 				rule(schemav1alpha1.GroupVersion.Group, schemav1alpha1.GroupVersion.Version, "cnipluginschemas"),
 			},
 			// The generation of a custom resource changes with its spec.
@@ -68,7 +70,8 @@ func configuration(name string, client admissionregistrationv1.WebhookClientConf
 	rules []admissionregistrationv1.RuleWithOperations, conditions ...admissionregistrationv1.MatchCondition,
 ) *admissionregistrationv1.ValidatingWebhookConfiguration {
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
-		TypeMeta:   metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(), Kind: "ValidatingWebhookConfiguration"},
+		TypeMeta: metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(),
+			Kind: "ValidatingWebhookConfiguration"},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
 			Name: Name, ClientConfig: client, Rules: rules, MatchConditions: conditions,
@@ -83,7 +86,8 @@ func rule(group, version string, resources ...string) admissionregistrationv1.Ru
 	scope := admissionregistrationv1.AllScopes
 	return admissionregistrationv1.RuleWithOperations{
 		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
-		Rule:       admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{version}, Resources: resources, Scope: &scope},
+		Rule: admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{version}, Resources: resources,
+			Scope: &scope},
 	}
 }
 

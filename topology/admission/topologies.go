@@ -247,7 +247,8 @@ func (w *Webhook) schema(_ context.Context, r admission.Request) (a answer, err 
 		return a, err
 	}
 	if _, err := pluginschema.Contract(o); err != nil {
-		a.wrong(fmt.Errorf("CNIPluginSchema %q: %s", o.Name, strings.ReplaceAll(err.Error(), "\n", fmt.Sprintf("\nCNIPluginSchema %q: ", o.Name))))
+		a.wrong(fmt.Errorf("CNIPluginSchema %q: %s", o.Name,
+			strings.ReplaceAll(err.Error(), "\n", fmt.Sprintf("\nCNIPluginSchema %q: ", o.Name))))
 		return a, nil
 	}
 	if _, builtIn := w.contracts.BuiltIn.Contract(o.Spec.CNIType); builtIn && o.Labels[pluginschema.LabelBuiltIn] != "true" {

@@ -61,7 +61,8 @@ func Requests(spec *resourceapi.DeviceClaim, classes Classes) ([]Demand, error) 
 			}
 			if i > 0 {
 				problems = append(problems, fault.New(fault.Invalid, fmt.Errorf("request %q: its alternatives %q and %q are for different steps (%q of NetworkTopology %q, %q of %q): which one would be allocated is open, so a topology could lack a device",
-					r.Name, requests[0].request, a.request, requests[0].config.Step, requests[0].config.NetworkTopologyRef.Name, a.config.Step, a.config.NetworkTopologyRef.Name)))
+					r.Name, requests[0].request, a.request, requests[0].config.Step, requests[0].config.NetworkTopologyRef.Name,
+					a.config.Step, a.config.NetworkTopologyRef.Name)))
 				continue
 			}
 			if err := demand(&out, a); err != nil {

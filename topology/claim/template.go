@@ -40,7 +40,8 @@ func Spec(t *topology.Topology, set contract.Set) resourceapi.ResourceClaimSpec 
 	if t.ClaimTemplate == nil || t.ClaimTemplate.BondPorts != v1alpha1.AnyPF {
 		for _, p := range Joined(t, set) {
 			if p.distinct != "" {
-				out.Devices.Constraints = append(out.Devices.Constraints, resourceapi.DeviceConstraint{Requests: p.Roots, DistinctAttribute: new(p.distinct)})
+				out.Devices.Constraints = append(out.Devices.Constraints,
+					resourceapi.DeviceConstraint{Requests: p.Roots, DistinctAttribute: new(p.distinct)})
 			}
 		}
 	}

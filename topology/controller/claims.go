@@ -74,7 +74,8 @@ func emptyClaims() *Claims {
 // Start follows the claims until ctx ends.
 func (c *Claims) Start(ctx context.Context) error {
 	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
-	cache.NewReflectorWithOptions(all, nil, c.store(), cache.ReflectorOptions{Name: "claims", TypeDescription: "ResourceClaim"}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(all, nil, c.store(),
+		cache.ReflectorOptions{Name: "claims", TypeDescription: "ResourceClaim"}).RunWithContext(ctx)
 	return nil
 }
 
@@ -247,7 +248,8 @@ func (r *record) reportsNetwork() bool { return r != nil && r.network != 0 }
 
 // sameNetwork reports whether two records have the same network in the same pod.
 func (r *record) sameNetwork(other *record) bool {
-	return r.reportsNetwork() == other.reportsNetwork() && (r == nil || other == nil || r.network == other.network && r.podUID == other.podUID)
+	return r.reportsNetwork() == other.reportsNetwork() &&
+		(r == nil || other == nil || r.network == other.network && r.podUID == other.podUID)
 }
 
 // recordOf returns nil when a claim uses no topology.
@@ -259,7 +261,8 @@ func recordOf(c *resourceapi.ResourceClaim, networks bool) *record {
 	r := &record{topologies: topologies, reports: claim.Reports(c)}
 	for i := range r.reports {
 		if u := r.reports[i].Update; u != nil {
-			u.State, u.Step, u.Message = claim.State(excerpt.Lines(string(u.State), maxNote)), excerpt.Lines(u.Step, maxNote), excerpt.Lines(u.Message, maxNote)
+			u.State, u.Step, u.Message = claim.State(excerpt.Lines(string(u.State), maxNote)), excerpt.Lines(u.Step, maxNote),
+				excerpt.Lines(u.Message, maxNote)
 		}
 	}
 	for _, p := range c.Status.ReservedFor {
@@ -272,7 +275,8 @@ func recordOf(c *resourceapi.ResourceClaim, networks bool) *record {
 		}
 	}
 	r.degraded = slices.ContainsFunc(c.Status.Devices, func(d resourceapi.AllocatedDeviceStatus) bool {
-		return d.Driver == claim.Driver && meta.IsStatusConditionPresentAndEqual(d.Conditions, v1alpha1.ConditionReady, metav1.ConditionFalse)
+		return d.Driver == claim.Driver && meta.IsStatusConditionPresentAndEqual(d.Conditions, v1alpha1.ConditionReady,
+			metav1.ConditionFalse)
 	})
 	if r.pods == 1 {
 		if networks {
@@ -324,7 +328,8 @@ type item struct {
 func (i *item) DeepCopyObject() runtime.Object { return new(*i) }
 
 func (c *Claims) itemOf(o *resourceapi.ResourceClaim) *item {
-	return &item{record: recordOf(o, c.networks), ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, ResourceVersion: o.ResourceVersion}}
+	return &item{record: recordOf(o, c.networks), ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name,
+		ResourceVersion: o.ResourceVersion}}
 }
 
 // watch is for an API server that also streams the existing claims.

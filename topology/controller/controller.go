@@ -422,7 +422,8 @@ func (c *Controller) classes(ctx context.Context, o *v1alpha1.NetworkTopology) (
 }
 
 // clashes describes the names of classes that other owners already use.
-func (c *Controller) clashes(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass, want []*resourceapi.DeviceClass) ([]string, error) {
+func (c *Controller) clashes(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass,
+	want []*resourceapi.DeviceClass) ([]string, error) {
 	var out []string
 	for _, w := range want {
 		other := &resourceapi.DeviceClass{}
@@ -452,7 +453,8 @@ func (c *Controller) clashes(ctx context.Context, o *v1alpha1.NetworkTopology, h
 // have. If our class has the name by now, the name is removed from it: of two classes the
 // scheduler takes the later one, and then the other is not found under its implicit name
 // either.
-func (c *Controller) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass, want *resourceapi.DeviceClass) (string, error) {
+func (c *Controller) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass,
+	want *resourceapi.DeviceClass) (string, error) {
 	name := *want.Spec.ExtendedResourceName
 	named, _, err := Named(ctx, c.Client, name)
 	if err != nil {
@@ -482,7 +484,8 @@ func (c *Controller) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology,
 
 // apply creates, repairs and deletes classes. It returns how many there are afterwards, and
 // the steps of those that the API server has written without their extended resource name.
-func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass, want []*resourceapi.DeviceClass) (n int, unnamed []string, err error) {
+func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass,
+	want []*resourceapi.DeviceClass) (n int, unnamed []string, err error) {
 	there := map[string]*resourceapi.DeviceClass{}
 	for i := range have {
 		there[have[i].Name] = &have[i]
@@ -512,7 +515,8 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 		if named && fixed.Spec.ExtendedResourceName == nil {
 			unnamed = append(unnamed, w.Labels[claim.LabelStep])
 		}
-		if equality.Semantic.DeepEqual(plain(fixed.Spec), plain(h.Spec)) && maps.Equal(fixed.Labels, h.Labels) && equality.Semantic.DeepEqual(fixed.OwnerReferences, h.OwnerReferences) {
+		if equality.Semantic.DeepEqual(plain(fixed.Spec), plain(h.Spec)) && maps.Equal(fixed.Labels, h.Labels) &&
+			equality.Semantic.DeepEqual(fixed.OwnerReferences, h.OwnerReferences) {
 			continue // nothing else differs, and nobody has edited it: only managedFields may have changed
 		}
 		updated = append(updated, w.Name)
@@ -527,7 +531,8 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 		}
 	}
 	if len(created)+len(updated)+len(there) > 0 {
-		c.Log.Info("programmed", "topology", o.Name, "generation", o.Generation, "created", created, "updated", updated, "deleted", slices.Sorted(maps.Keys(there)))
+		c.Log.Info("programmed", "topology", o.Name, "generation", o.Generation, "created", created, "updated", updated, "deleted",
+			slices.Sorted(maps.Keys(there)))
 	}
 	return len(want), unnamed, nil
 }
@@ -586,7 +591,8 @@ func plain(s resourceapi.DeviceClassSpec) resourceapi.DeviceClassSpec {
 // report writes the status and emits Events.
 func (c *Controller) report(ctx context.Context, o *v1alpha1.NetworkTopology, found Outcome) error {
 	s := StatusOf(o, found)
-	before, after := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady), meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady)
+	before, after := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionReady),
+		meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady)
 	switch {
 	case before != nil && before.Status == after.Status && before.Message == after.Message:
 	case after.Status != metav1.ConditionTrue:
@@ -601,7 +607,8 @@ func (c *Controller) report(ctx context.Context, o *v1alpha1.NetworkTopology, fo
 
 // emitRollout emits an Event when a rollout has begun, has ended, or was stopped.
 func (c *Controller) emitRollout(o *v1alpha1.NetworkTopology, s *v1alpha1.NetworkTopologyStatus) {
-	before, after := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionUpdated), meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionUpdated)
+	before, after := meta.FindStatusCondition(o.Status.Conditions, v1alpha1.ConditionUpdated),
+		meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionUpdated)
 	if after == nil || before != nil && before.Reason == after.Reason && before.ObservedGeneration == after.ObservedGeneration {
 		return
 	}

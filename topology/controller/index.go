@@ -186,7 +186,8 @@ func Cached() map[client.Object]cache.ByObject {
 func stripNode(o any) (any, error) {
 	if n, ok := o.(*corev1.Node); ok {
 		n.ManagedFields, n.Annotations, n.Labels, n.Spec = nil, nil, nil, corev1.NodeSpec{}
-		n.Status = corev1.NodeStatus{Conditions: slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type != corev1.NodeReady })}
+		n.Status = corev1.NodeStatus{Conditions: slices.DeleteFunc(n.Status.Conditions,
+			func(c corev1.NodeCondition) bool { return c.Type != corev1.NodeReady })}
 	}
 	return o, nil
 }

@@ -40,7 +40,8 @@ import (
 // pods of all nodes. Of pods only the metadata is read.
 //
 // A pod is read and written when the report on one of its claims has changed. A pod with k claims that starts takes k+2 requests, so that a
-// hundred in a second are 33 pods with one claim; when a claim loses its report, its pod is read once more. After a change of leader each pod
+// hundred in a second are 33 pods with one claim; when a claim loses its report, its pod is read once more. After a change of leader each
+// pod
 // with a claim is read again, with k+1 requests, behind those that start: 20,000 pods with one claim take some 400 s.
 type NetworkStatus struct {
 	Topologies client.Reader
@@ -90,7 +91,8 @@ func NewNetworkStatus(config *rest.Config, topologies client.Reader, claims *Cla
 		return nil, fmt.Errorf("network status: %w", err)
 	}
 	claims.networks = true
-	return &NetworkStatus{Topologies: topologies, Claims: claims, Log: log, pods: pods.Resource(corev1.SchemeGroupVersion.WithResource("pods")), claims: api}, nil
+	return &NetworkStatus{Topologies: topologies, Claims: claims, Log: log,
+		pods: pods.Resource(corev1.SchemeGroupVersion.WithResource("pods")), claims: api}, nil
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: one replica writes.
@@ -170,7 +172,8 @@ func (n *NetworkStatus) next(ctx context.Context) bool {
 	case apierrors.IsConflict(err):
 		n.queue.AddWithOpts(priorityqueue.AddOpts{After: statusSettle, Priority: &priority}, pod)
 	case errors.Is(err, networkstatus.ErrTooLarge):
-		n.Log.Warn("a pod has no annotation with its networks", "annotation", networkstatus.Annotation, "pod", pod.NamespacedName, "error", err)
+		n.Log.Warn("a pod has no annotation with its networks", "annotation", networkstatus.Annotation, "pod", pod.NamespacedName,
+			"error", err)
 		n.queue.Forget(pod)
 	default:
 		n.Log.Warn("the networks of a pod could not be written: retrying", "annotation", networkstatus.Annotation, "pod", pod.NamespacedName, "error", err)
@@ -214,7 +217,8 @@ func (n *NetworkStatus) write(ctx context.Context, pod podKey) error {
 	if err != nil {
 		return err
 	}
-	_, err = n.pods.Namespace(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: statusManager}, "status")
+	_, err = n.pods.Namespace(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: statusManager}, "status")
 	if apierrors.IsConflict(err) {
 		return err
 	}
@@ -252,7 +256,8 @@ func networkStatusPatch(pod *metav1.PartialObjectMetadata, text string) ([]byte,
 	if text != "" {
 		annotations = map[string]any{networkstatus.Annotation: text, networkstatus.Mark: networkstatus.Digest(text)}
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "annotations": annotations}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion,
+		"annotations": annotations}})
 	if err != nil {
 		return nil, fmt.Errorf("network status: %w", err)
 	}

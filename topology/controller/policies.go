@@ -146,7 +146,8 @@ func PolicyStatus(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum Poli
 	s.ObservedGeneration = o.Generation
 	s.Devices, s.Offered, s.Nodes = int32(sum.Devices), int32(sum.Offered), int32(sum.Nodes)
 	s.Reported = fmt.Sprintf("%d/%d", sum.Reported, sum.All)
-	valid := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded, Message: "the policy is valid"}
+	valid := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded,
+		Message: "the policy is valid"}
 	if p.NotYet != nil {
 		valid.Message += ", but a field has no effect: " + p.NotYet.Error()
 	}
@@ -177,7 +178,8 @@ func applied(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum
 	case sum.Undecided > 0:
 		c.Reason, c.Message = string(fault.Invalid), fmt.Sprintf("%s: %s", stay, sum.Problem)
 	default:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, fmt.Sprintf("decides for %s on %s; %d offered", excerpt.Count(sum.Devices, "device"), excerpt.Count(sum.Nodes, "node"), sum.Offered)
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, fmt.Sprintf("decides for %s on %s; %d offered",
+			excerpt.Count(sum.Devices, "device"), excerpt.Count(sum.Nodes, "node"), sum.Offered)
 	}
 	if sum.Reported < sum.All {
 		c.Message += fmt.Sprintf("; %d of %d nodes have reported on this generation", sum.Reported, sum.All)

@@ -202,7 +202,8 @@ func (c *Pools) endOrphans(ctx context.Context, leases []v1alpha1.AddressLease) 
 
 // endKept deletes leases that were kept for long enough, and all that are kept of a pool which
 // ends. A lease that a node takes over meanwhile has changed, so that the deletion is refused.
-func (c *Pools) endKept(ctx context.Context, leases []v1alpha1.AddressLease, pools []v1alpha1.AddressPool) (again time.Duration, errs []error) {
+func (c *Pools) endKept(ctx context.Context, leases []v1alpha1.AddressLease,
+	pools []v1alpha1.AddressPool) (again time.Duration, errs []error) {
 	stays := map[string]bool{}
 	for i := range pools {
 		stays[pools[i].Name] = pools[i].DeletionTimestamp.IsZero()
@@ -301,7 +302,8 @@ func (c *Pools) end(ctx context.Context, l *v1alpha1.AddressLease, since time.Ti
 	switch err := c.Live.Get(ctx, client.ObjectKey{Name: l.Spec.Node}, &n); {
 	case client.IgnoreNotFound(err) != nil:
 		return fmt.Errorf("read node %q: %w", l.Spec.Node, err)
-	case err == nil && (string(n.UID) == l.Spec.NodeUID || graceLeft(&metav1.PartialObjectMetadata{ObjectMeta: n.ObjectMeta}, since, c.Now(), c.Grace) > 0):
+	case err == nil && (string(n.UID) == l.Spec.NodeUID ||
+		graceLeft(&metav1.PartialObjectMetadata{ObjectMeta: n.ObjectMeta}, since, c.Now(), c.Grace) > 0):
 		return nil // the cache lags behind; the event of the node will follow
 	}
 	err := c.Client.Delete(ctx, l.DeepCopy(), client.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion})
@@ -317,7 +319,8 @@ func (c *Pools) end(ctx context.Context, l *v1alpha1.AddressLease, since time.Ti
 
 // PoolStatus returns the status of a pool. layouts are those of all valid
 // pools, networks those of the cluster.
-func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout, leases []*v1alpha1.AddressLease, networks []Network) v1alpha1.AddressPoolStatus {
+func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout, leases []*v1alpha1.AddressLease,
+	networks []Network) v1alpha1.AddressPoolStatus {
 	s := *o.Status.DeepCopy()
 	s.ObservedGeneration = o.Generation
 	s.Size, s.Leased, s.Used, s.Nodes = 0, 0, 0, 0
@@ -329,7 +332,8 @@ func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout,
 	delete(nodes, v1alpha1.KeptNode)
 	s.Nodes = int32(len(nodes))
 	set := func(kind string, status bool, reason, message string) {
-		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, ObservedGeneration: o.Generation, Reason: reason, Message: excerpt.Lines(message, maxMessage)}
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, ObservedGeneration: o.Generation, Reason: reason,
+			Message: excerpt.Lines(message, maxMessage)}
 		if status {
 			c.Status = metav1.ConditionTrue
 		}

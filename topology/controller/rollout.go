@@ -113,7 +113,8 @@ func rollOut(o *v1alpha1.NetworkTopology, found Outcome, s *v1alpha1.NetworkTopo
 	s.Rollout = r
 	c := updating(o, found, pods, r)
 	if len(notReady) > 0 {
-		c.Message += fmt.Sprintf("; waiting until %s ready: %s", map[bool]string{true: "this node is", false: "these nodes are"}[len(notReady) == 1], names(notReady))
+		c.Message += fmt.Sprintf("; waiting until %s ready: %s",
+			map[bool]string{true: "this node is", false: "these nodes are"}[len(notReady) == 1], names(notReady))
 	}
 	c.ObservedGeneration = o.Generation
 	c.Message = excerpt.Lines(c.Message, maxMessage)
@@ -322,9 +323,11 @@ func updating(o *v1alpha1.NetworkTopology, found Outcome, pods []Run, r *v1alpha
 	case r.Failure != nil:
 		c.Reason, c.Message = reasonFailed, fmt.Sprintf("%s; stopped until the next edit, and pods keep what they have: %s", progress, failure(r.Failure))
 	case of[pending] > 0:
-		c.Reason, c.Message = reasonRollingOut, fmt.Sprintf("%s; updating on %s: %s", progress, excerpt.Count(len(r.Nodes), "node"), names(r.Nodes))
+		c.Reason, c.Message = reasonRollingOut, fmt.Sprintf("%s; updating on %s: %s", progress, excerpt.Count(len(r.Nodes), "node"),
+			names(r.Nodes))
 	case of[retrying] > 0:
-		c.Reason, c.Message = reasonRetrying, fmt.Sprintf("%s; trying again on %s: %s", progress, excerpt.Count(len(r.Nodes), "node"), names(r.Nodes))
+		c.Reason, c.Message = reasonRetrying, fmt.Sprintf("%s; trying again on %s: %s", progress, excerpt.Count(len(r.Nodes), "node"),
+			names(r.Nodes))
 	case of[failed] > 0:
 		c.Reason, c.Message = reasonFailed, progress+"; those in which it failed keep what they have until the next edit"
 	default:

@@ -110,7 +110,8 @@ func (s *Schemas) keep(ctx context.Context, c contract.Contract, have *v1alpha1.
 // is deleted.
 func (s *Schemas) other(ctx context.Context, o *v1alpha1.CNIPluginSchema) error {
 	if o.Labels[pluginschema.LabelBuiltIn] == "true" {
-		if err := client.IgnoreNotFound(s.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})); err != nil {
+		if err := client.IgnoreNotFound(s.Client.Delete(ctx, o,
+			client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})); err != nil {
 			return fmt.Errorf("delete CNIPluginSchema %q: %w", o.Name, err)
 		}
 		return nil

@@ -100,14 +100,16 @@ func refusal(want *resourceapi.ResourceClaimTemplate, err error) string {
 	if api, ok := errors.AsType[*apierrors.StatusError](err); ok {
 		said = api.ErrStatus.Message
 	}
-	if slices.ContainsFunc(want.Spec.Spec.Devices.Constraints, func(d resourceapi.DeviceConstraint) bool { return d.DistinctAttribute != nil }) {
+	if slices.ContainsFunc(want.Spec.Spec.Devices.Constraints,
+		func(d resourceapi.DeviceConstraint) bool { return d.DistinctAttribute != nil }) {
 		said += ": its distinctAttribute needs the feature DRAConsumableCapacity; without it, set spec.claimTemplate.bondPorts to Any, and remove constraints with a distinctAttribute"
 	}
 	return said
 }
 
 // wantTemplate is a topology's template as the API server returns it.
-func wantTemplate(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set, namespace string) *resourceapi.ResourceClaimTemplate {
+func wantTemplate(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set,
+	namespace string) *resourceapi.ResourceClaimTemplate {
 	want := claim.Template(t, set, namespace)
 	want.Labels = map[string]string{claim.LabelTopology: o.Name}
 	want.OwnerReferences = []metav1.OwnerReference{ownerOf(o)}
@@ -171,7 +173,8 @@ func Chooses(spec *v1alpha1.ClaimTemplate, namespace string, of map[string]strin
 }
 
 // keepTemplate creates or updates one template; clash reports that another object has its name.
-func (c *Controller) keepTemplate(ctx context.Context, o *v1alpha1.NetworkTopology, have, want *resourceapi.ResourceClaimTemplate) (clash bool, err error) {
+func (c *Controller) keepTemplate(ctx context.Context, o *v1alpha1.NetworkTopology, have,
+	want *resourceapi.ResourceClaimTemplate) (clash bool, err error) {
 	if have == nil {
 		err := c.Client.Create(ctx, want.DeepCopy())
 		switch {
@@ -263,7 +266,8 @@ func (c *Controller) forNamespace(ctx context.Context, o client.Object) []reconc
 
 // forTemplate returns the topology that a template belongs to.
 func (c *Controller) forTemplate(_ context.Context, o client.Object) []reconcile.Request {
-	if ref := metav1.GetControllerOf(o); ref != nil && ref.Kind == v1alpha1.Kind && strings.HasPrefix(ref.APIVersion, v1alpha1.GroupVersion.Group+"/") {
+	if ref := metav1.GetControllerOf(o); ref != nil && ref.Kind == v1alpha1.Kind &&
+		strings.HasPrefix(ref.APIVersion, v1alpha1.GroupVersion.Group+"/") {
 		return requests(ref.Name)
 	}
 	return nil
@@ -271,5 +275,6 @@ func (c *Controller) forTemplate(_ context.Context, o client.Object) []reconcile
 
 // relabelled accepts changes of a namespace that may affect whether it is chosen.
 var relabelled = predicate.Funcs{UpdateFunc: func(u event.UpdateEvent) bool {
-	return !maps.Equal(u.ObjectOld.GetLabels(), u.ObjectNew.GetLabels()) || u.ObjectOld.GetDeletionTimestamp().IsZero() != u.ObjectNew.GetDeletionTimestamp().IsZero()
+	return !maps.Equal(u.ObjectOld.GetLabels(), u.ObjectNew.GetLabels()) ||
+		u.ObjectOld.GetDeletionTimestamp().IsZero() != u.ObjectNew.GetDeletionTimestamp().IsZero()
 }}

@@ -146,7 +146,8 @@ func Uncompiled(o *v1alpha1.DeviceExposurePolicy) *Policy {
 func Unreadable(name string, uid types.UID, generation int64, priority int32, err error) *Policy {
 	e := &Invalid{Policy: name}
 	e.add("cannot be read: %v", err)
-	return &Policy{Name: name, UID: uid, Generation: generation, Priority: priority, Err: e, unread: errors.New("the policy cannot be read")}
+	return &Policy{Name: name, UID: uid, Generation: generation, Priority: priority, Err: e,
+		unread: errors.New("the policy cannot be read")}
 }
 
 func checkLabels(e *Invalid, selector map[string]string) {
@@ -217,7 +218,8 @@ func (p *Policy) exposure(e *Invalid, x *v1alpha1.Exposure) {
 		return
 	}
 	for field, set := range map[string]bool{
-		"capacity": len(x.Capacity) > 0, "deviceNameSuffix": x.DeviceNameSuffix != "", "supportedCNIPlugins": len(x.SupportedCNIPlugins) > 0,
+		"capacity": len(x.Capacity) > 0, "deviceNameSuffix": x.DeviceNameSuffix != "",
+		"supportedCNIPlugins": len(x.SupportedCNIPlugins) > 0,
 	} {
 		if set {
 			e.add("spec.exposure.%s: is for shared devices: set allowMultipleAllocations: true, or remove it", field)
@@ -249,7 +251,8 @@ func (p *Policy) attributes(e *Invalid, attributes map[string]string) {
 		switch {
 		case !qualified || domain == inventory.Driver:
 			e.add("%s: the domain %q is plumbline's, and %s is all that a policy may set in it: use a domain of your own, as in example.com/%s", at, inventory.Driver, networkAttribute, cmp.Or(id, name))
-		case domain == "kubernetes.io" || domain == "k8s.io" || strings.HasSuffix(domain, ".kubernetes.io") || strings.HasSuffix(domain, ".k8s.io"):
+		case domain == "kubernetes.io" || domain == "k8s.io" || strings.HasSuffix(domain, ".kubernetes.io") ||
+			strings.HasSuffix(domain, ".k8s.io"):
 			e.add("%s: the domain %q is Kubernetes': use a domain of your own, as in example.com/%s", at, domain, id)
 		case len(validation.IsDNS1123Subdomain(domain)) > 0 || len(domain) > resourceapi.DeviceMaxDomainLength:
 			e.add("%s: %q is not a domain of at most %d bytes", at, domain, resourceapi.DeviceMaxDomainLength)

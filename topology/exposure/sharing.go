@@ -199,7 +199,8 @@ func capacityOf(c v1alpha1.DeviceCapacity) resourceapi.DeviceCapacity {
 		if v := r.ValidRange; v != nil {
 			out.RequestPolicy.ValidRange = &resourceapi.CapacityRequestPolicyRange{Min: &v.Min, Max: v.Max, Step: v.Step}
 		} else if len(r.ValidValues) == 0 && r.Default != nil {
-			out.RequestPolicy.ValidRange = &resourceapi.CapacityRequestPolicyRange{Min: resource.NewQuantity(min(r.Default.Value(), 1), resource.DecimalSI)}
+			out.RequestPolicy.ValidRange = &resourceapi.CapacityRequestPolicyRange{Min: resource.NewQuantity(min(r.Default.Value(), 1),
+				resource.DecimalSI)}
 		}
 	}
 	return *out.DeepCopy()

@@ -141,7 +141,8 @@ func (r *Reader) readClaim(ctx context.Context, s *Status, to *Claim) {
 	if c.Status.Allocation == nil {
 		to.State = NotAllocated
 		for _, class := range to.Classes {
-			if name := r.topologyOf(ctx, s, class); name != "" && !slices.ContainsFunc(to.Uses, func(u Use) bool { return u.Topology == name }) {
+			if name := r.topologyOf(ctx, s, class); name != "" &&
+				!slices.ContainsFunc(to.Uses, func(u Use) bool { return u.Topology == name }) {
 				to.Uses = append(to.Uses, Use{Topology: name})
 			}
 		}
@@ -202,7 +203,8 @@ func (s *Status) use(c *resourceapi.ResourceClaim, a claim.Assignment) Use {
 		u.Node = d.Pool // the pool of a node's devices has the node's name
 		to := Device{Step: d.Step, Name: d.Name}
 		i := slices.IndexFunc(c.Status.Devices, func(of resourceapi.AllocatedDeviceStatus) bool {
-			return of.Driver == claim.Driver && of.Pool == d.Pool && of.Device == d.Name && cmp.Or(pointed(of.ShareID), "") == pointed((*string)(d.ShareID))
+			return of.Driver == claim.Driver && of.Pool == d.Pool && of.Device == d.Name &&
+				cmp.Or(pointed(of.ShareID), "") == pointed((*string)(d.ShareID))
 		})
 		if i >= 0 {
 			s.report(&u, &to, &c.Status.Devices[i])
@@ -287,12 +289,14 @@ func (r *Reader) readTopology(ctx context.Context, s *Status, name string) Topol
 const component = "plumbline"
 
 // aboutNetworks are the reasons of Events of others that may be about the network of a pod.
-var aboutNetworks = []string{"FailedScheduling", "FailedPrepareDynamicResources", "FailedCreatePodSandBox", "FailedResourceClaimCreation", "NetworkNotReady"}
+var aboutNetworks = []string{"FailedScheduling", "FailedPrepareDynamicResources", "FailedCreatePodSandBox", "FailedResourceClaimCreation",
+	"NetworkNotReady"}
 
 // readEvents reads the Events of the pod.
 func (r *Reader) readEvents(ctx context.Context, s *Status, pod *corev1.Pod) {
 	const most = 500
-	events, err := r.kube.CoreV1().Events(s.Namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + s.Pod, Limit: most})
+	events, err := r.kube.CoreV1().Events(s.Namespace).List(ctx,
+		metav1.ListOptions{FieldSelector: "involvedObject.kind=Pod,involvedObject.name=" + s.Pod, Limit: most})
 	switch {
 	case apierrors.IsForbidden(err):
 		s.unread("Events: you may not list them: ask for list on events in namespace %q", s.Namespace)
@@ -305,13 +309,15 @@ func (r *Reader) readEvents(ctx context.Context, s *Status, pod *corev1.Pod) {
 	for i := range events.Items {
 		e := &events.Items[i]
 		from := cmp.Or(e.ReportingController, e.Source.Component)
-		if e.InvolvedObject.Name != s.Pod || e.InvolvedObject.UID != "" && e.InvolvedObject.UID != pod.UID { // of an earlier pod of this name
+		// of an earlier pod of this name
+		if e.InvolvedObject.Name != s.Pod || e.InvolvedObject.UID != "" && e.InvolvedObject.UID != pod.UID {
 			continue
 		}
 		if from != component && e.Source.Component != component && !slices.Contains(aboutNetworks, e.Reason) {
 			continue
 		}
-		s.Events = append(s.Events, Event{Type: e.Type, Reason: e.Reason, From: from, Message: excerpt.Of(e.Message, longest), Count: max(1, count(e)), Last: last(e)})
+		s.Events = append(s.Events, Event{Type: e.Type, Reason: e.Reason, From: from, Message: excerpt.Of(e.Message, longest),
+			Count: max(1, count(e)), Last: last(e)})
 	}
 	slices.SortStableFunc(s.Events, func(a, b Event) int { return a.Last.Compare(b.Last) })
 	if more := len(s.Events) - MaxEvents; more > 0 {

@@ -209,7 +209,8 @@ func (o Objects) labels() (notes []string) {
 		names = append(names, fmt.Sprintf("%q", t.Name))
 	}
 	for _, p := range o.QoS {
-		if p.Err == nil && p.SelectsTopologies() && !p.ByLabels() && !slices.ContainsFunc(o.Topologies, func(t Named) bool { return p.SelectsTopology(t.Name, qos.TopologyLabels(&t.Object.ObjectMeta)) }) {
+		if p.Err == nil && p.SelectsTopologies() && !p.ByLabels() && !slices.ContainsFunc(o.Topologies,
+			func(t Named) bool { return p.SelectsTopology(t.Name, qos.TopologyLabels(&t.Object.ObjectMeta)) }) {
 			notes = append(notes, fmt.Sprintf("NetworkQoS %q: spec.networkSelectors: selects no NetworkTopology of the files, which are %s: change the selector, or metadata.labels of the topology", p.Name(), strings.Join(names[:min(len(names), maxNamed)], ", ")))
 		}
 	}
@@ -233,9 +234,11 @@ func (o Objects) claim(c Claim, set contract.Set) (notes []string, errs []error)
 			known = append(known, name)
 			classes[name] = &resourceapi.DeviceClass{
 				ObjectMeta: metav1.ObjectMeta{Name: name},
-				Spec: resourceapi.DeviceClassSpec{Config: []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
-					Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver, Parameters: runtime.RawExtension{Raw: raw}},
-				}}}},
+				Spec: resourceapi.DeviceClassSpec{Config: []resourceapi.DeviceClassConfiguration{{
+					DeviceConfiguration: resourceapi.DeviceConfiguration{
+						Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver, Parameters: runtime.RawExtension{Raw: raw}},
+					},
+				}}},
 			}
 		}
 	}
@@ -244,7 +247,8 @@ func (o Objects) claim(c Claim, set contract.Set) (notes []string, errs []error)
 			return
 		}
 		near := suggest.Hint(class, known)
-		if ours := slices.ContainsFunc(o.Topologies, func(t Named) bool { return strings.HasPrefix(class, t.Name+"-") }); ours || near != "" {
+		if ours := slices.ContainsFunc(o.Topologies, func(t Named) bool { return strings.HasPrefix(class, t.Name+"-") }); ours ||
+			near != "" {
 			notes = append(notes, fmt.Sprintf("%s: request %q: no root step of the topologies has the DeviceClass %q%s", c.title(), request, class, near))
 		}
 	}

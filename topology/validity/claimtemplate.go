@@ -55,7 +55,8 @@ func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Ste
 	}
 	for i := range c.Constraints {
 		field := fmt.Sprintf("constraints[%d]", i)
-		notes = append(notes, constraint(&c.Constraints[i], names, func(f, format string, args ...any) { wrong(field+f, format, args...) })...)
+		notes = append(notes, constraint(&c.Constraints[i], names,
+			func(f, format string, args ...any) { wrong(field+f, format, args...) })...)
 	}
 	if n := len(claim.Spec(t, set).Devices.Constraints); n > resourceapi.DeviceConstraintsMaxSize {
 		wrong("constraints", "%d with those between the ports of bonds, and a ResourceClaim has %d at most: set bondPorts to Any, or remove some", n, resourceapi.DeviceConstraintsMaxSize)

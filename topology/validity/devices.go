@@ -80,7 +80,8 @@ func Shared(t *topology.Topology, set contract.Set) (out []Sharing) {
 			continue
 		}
 		master, _ := claim.Below(s, c)
-		out = append(out, Sharing{Step: s.Name, Type: s.Type, Master: master, Network: claim.MasterNet(s, c), Optional: s.Selector == "" && len(requested) > 1})
+		out = append(out, Sharing{Step: s.Name, Type: s.Type, Master: master, Network: claim.MasterNet(s, c),
+			Optional: s.Selector == "" && len(requested) > 1})
 	}
 	return out
 }
@@ -100,7 +101,8 @@ func (s Sharing) Message() string {
 	what, name, expr := "a device of the host", "share-for-"+s.Step, attribute(inventory.Driver, string(inventory.AttrIfName))+` == "INTERFACE"`
 	switch networks := attribute(inventory.Driver, string(inventory.AttrNetworks)); {
 	case s.Master != "":
-		what, expr = fmt.Sprintf("%q of the host", s.Master), fmt.Sprintf("%s == %q", attribute(inventory.Driver, string(inventory.AttrIfName)), s.Master)
+		what, expr = fmt.Sprintf("%q of the host", s.Master),
+			fmt.Sprintf("%s == %q", attribute(inventory.Driver, string(inventory.AttrIfName)), s.Master)
 	case s.Network != "":
 		what, expr = fmt.Sprintf("the device of the host in %s", s.Network), fmt.Sprintf(`has(%s) && %q in %s.split(",")`, networks, s.Network, networks)
 	}

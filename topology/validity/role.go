@@ -98,7 +98,8 @@ func noDefaultRoute(t *topology.Topology, set contract.Set) []string {
 	c, _ := set.Contract(s.Type)
 	ipam, _ := s.Config["ipam"].(map[string]any)
 	known := ipam == nil || ipam["type"] == "static" || ipam["type"] == topology.IPAMHostLocal
-	if gateway, _ := s.Config["isDefaultGateway"].(bool); gateway || !known || !topology.ConnectsWithHost(c) || hasRoutes(s.Config) || hasRoutes(ipam) {
+	if gateway, _ := s.Config["isDefaultGateway"].(bool); gateway || !known || !topology.ConnectsWithHost(c) || hasRoutes(s.Config) ||
+		hasRoutes(ipam) {
 		return nil
 	}
 	return []string{fmt.Sprintf("step %q: pods have no default route, so that they reach neither Services nor pods of other nodes: add isDefaultGateway: true", s.Name)}

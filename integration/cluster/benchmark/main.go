@@ -104,7 +104,8 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		if err := b.installDRANET(ctx, *dranet); err != nil {
 			return err
 		}
-		fields = append(fields, field{agent: dranetDaemon, pods: "app=dranet", contenders: []*contender{{name: "DRANET, no claim"}, {name: "DRANET, 1 VF", claim: "dranet-vf"}}})
+		fields = append(fields, field{agent: dranetDaemon, pods: "app=dranet",
+			contenders: []*contender{{name: "DRANET, no claim"}, {name: "DRANET, 1 VF", claim: "dranet-vf"}}})
 	}
 	if err := b.alone(ctx, fields, ""); err != nil {
 		return err
@@ -358,7 +359,8 @@ func (b *bench) hooks() error {
 		if len(in) > 0 {
 			part = fmt.Sprintf("%.1f", 1e3*median(in).Seconds())
 		}
-		fmt.Fprintf(b.out, "| %s | %.1f | %.1f | %s | %d |\n", row[0], 1e3*median(of).Seconds(), 1e3*slices.Max(of).Seconds(), part, len(of))
+		fmt.Fprintf(b.out, "| %s | %.1f | %.1f | %s | %d |\n", row[0], 1e3*median(of).Seconds(), 1e3*slices.Max(of).Seconds(), part,
+			len(of))
 	}
 	return nil
 }

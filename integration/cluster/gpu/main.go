@@ -101,13 +101,15 @@ func parse(words []string) ([]resourceapi.Device, error) {
 type driver struct{}
 
 // PrepareResourceClaims has nothing to prepare.
-func (driver) PrepareResourceClaims(_ context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+func (driver) PrepareResourceClaims(_ context.Context,
+	claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	out := map[types.UID]kubeletplugin.PrepareResult{}
 	for _, c := range claims {
 		var result kubeletplugin.PrepareResult
 		for _, r := range c.Status.Allocation.Devices.Results {
 			if r.Driver == driverName {
-				result.Devices = append(result.Devices, kubeletplugin.Device{Requests: []string{r.Request}, PoolName: r.Pool, DeviceName: r.Device})
+				result.Devices = append(result.Devices,
+					kubeletplugin.Device{Requests: []string{r.Request}, PoolName: r.Pool, DeviceName: r.Device})
 			}
 		}
 		out[c.UID] = result

@@ -179,7 +179,8 @@ func (b *bench) startAgents(ctx context.Context, dir string, size addressSize) (
 			if r.Method != http.MethodGet {
 				a.writes.Add(1)
 			}
-			if r.Method != http.MethodPut && (r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/nodes/") && !r.URL.Query().Has("watch")) {
+			if r.Method != http.MethodPut && (r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/nodes/") &&
+				!r.URL.Query().Has("watch")) {
 				a.others.Add(1)
 			}
 			return next.RoundTrip(r)
@@ -203,7 +204,8 @@ func (b *bench) startAgents(ctx context.Context, dir string, size addressSize) (
 	return a, b.wait(ctx, func(context.Context) error {
 		for ; known < len(a.nodes); known++ {
 			n := a.nodes[known]
-			if pools, err := n.client.Pools(); err != nil || len(pools) == 0 || !slices.Contains(pools[0].Finalizers, v1alpha1.AddressPoolFinalizer) {
+			if pools, err := n.client.Pools(); err != nil || len(pools) == 0 ||
+				!slices.Contains(pools[0].Finalizers, v1alpha1.AddressPoolFinalizer) {
 				return fmt.Errorf("node %q knows %d pools: %w", n.name, len(pools), err)
 			}
 		}
@@ -272,7 +274,8 @@ func stopAll(nodes []*addressAgent) {
 func (n *addressAgent) allocate(ctx context.Context) (time.Duration, error) {
 	n.mu.Lock()
 	n.last++
-	of := addresses.Claim{UID: types.UID(fmt.Sprint(n.name, "-", n.last)), Namespace: population.Namespace, Name: fmt.Sprint(n.last), Pod: fmt.Sprint(n.last)}
+	of := addresses.Claim{UID: types.UID(fmt.Sprint(n.name, "-", n.last)), Namespace: population.Namespace, Name: fmt.Sprint(n.last),
+		Pod: fmt.Sprint(n.last)}
 	n.mu.Unlock()
 	want := addresses.Want{Topology: "t", Step: "s", Pool: scalePool}
 	began := time.Now()
@@ -435,7 +438,8 @@ func (b *bench) populate(ctx context.Context, size addressSize) error {
 			return b.client.Create(within, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: population.NodeName(i)}})
 		})
 	}
-	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: scalePool}, Spec: v1alpha1.AddressPoolSpec{Subnets: []v1alpha1.AddressSubnet{{Prefix: size.prefix().String()}}}}
+	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: scalePool},
+		Spec: v1alpha1.AddressPoolSpec{Subnets: []v1alpha1.AddressSubnet{{Prefix: size.prefix().String()}}}}
 	return errors.Join(g.Wait(), b.client.Create(ctx, pool))
 }
 

@@ -64,7 +64,8 @@ func startController(ctx context.Context, c *cluster.Cluster, program string, fl
 	defer log.Close()
 	p.command = exec.CommandContext(ctx, program, append([]string{
 		"controller", "--kubeconfig", c.Admin(), "--namespace", "default", "--leader-elect=false",
-		"--metrics-address", "127.0.0.1:" + ports[0], "--health-address", "0", "--webhook-port", ports[1], "--tls-dir", tls, "--log-level", "warn",
+		"--metrics-address", "127.0.0.1:" + ports[0], "--health-address", "0", "--webhook-port", ports[1], "--tls-dir", tls,
+		"--log-level", "warn",
 	}, flags...)...)
 	p.command.Stdout, p.command.Stderr = log, log
 	p.command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -153,7 +154,8 @@ func (p *controllerProcess) settled(ctx context.Context, passes int) (float64, e
 		select {
 		case <-ctx.Done():
 			said, _ := os.ReadFile(p.log)
-			return done, errors.Join(context.Cause(ctx), err, fmt.Errorf("%.0f of %d passes; the controller said: %s", done, passes, said[max(0, len(said)-2000):]))
+			return done, errors.Join(context.Cause(ctx), err,
+				fmt.Errorf("%.0f of %d passes; the controller said: %s", done, passes, said[max(0, len(said)-2000):]))
 		case <-ticker.C:
 		}
 	}

@@ -171,7 +171,8 @@ func (b *bench) agent(ctx context.Context, p *controllerProcess, r *results) err
 func (b *bench) admission(ctx context.Context, p *controllerProcess, r *results) error {
 	debug.FreeOSMemory()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	asker := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // it is our own
+	// it is our own
+	asker := &http.Client{Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	defer asker.CloseIdleConnections()
 	for i := range b.asks {
 		for _, kind := range kinds {
@@ -234,9 +235,10 @@ func ask(ctx context.Context, asker *http.Client, url string, c *resourceapi.Res
 func newClaim(name string, classes ...string) *resourceapi.ResourceClaim {
 	c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: population.Namespace, Name: name}}
 	for i, class := range classes {
-		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests, resourceapi.DeviceRequest{Name: fmt.Sprintf("vf%d", i), Exactly: &resourceapi.ExactDeviceRequest{
-			DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
-		}})
+		c.Spec.Devices.Requests = append(c.Spec.Devices.Requests,
+			resourceapi.DeviceRequest{Name: fmt.Sprintf("vf%d", i), Exactly: &resourceapi.ExactDeviceRequest{
+				DeviceClassName: class, AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1,
+			}})
 	}
 	return c
 }
@@ -320,10 +322,12 @@ func (b *bench) startPod(ctx context.Context, o *v1alpha1.NetworkTopology, name 
 		if err != nil {
 			return err
 		}
-		allocation.Devices.Results = append(allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{Request: step, Driver: claim.Driver, Pool: node, Device: name + "-" + step})
+		allocation.Devices.Results = append(allocation.Devices.Results,
+			resourceapi.DeviceRequestAllocationResult{Request: step, Driver: claim.Driver, Pool: node, Device: name + "-" + step})
 		allocation.Devices.Config = append(allocation.Devices.Config, resourceapi.DeviceAllocationConfiguration{
 			Source: resourceapi.AllocationConfigSourceClass, Requests: []string{step},
-			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver, Parameters: runtime.RawExtension{Raw: raw}}},
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver,
+				Parameters: runtime.RawExtension{Raw: raw}}},
 		})
 	}
 	c.Status.Allocation = allocation
@@ -334,8 +338,9 @@ func (b *bench) startPod(ctx context.Context, o *v1alpha1.NetworkTopology, name 
 	for _, result := range allocation.Devices.Results {
 		c.Status.Devices = append(c.Status.Devices, resourceapi.AllocatedDeviceStatus{
 			Driver: claim.Driver, Pool: result.Pool, Device: result.Device,
-			Data:       &runtime.RawExtension{Raw: fmt.Appendf(nil, `{"topology":%q,"generation":1}`, o.Name)},
-			Conditions: []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Attached", LastTransitionTime: metav1.Now()}},
+			Data: &runtime.RawExtension{Raw: fmt.Appendf(nil, `{"topology":%q,"generation":1}`, o.Name)},
+			Conditions: []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Attached",
+				LastTransitionTime: metav1.Now()}},
 		})
 	}
 	return b.client.Status().Update(ctx, c)

@@ -264,14 +264,17 @@ func (b *bench) rules(ctx context.Context, size ruleSize) (_ *ruleResults, err e
 	if _, err := b.Kubectl(ctx, nil, "create", "-f", filepath.Join(b.Checkout(), "chart/plumbline/optional/k8s.ovn.org_networkqoses.yaml")); err != nil {
 		return nil, err
 	}
-	if _, err := b.Kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s", "crd", "networkqoses.k8s.ovn.org"); err != nil {
+	if _, err := b.Kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s", "crd",
+		"networkqoses.k8s.ovn.org"); err != nil {
 		return nil, err
 	}
-	if err := b.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: population.Namespace}}); client.IgnoreAlreadyExists(err) != nil {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: population.Namespace}}
+	if err := b.client.Create(ctx, namespace); client.IgnoreAlreadyExists(err) != nil {
 		return nil, err
 	}
 	// No controller makes the account that pods have.
-	if err := b.client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: population.Namespace, Name: "default"}}); client.IgnoreAlreadyExists(err) != nil {
+	if err := b.client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: population.Namespace,
+		Name: "default"}}); client.IgnoreAlreadyExists(err) != nil {
 		return nil, err
 	}
 	a, stop, err := b.startRuleAgents(ctx, size)
@@ -307,7 +310,8 @@ func (b *bench) rules(ctx context.Context, size ruleSize) (_ *ruleResults, err e
 		mark := int64(3 + i%60)
 		patch := fmt.Appendf(nil, `[{"op":"replace","path":"/spec/egress/%d/dscp","value":%d}]`, qos.MaxRules-1, mark)
 		if err := a.edit(mark, func() error {
-			_, err := api.Resource(qosv1alpha1.Resource()).Namespace(population.Namespace).Patch(ctx, "scale", types.JSONPatchType, patch, metav1.PatchOptions{})
+			_, err := api.Resource(qosv1alpha1.Resource()).Namespace(population.Namespace).Patch(ctx, "scale", types.JSONPatchType, patch,
+				metav1.PatchOptions{})
 			return err
 		}); err != nil {
 			return nil, err

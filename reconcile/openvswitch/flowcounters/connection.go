@@ -97,7 +97,8 @@ func (c *connection) query(kind uint16, request func(xid uint32) []byte, each fu
 			}
 			continue
 		case m.typ == typeError && m.xid == c.xid && len(m.body) >= 4:
-			return fmt.Errorf("the switch refuses it with error %d, code %d", binary.BigEndian.Uint16(m.body), binary.BigEndian.Uint16(m.body[2:]))
+			return fmt.Errorf("the switch refuses it with error %d, code %d", binary.BigEndian.Uint16(m.body),
+				binary.BigEndian.Uint16(m.body[2:]))
 		case m.typ != typeMultipartReply || m.xid != c.xid:
 			continue // about ports, which it reports by itself
 		}

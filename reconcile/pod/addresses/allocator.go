@@ -133,7 +133,8 @@ func Open(o Options) (*Allocator, error) {
 	}
 	a := &Allocator{
 		Options: o, file: ledger{o.File, o.Sync}, wake: table.Woken(o.HostChanged), passed: make(chan struct{}),
-		pools: map[string]*pool{}, full: map[lack]*fullness{}, waits: map[string]*waiting{}, checked: map[string]*known{}, asking: map[types.UID]asking{}, seeks: map[string]*seek{},
+		pools: map[string]*pool{}, full: map[lack]*fullness{}, waits: map[string]*waiting{}, checked: map[string]*known{},
+		asking: map[types.UID]asking{}, seeks: map[string]*seek{},
 	}
 	_, err := a.file.read()
 	if frame.IsDamage(err) {

@@ -52,7 +52,8 @@ var _ Leases = (*Client)(nil)
 // NewClient returns a Client that knows nothing until Run.
 func NewClient(kube kubernetes.Interface, dyn dynamic.Interface, node string, now func() time.Time) *Client {
 	c := &Client{kube: kube, dynamic: dyn, node: node, now: now, changed: make(chan struct{}, 1)}
-	c.pools = dynamicinformer.NewFilteredDynamicInformer(dyn, v1alpha1.AddressPoolResource(), metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	c.pools = dynamicinformer.NewFilteredDynamicInformer(dyn, v1alpha1.AddressPoolResource(), metav1.NamespaceAll, 0, cache.Indexers{},
+		nil).Informer()
 	c.own = ownLeases{dynamic: dyn, node: node, heard: c.heard, named: map[string]*follow{}}
 	return c
 }
@@ -238,7 +239,8 @@ func (c *Client) Update(ctx context.Context, l *v1alpha1.AddressLease) (*v1alpha
 	})
 }
 
-func (c *Client) write(ctx context.Context, l *v1alpha1.AddressLease, f func(context.Context, *unstructured.Unstructured) (*unstructured.Unstructured, error)) (*v1alpha1.AddressLease, error) {
+func (c *Client) write(ctx context.Context, l *v1alpha1.AddressLease,
+	f func(context.Context, *unstructured.Unstructured) (*unstructured.Unstructured, error)) (*v1alpha1.AddressLease, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	l.APIVersion, l.Kind = v1alpha1.GroupVersion.String(), v1alpha1.AddressLeaseKind
@@ -275,7 +277,8 @@ func (c *Client) decodeLease(u *unstructured.Unstructured) (*v1alpha1.AddressLea
 func (c *Client) Delete(ctx context.Context, l *v1alpha1.AddressLease) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err := c.resource(v1alpha1.AddressLeaseResource()).Delete(ctx, l.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion}})
+	err := c.resource(v1alpha1.AddressLeaseResource()).Delete(ctx, l.Name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion}})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // another lease has the name already, or it is needed again
 	}

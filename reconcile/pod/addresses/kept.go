@@ -181,7 +181,8 @@ func (a *Allocator) search(ctx context.Context, node string, s seek) (elsewhere 
 	for i := range leases {
 		l := &leases[i]
 		block, err := netip.ParsePrefix(l.Spec.Block)
-		if err != nil || l.Spec.For != s.identity || l.Name != addresspool.LeaseName(s.pool, block) || p.layout.Holds(block) != nil || !l.DeletionTimestamp.IsZero() {
+		if err != nil || l.Spec.For != s.identity || l.Name != addresspool.LeaseName(s.pool, block) || p.layout.Holds(block) != nil ||
+			!l.DeletionTimestamp.IsZero() {
 			continue
 		}
 		is4 := block.Addr().Is4()

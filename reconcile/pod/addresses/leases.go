@@ -118,7 +118,10 @@ func (a *Allocator) Pass(ctx context.Context) error {
 	if err := a.readPools(); err != nil {
 		return err
 	}
-	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) { return h.Expire(a.Now().Unix(), a.maxQuarantine), nil }); err != nil {
+	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		return h.Expire(a.Now().Unix(), a.maxQuarantine),
+			nil
+	}); err != nil {
 		return err
 	}
 	if idle, err := a.idle(); err != nil || idle {
@@ -181,7 +184,8 @@ func (a *Allocator) readPools() error {
 		if before := a.pool(o.Name); before != nil {
 			p.wasLow = before.wasLow
 		}
-		if slices.ContainsFunc(o.Status.Conditions, func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionLow && c.Status == "True" }) {
+		if slices.ContainsFunc(o.Status.Conditions,
+			func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionLow && c.Status == "True" }) {
 			p.wasLow = now
 		}
 		p.low = now.Sub(p.wasLow) < lowFor
@@ -557,7 +561,8 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 	var dropped []*v1alpha1.AddressLease
 	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
 		for _, b := range idle(h) {
-			if l := read[addresspool.LeaseName(b.Pool, b.Block)]; l != nil && string(l.UID) == b.Lease && h.Drop(name, b.Block, a.Now().Unix()) {
+			if l := read[addresspool.LeaseName(b.Pool, b.Block)]; l != nil && string(l.UID) == b.Lease &&
+				h.Drop(name, b.Block, a.Now().Unix()) {
 				dropped = append(dropped, l)
 			}
 		}

@@ -125,7 +125,8 @@ func (c *Claim) inUse(l Literal, by holder) error {
 	namespace, name, _ := strings.Cut(by.pod, "/")
 	who, detail := fmt.Sprintf("pod %q on node %q", name, by.node), ""
 	if namespace != c.Namespace || name == "" {
-		who, detail = "a pod of another namespace", fmt.Sprintf("pod %q on node %q has %s", by.pod, by.node, addresspool.LiteralText(l.Address))
+		who, detail = "a pod of another namespace",
+			fmt.Sprintf("pod %q on node %q has %s", by.pod, by.node, addresspool.LiteralText(l.Address))
 	}
 	instead := "use an AddressPool"
 	if l.Address.IsMulticast() {

@@ -75,7 +75,8 @@ func (o *ownLeases) list(ctx context.Context) []cache.InformerSynced {
 	for pause := time.Second; ; pause = min(2*pause, maxPause) {
 		within, cancel := context.WithTimeout(ctx, 3*timeout)
 		// Those of a moment ago will do: they are watched from now on.
-		list, err := o.dynamic.Resource(v1alpha1.AddressLeaseResource()).List(within, metav1.ListOptions{FieldSelector: o.selector().String(), ResourceVersion: "0"})
+		list, err := o.dynamic.Resource(v1alpha1.AddressLeaseResource()).List(within,
+			metav1.ListOptions{FieldSelector: o.selector().String(), ResourceVersion: "0"})
 		cancel()
 		if err == nil {
 			var synced []cache.InformerSynced
@@ -114,7 +115,8 @@ func (o *ownLeases) follow(name string) *follow {
 		}
 		return o.all
 	}
-	f := o.watch(fields.AndSelectors(fields.OneTermEqualSelector("metadata.name", name), o.selector()), func(f *follow) { o.unfollow(name, f) })
+	f := o.watch(fields.AndSelectors(fields.OneTermEqualSelector("metadata.name", name), o.selector()),
+		func(f *follow) { o.unfollow(name, f) })
 	if f == nil {
 		return nil
 	}
@@ -133,9 +135,10 @@ func (o *ownLeases) follow(name string) *follow {
 
 // watch starts a watch; deleted is called when a lease is gone. The caller has the lock.
 func (o *ownLeases) watch(selector fields.Selector, deleted func(*follow)) *follow {
-	f := &follow{SharedIndexInformer: dynamicinformer.NewFilteredDynamicInformer(o.dynamic, v1alpha1.AddressLeaseResource(), metav1.NamespaceAll, 0, cache.Indexers{}, func(l *metav1.ListOptions) {
-		l.FieldSelector = selector.String()
-	}).Informer()}
+	f := &follow{SharedIndexInformer: dynamicinformer.NewFilteredDynamicInformer(o.dynamic, v1alpha1.AddressLeaseResource(),
+		metav1.NamespaceAll, 0, cache.Indexers{}, func(l *metav1.ListOptions) {
+			l.FieldSelector = selector.String()
+		}).Informer()}
 	if _, err := f.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { o.heard() }, UpdateFunc: func(_, _ any) { o.heard() }, DeleteFunc: func(any) { deleted(f); o.heard() },
 	}); err != nil {

@@ -503,7 +503,8 @@ func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 			if err := k.FinishUpdate(ctx, e.UID); err != nil {
 				return fmt.Errorf("claim %q: %w", e.Name, err)
 			}
-			if consumes && slices.ContainsFunc(e.Topologies, func(t claims.Topology) bool { return t.Exports() || t.Next != nil && t.Next.Spec.Export != nil }) {
+			if consumes && slices.ContainsFunc(e.Topologies,
+				func(t claims.Topology) bool { return t.Exports() || t.Next != nil && t.Next.Spec.Export != nil }) {
 				return fault.New(fault.NotReady, fmt.Errorf("claim %q: the update of its network ended after the container was created, so what the container is told may not be true; the kubelet will recreate it", e.Name))
 			}
 		case !in:

@@ -78,7 +78,8 @@ func (k *Keeper) refilter(ctx context.Context, e *claims.Entry, t *claims.Topolo
 	begun := k.Now()
 	rep, changed, err := reconcile.SetRules(ctx, k.Engine, sb, rules, k.ReleaseTimeout)
 	if changed {
-		k.Log.Info("filters updated", "sandbox", sb.ID, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name, "filters", len(rules.Filters), "logicalRules", len(rules.LogicalRules),
+		k.Log.Info("filters updated", "sandbox", sb.ID, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name, "filters", len(rules.Filters),
+			"logicalRules", len(rules.LogicalRules),
 			"changes", len(rep.Changes), "took", k.Now().Sub(begun))
 	}
 	return changed, err

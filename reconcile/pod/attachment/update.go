@@ -200,7 +200,8 @@ func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topolog
 		}
 		return errors.Join(err, k.openAgain(e, s))
 	}
-	k.Log.Info("updated", "sandbox", rep.Sandbox, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name, "from", from.Generation, "to", next.Generation,
+	k.Log.Info("updated", "sandbox", rep.Sandbox, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name, "from", from.Generation, "to",
+		next.Generation,
 		"changes", len(rep.Changes), "took", k.Now().Sub(begun).Round(time.Microsecond))
 	t.Object, t.Next = *next, nil
 	if err = k.openAgain(e, s); err == nil {
@@ -238,7 +239,8 @@ func (k *Keeper) exportable(o *v1alpha1.NetworkTopology, rep *reconcile.Report, 
 
 // ensureGeneration applies one generation of a topology: what is prepared, and then what
 // is in the sandbox, if there is one.
-func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology, s *claims.Sandbox) (reconcile.Report, error) {
+func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology,
+	s *claims.Sandbox) (reconcile.Report, error) {
 	if t.Prepared {
 		if err := k.prepare(ctx, &e.Claim, t, o); err != nil {
 			return reconcile.Report{}, err

@@ -219,7 +219,8 @@ func (d *Device) Given() ops.Given {
 		out.Share = string(*d.ShareID)
 	}
 	// With several networks it is unknown which one is meant.
-	if n := d.Host.PhysicalNetworks; len(n) == 1 && (d.Host.Shared == nil || d.Offered != nil) && d.Host.Kind == inventory.KindVF && d.Host.LinkType == inventory.Ethernet {
+	if n := d.Host.PhysicalNetworks; len(n) == 1 && (d.Host.Shared == nil || d.Offered != nil) && d.Host.Kind == inventory.KindVF &&
+		d.Host.LinkType == inventory.Ethernet {
 		out.VLAN = uint16(n[0].VLAN)
 	}
 	if d.Offered != nil && d.Bandwidth > 0 {

@@ -178,7 +178,8 @@ func usesOf(c *resourceapi.ResourceClaim) map[string]use {
 			steps = append(steps, d.Step)
 		}
 		for i, d := range a.Devices {
-			key := deviceKey(resourceapi.AllocatedDeviceStatus{Driver: claim.Driver, Pool: d.Pool, Device: d.Name, ShareID: (*string)(d.ShareID)})
+			key := deviceKey(resourceapi.AllocatedDeviceStatus{Driver: claim.Driver, Pool: d.Pool, Device: d.Name,
+				ShareID: (*string)(d.ShareID)})
 			out[key] = use{a.Topology.Name, d.Step, i == 0, steps}
 		}
 	}
@@ -206,7 +207,8 @@ func fill(e *resourceapi.AllocatedDeviceStatus, v verdict, u use, now time.Time)
 	for name, c := range map[string]*condition{Ready: v.ready, InSync: v.inSync, LinkUp: link} {
 		if c != nil {
 			meta.SetStatusCondition(&e.Conditions, metav1.Condition{
-				Type: name, Status: c.status, Reason: c.reason, Message: excerpt.Of(c.message, messageMax), LastTransitionTime: metav1.NewTime(now),
+				Type: name, Status: c.status, Reason: c.reason, Message: excerpt.Of(c.message, messageMax),
+				LastTransitionTime: metav1.NewTime(now),
 			})
 		}
 	}
@@ -290,7 +292,8 @@ func networkData(steps []topology.StepResult, step string) *resourceapi.NetworkD
 			}
 			of := s.Result.Interfaces[*ip.Interface]
 			address, ok := canonical(ip.Address)
-			if of.Name != iface.Name || of.Sandbox != iface.Sandbox || !ok || slices.Contains(out.IPs, address) || len(out.IPs) == resourceapi.NetworkDeviceDataMaxIPs {
+			if of.Name != iface.Name || of.Sandbox != iface.Sandbox || !ok || slices.Contains(out.IPs, address) ||
+				len(out.IPs) == resourceapi.NetworkDeviceDataMaxIPs {
 				continue
 			}
 			out.IPs = append(out.IPs, address)
@@ -344,7 +347,8 @@ func same(have, want []resourceapi.AllocatedDeviceStatus) bool {
 			return false
 		}
 		h := own(have[i])
-		if !slices.EqualFunc(h.Conditions, w.Conditions, sameCondition) || !reflect.DeepEqual(h.NetworkData, w.NetworkData) || !sameJSON(h.Data, w.Data) {
+		if !slices.EqualFunc(h.Conditions, w.Conditions, sameCondition) || !reflect.DeepEqual(h.NetworkData, w.NetworkData) ||
+			!sameJSON(h.Data, w.Data) {
 			return false
 		}
 	}

@@ -424,7 +424,8 @@ func apply(c *resourceapi.ResourceClaim, want []resourceapi.AllocatedDeviceStatu
 			d.WithShareID(*e.ShareID)
 		}
 		for _, c := range e.Conditions {
-			d.WithConditions(metaapply.Condition().WithType(c.Type).WithStatus(c.Status).WithReason(c.Reason).WithMessage(c.Message).WithLastTransitionTime(c.LastTransitionTime))
+			d.WithConditions(metaapply.Condition().WithType(c.Type).WithStatus(c.Status).WithReason(c.Reason).
+				WithMessage(c.Message).WithLastTransitionTime(c.LastTransitionTime))
 		}
 		if e.Data != nil {
 			d.WithData(*e.Data)

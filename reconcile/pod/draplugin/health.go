@@ -36,7 +36,8 @@ func (p *Plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 }
 
 var healthOf = map[ports.Status]kubeletplugin.HealthStatus{
-	ports.Up: kubeletplugin.HealthStatusHealthy, ports.Down: kubeletplugin.HealthStatusUnhealthy, ports.Unknown: kubeletplugin.HealthStatusUnknown,
+	ports.Up: kubeletplugin.HealthStatusHealthy, ports.Down: kubeletplugin.HealthStatusUnhealthy,
+	ports.Unknown: kubeletplugin.HealthStatusUnknown,
 }
 
 // healthOfDevices returns what is known of the devices of running pods. The kubelet has one

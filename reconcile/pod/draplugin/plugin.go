@@ -192,7 +192,8 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 func (p *Plugin) Ready() error { return p.Registration.Ready() }
 
 // PrepareResourceClaims implements kubeletplugin.DRAPlugin.
-func (p *Plugin) PrepareResourceClaims(ctx context.Context, all []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+func (p *Plugin) PrepareResourceClaims(ctx context.Context,
+	all []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Patience)
 	defer cancel()
 	out := map[types.UID]kubeletplugin.PrepareResult{}

@@ -320,7 +320,8 @@ func wired(ctx context.Context, t *topology.Topology, step string, host inventor
 // check refuses a topology that is invalid, is not the one the classes were generated from,
 // lacks devices, or does not permit what the claim sets. It repeats the checks of admission, which may have been bypassed.
 // It returns the topology with the claim's parameters, and these as they are recorded.
-func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim.Assignment, of claim.Source) (*topology.Topology, []topology.Parameters, error) {
+func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim.Assignment,
+	of claim.Source) (*topology.Topology, []topology.Parameters, error) {
 	if pin := a.Topology.UID; pin != "" && pin != o.UID {
 		return nil, nil, invalid("NetworkTopology %q was deleted and created again since ResourceClaim %q was allocated: delete the claim, or its pod, and create it again", o.Name, of.Name)
 	}
@@ -376,10 +377,12 @@ func (p *Plugin) usable(t *topology.Topology, d claim.Device, host *inventory.De
 		return passing(fault.New(fault.NotReady, fmt.Errorf("device %q was withdrawn: no policy shares it any more, and only claims that have a share keep it. Delete the claim, or its pod, and create it again without tolerating taints of the driver", d.Name)))
 	}
 	c, _ := p.Contracts.Contract(s.Type)
-	if functions := slices.Equal(c.Input.DeviceTypes, []string{"vf"}); functions && d.ShareID != nil && host.Shared != nil && host.Exposure.Sharing == nil && host.Kind == inventory.KindPF {
+	if functions := slices.Equal(c.Input.DeviceTypes, []string{"vf"}); functions && d.ShareID != nil && host.Shared != nil &&
+		host.Exposure.Sharing == nil && host.Kind == inventory.KindPF {
 		host.Shared.Functions, host.Shared.By = true, []string{s.Type} // of a policy that is not known yet
 	}
-	if network := claim.MasterNet(s, c); network != "" && !slices.ContainsFunc(host.Networks, func(p netip.Prefix) bool { return p.String() == network }) {
+	if network := claim.MasterNet(s, c); network != "" &&
+		!slices.ContainsFunc(host.Networks, func(p netip.Prefix) bool { return p.String() == network }) {
 		return passing(fault.New(fault.NotReady, fmt.Errorf("device %q has no address in %q, which is the masterNet of step %q of NetworkTopology %q: give the host an address there, or delete the claim, or its pod, and create it again", d.Name, network, s.Name, t.Name)))
 	}
 	switch shared := d.ShareID != nil || host.Shared != nil; {
@@ -413,7 +416,8 @@ func (p *Plugin) withdrawn(name string, host *inventory.Device) bool {
 
 // takesFunction reports whether a step takes a function of a PF that is shared.
 func takesFunction(c contract.Contract, host inventory.Device) bool {
-	return host.Shared != nil && host.Shared.Functions && slices.Contains(host.Shared.By, c.Type) && slices.Equal(c.Input.DeviceTypes, []string{"vf"})
+	return host.Shared != nil && host.Shared.Functions && slices.Contains(host.Shared.By, c.Type) &&
+		slices.Equal(c.Input.DeviceTypes, []string{"vf"})
 }
 
 // choose assigns to a claim functions of the PFs that it has shares of: the first that no
@@ -538,7 +542,8 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 			continue
 		}
 		if why := p.mixed(c, &other.Claim); why != "" {
-			return &taken{by: other, err: fault.Detailed(errors.New(why), fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
+			return &taken{by: other, err: fault.Detailed(errors.New(why),
+				fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
 		}
 		if port := samePort(c, &other.Claim); port != nil {
 			return &taken{by: other, err: fault.Detailed(
@@ -658,9 +663,10 @@ func (p *Plugin) lost(ctx context.Context, e *claims.Entry) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return rc == nil || rc.UID != e.UID || !slices.ContainsFunc(rc.Status.ReservedFor, func(u resourceapi.ResourceClaimConsumerReference) bool {
-		return u.UID == e.Pod.UID
-	}), nil
+	return rc == nil || rc.UID != e.UID || !slices.ContainsFunc(rc.Status.ReservedFor,
+		func(u resourceapi.ResourceClaimConsumerReference) bool {
+			return u.UID == e.Pod.UID
+		}), nil
 }
 
 // mixed returns a conflict if both claims have shares of a device for links that the kernel

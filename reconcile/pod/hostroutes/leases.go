@@ -71,9 +71,10 @@ func (c *Client) Follow(ctx context.Context, pools []string, changed func()) {
 		if c.followed[name] != nil {
 			continue
 		}
-		i := dynamicinformer.NewFilteredDynamicInformer(c.Dynamic, v1alpha1.AddressLeaseResource(), metav1.NamespaceAll, 0, cache.Indexers{}, func(l *metav1.ListOptions) {
-			l.FieldSelector = fields.OneTermEqualSelector("spec.pool", name).String()
-		}).Informer()
+		i := dynamicinformer.NewFilteredDynamicInformer(c.Dynamic, v1alpha1.AddressLeaseResource(), metav1.NamespaceAll, 0,
+			cache.Indexers{}, func(l *metav1.ListOptions) {
+				l.FieldSelector = fields.OneTermEqualSelector("spec.pool", name).String()
+			}).Informer()
 		if i.SetTransform(trim) != nil {
 			continue // it has been started
 		}
@@ -103,7 +104,8 @@ func (c *Client) Follow(ctx context.Context, pools []string, changed func()) {
 }
 
 func samePublished(a, b *v1alpha1.AddressLease) bool {
-	return a.Spec.Node == b.Spec.Node && a.Spec.Block == b.Spec.Block && (a.Spec.KeptUntil == nil) == (b.Spec.KeptUntil == nil) && slices.Equal(a.Spec.HostAddresses, b.Spec.HostAddresses)
+	return a.Spec.Node == b.Spec.Node && a.Spec.Block == b.Spec.Block && (a.Spec.KeptUntil == nil) == (b.Spec.KeptUntil == nil) &&
+		slices.Equal(a.Spec.HostAddresses, b.Spec.HostAddresses)
 }
 
 // trim keeps of a lease what routes follow from: there is one for each node.

@@ -84,7 +84,8 @@ func withDevices(steps []stacked, devices []claims.Device) []Need {
 
 func unique(needs []Need) []Need {
 	slices.SortFunc(needs, func(a, b Need) int {
-		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Interface, b.Interface), comparePrefix(a.Network, b.Network), cmp.Compare(a.Master, b.Master))
+		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Interface, b.Interface), comparePrefix(a.Network, b.Network),
+			cmp.Compare(a.Master, b.Master))
 	})
 	return slices.Compact(needs)
 }

@@ -51,7 +51,8 @@ func (r refusal) String() string {
 var (
 	privatePrefixes = prefixes("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
 	// specialPrefixes have a meaning of their own: RFC 1122, 3927, 5771, 4291.
-	specialPrefixes = prefixes("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/96", "::ffff:0:0/96", "fe80::/10", "ff00::/8")
+	specialPrefixes = prefixes("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::/96", "::ffff:0:0/96", "fe80::/10",
+		"ff00::/8")
 )
 
 func prefixes(of ...string) (out []netip.Prefix) {
@@ -84,7 +85,8 @@ func attachedTo(addresses []netstate.Addr) []attached {
 // The older one of two nodes counts: which CIDRs a node has cannot change, but a kubelet that
 // registers its node may choose them. What a kubelet can write later, its InternalIP, decides
 // where packets to its own pods are sent, and nothing else.
-func podRoutesOf(self string, nodes []Node, host []attached, cluster []netip.Prefix) (routes []netstate.Route, rules []netstate.Rule, refused []refusal, known bool) {
+func podRoutesOf(self string, nodes []Node, host []attached,
+	cluster []netip.Prefix) (routes []netstate.Route, rules []netstate.Rule, refused []refusal, known bool) {
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b Node) int {
 		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
@@ -98,7 +100,8 @@ func podRoutesOf(self string, nodes []Node, host []attached, cluster []netip.Pre
 	for _, a := range host {
 		hops.add(a)
 		// The pods' bridge, and what else is in the own CIDRs, is compared as one.
-		if inside := slices.ContainsFunc(d.own, func(c netip.Prefix) bool { return c.Contains(a.at.Addr()) && c.Bits() <= a.at.Bits() }); !inside {
+		contains := func(c netip.Prefix) bool { return c.Contains(a.at.Addr()) && c.Bits() <= a.at.Bits() }
+		if !slices.ContainsFunc(d.own, contains) {
 			d.host = append(d.host, attached{a.link, a.at.Masked()})
 		}
 	}
@@ -122,7 +125,8 @@ func podRoutesOf(self string, nodes []Node, host []attached, cluster []netip.Pre
 				refused = append(refused, refusal{n.Name, c, why})
 				continue
 			}
-			routes = append(routes, netstate.Route{Link: link, Dst: c.String(), Gateway: hop.String(), Table: netstate.PodTable, Metric: metric})
+			routes = append(routes, netstate.Route{Link: link, Dst: c.String(), Gateway: hop.String(), Table: netstate.PodTable,
+				Metric: metric})
 			families[c.Addr().Is4()] = true
 		}
 	}

@@ -38,7 +38,8 @@ type site struct {
 
 func uniqueSites(sites []site) []site {
 	slices.SortStableFunc(sites, func(a, b site) int {
-		return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.iface, b.iface), comparePrefix(a.network, b.network), cmp.Compare(a.link, b.link))
+		return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.iface, b.iface), comparePrefix(a.network, b.network),
+			cmp.Compare(a.link, b.link))
 	})
 	// Of several addresses of a link in a network the first one counts: the kernel lists those
 	// that come and go, such as virtual ones, behind it.
@@ -143,7 +144,8 @@ func routesOf(node string, sites []site, pools map[string]pool) (routes []netsta
 				default:
 					had[to] = true
 					of[l.node]++
-					routes = append(routes, netstate.Route{Link: at.link, Dst: part.String(), Gateway: gateway, Table: netstate.HostTable, Metric: metric})
+					routes = append(routes, netstate.Route{Link: at.link, Dst: part.String(), Gateway: gateway, Table: netstate.HostTable,
+						Metric: metric})
 				}
 			}
 		}

@@ -31,7 +31,8 @@ const link = "lo"
 // Main is the plugin: the program that a container runtime starts for each call.
 func Main() {
 	none := func(*skel.CmdArgs) error { return nil }
-	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Check: check, Del: del, GC: none, Status: none}, version.All, "CNI plugin loopback of plumbline: sets lo up")
+	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Check: check, Del: del, GC: none, Status: none}, version.All,
+		"CNI plugin loopback of plumbline: sets lo up")
 }
 
 func add(a *skel.CmdArgs) error {

@@ -46,7 +46,8 @@ func (p *Ports) Used(ctx context.Context) (bool, error) { return p.Switch.OVNKub
 // NotReady. The annotation, which ovn-kubernetes writes first, is read first: the database
 // may be that of all nodes.
 func (p *Ports) Given(ctx context.Context, namespace string, pod claims.Pod, attachment string) (ops.Given, error) {
-	o, err := p.Pods.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	o, err := p.Pods.Resource(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Namespace(namespace).Get(ctx, pod.Name,
+		metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
 		return ops.Given{}, fault.New(fault.NotReady, fmt.Errorf("the agent may not read pods, whose annotation %s has their addresses: install the chart with agent.ovn.enabled=true: %w", Networks, err))
@@ -64,7 +65,8 @@ func (p *Ports) Given(ctx context.Context, namespace string, pod claims.Pod, att
 	case errors.Is(err, errNone):
 		return ops.Given{}, missing(attachment, "its annotation "+Networks+" does not have it")
 	case err != nil:
-		return ops.Given{}, fault.New(fault.Invalid, fmt.Errorf("annotation %s of the pod, network %q: %s", Networks, attachment, excerpt.Of(err.Error(), maxQuoted)))
+		return ops.Given{}, fault.New(fault.Invalid,
+			fmt.Errorf("annotation %s of the pod, network %q: %s", Networks, attachment, excerpt.Of(err.Error(), maxQuoted)))
 	}
 	name := openvswitch.PodPortName(attachment, namespace, pod.Name)
 	row, found, err := p.Northbound.PodPort(ctx, name)
@@ -75,7 +77,8 @@ func (p *Ports) Given(ctx context.Context, namespace string, pod claims.Pod, att
 		return ops.Given{}, missing(attachment, fmt.Sprintf("the OVN Northbound database has no port %q", name))
 	}
 	given.Port = &ops.Port{
-		Name: name, Holder: string(pod.UID), MAC: row.MAC, Attachment: attachment, Network: row.Network, Topology: row.Topology, Addressed: len(row.Addresses) > 0,
+		Name: name, Holder: string(pod.UID), MAC: row.MAC, Attachment: attachment, Network: row.Network, Topology: row.Topology,
+		Addressed:       len(row.Addresses) > 0,
 		PhysicalNetwork: row.PhysicalNetwork, VLAN: row.VLAN,
 	}
 	return given, agree(row, &given)

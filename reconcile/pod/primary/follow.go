@@ -169,12 +169,14 @@ const undecided = 2 * time.Second
 
 // Run follows the topologies until ctx ends.
 func (f *Follower) Run(ctx context.Context) {
-	informer := dynamicinformer.NewFilteredDynamicInformer(f.Client, v1alpha1.Resource(), metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
-		// The others are many, and their status changes often.
-		o.FieldSelector = fields.OneTermEqualSelector("spec.role", string(v1alpha1.Primary)).String()
-	}).Informer()
+	informer := dynamicinformer.NewFilteredDynamicInformer(f.Client, v1alpha1.Resource(), metav1.NamespaceAll, 0, cache.Indexers{},
+		func(o *metav1.ListOptions) {
+			// The others are many, and their status changes often.
+			o.FieldSelector = fields.OneTermEqualSelector("spec.role", string(v1alpha1.Primary)).String()
+		}).Informer()
 	poke := func(any) { f.wake.Now() }
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: poke, DeleteFunc: poke, UpdateFunc: func(_, o any) { poke(o) }})
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: poke, DeleteFunc: poke,
+		UpdateFunc: func(_, o any) { poke(o) }})
 	if err != nil {
 		f.Log.Error("cannot watch the topologies of role primary", "error", err)
 		return

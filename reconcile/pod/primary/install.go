@@ -137,7 +137,8 @@ const pluginType = "plumbline"
 // program copies the plugin, unless it is there.
 func (i *Installer) program() error {
 	path := filepath.Join(i.BinDir, pluginType)
-	if info, err := os.Lstat(path); err == nil && i.verified != nil && os.SameFile(info, i.verified) && info.ModTime().Equal(i.verified.ModTime()) && info.Mode() == i.verified.Mode() {
+	if info, err := os.Lstat(path); err == nil && i.verified != nil && os.SameFile(info, i.verified) &&
+		info.ModTime().Equal(i.verified.ModTime()) && info.Mode() == i.verified.Mode() {
 		return nil
 	}
 	want, err := os.ReadFile(i.Program)

@@ -84,7 +84,8 @@ func (s *Server) refilter(ctx context.Context, id reconcile.SandboxID) (changed 
 	}
 	rep, changed, err := reconcile.SetRules(ctx, s.Engine, rec.Sandbox, rules, restoreWithin)
 	if changed {
-		s.Log.Info("filters updated", "sandbox", id, "pod", rec.Sandbox.Pod.Namespace+"/"+rec.Sandbox.Pod.Name, "filters", len(rules.Filters), "logicalRules", len(rules.LogicalRules), "changes", len(rep.Changes))
+		s.Log.Info("filters updated", "sandbox", id, "pod", rec.Sandbox.Pod.Namespace+"/"+rec.Sandbox.Pod.Name, "filters",
+			len(rules.Filters), "logicalRules", len(rules.LogicalRules), "changes", len(rep.Changes))
 	}
 	return changed, err
 }

@@ -164,7 +164,8 @@ func New(o Options) *Server {
 	if o.Alive == nil {
 		o.Alive = func(time.Duration) {}
 	}
-	return &Server{Options: o, slots: newSlots(o.Parallel), ends: newSlots(o.Parallel), lastEnd: o.Now(), seen: map[string]bool{}, orphaned: map[string]time.Time{}}
+	return &Server{Options: o, slots: newSlots(o.Parallel), ends: newSlots(o.Parallel), lastEnd: o.Now(), seen: map[string]bool{},
+		orphaned: map[string]time.Time{}}
 }
 
 // config is what the server reads of a network's configuration.
@@ -237,11 +238,13 @@ func (s *Server) Do(ctx context.Context, r cnisocket.Request) cnisocket.Reply {
 		return cnisocket.Reply{Error: cniError(err)}
 	case err != nil:
 		pod := podOf(r.Args)
-		s.Log.Warn("call of the container runtime failed", "command", r.Command, "container", r.Container, "pod", pod.Namespace+"/"+pod.Name, "kind", fault.Of(err), "took", took, "error", err)
+		s.Log.Warn("call of the container runtime failed", "command", r.Command, "container", r.Container, "pod",
+			pod.Namespace+"/"+pod.Name, "kind", fault.Of(err), "took", took, "error", err)
 		return cnisocket.Reply{Error: cniError(err)}
 	case r.Command == cnisocket.Add || r.Command == cnisocket.Del:
 		pod := podOf(r.Args)
-		s.Log.Info("answered the container runtime", "command", r.Command, "container", r.Container, "pod", pod.Namespace+"/"+pod.Name, "took", took)
+		s.Log.Info("answered the container runtime", "command", r.Command, "container", r.Container, "pod", pod.Namespace+"/"+pod.Name,
+			"took", took)
 	}
 	return cnisocket.Reply{Result: result}
 }
@@ -297,7 +300,8 @@ func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, 
 		return nil, err
 	}
 	if len(r.Container) > maxContainer {
-		return nil, &types.Error{Code: types.ErrInvalidEnvironmentVariables, Msg: fmt.Sprintf("the ID of the container has more than %d bytes", maxContainer)}
+		return nil, &types.Error{Code: types.ErrInvalidEnvironmentVariables,
+			Msg: fmt.Sprintf("the ID of the container has more than %d bytes", maxContainer)}
 	}
 	if err := utils.ValidateInterfaceName(r.IfName); err != nil {
 		return nil, err
@@ -413,7 +417,8 @@ func (s *Server) add(ctx context.Context, r cnisocket.Request, ports []any) (jso
 // be of an earlier ADD for the same namespace, which did.
 func (s *Server) unset(tried reconcile.Report) bool {
 	damaged, err := s.Damaged()
-	return err == nil && len(damaged) == 0 && !slices.ContainsFunc(tried.Changes, func(c netstate.Change) bool { return c.Key().Kind == netstate.KindAddress })
+	return err == nil && len(damaged) == 0 && !slices.ContainsFunc(tried.Changes,
+		func(c netstate.Change) bool { return c.Key().Kind == netstate.KindAddress })
 }
 
 // inPod leaves out the addresses of the host, such as those of a bridge: the runtime takes
@@ -475,11 +480,13 @@ func (s *Server) decide(ctx context.Context, r cnisocket.Request, path string, p
 	if err != nil {
 		return nil, fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q: %w", t.Name, err))
 	}
-	sb := &reconcile.Sandbox{ID: reconcile.IDOfPrimary(r.Container, r.IfName, t.Name), Netns: path, Topology: t, Given: ops.Givens{}, Pod: pod.recorded()}
+	sb := &reconcile.Sandbox{ID: reconcile.IDOfPrimary(r.Container, r.IfName, t.Name), Netns: path, Topology: t, Given: ops.Givens{},
+		Pod: pod.recorded()}
 	if len(wants) == 0 {
 		return sb, nil
 	}
-	given, err := s.Addresses.TakeSoon(ctx, addresses.Claim{UID: k8stypes.UID(owner), Namespace: pod.Namespace, Name: pod.Name, Pod: pod.Name, PodUID: k8stypes.UID(pod.UID), InPod: r.IfName}, wants)
+	given, err := s.Addresses.TakeSoon(ctx, addresses.Claim{UID: k8stypes.UID(owner), Namespace: pod.Namespace, Name: pod.Name,
+		Pod: pod.Name, PodUID: k8stypes.UID(pod.UID), InPod: r.IfName}, wants)
 	if err != nil {
 		return nil, fmt.Errorf("NetworkTopology %q: %w", t.Name, err)
 	}

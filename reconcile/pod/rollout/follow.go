@@ -94,7 +94,8 @@ func Fits(ctx context.Context, given ops.Givens, was, t *topology.Topology, devi
 			}
 		}
 		if fits := c.Input.DeviceTypes; len(fits) > 0 && !slices.Contains(fits, string(d.Kind)) {
-			return &HeldBack{s.Name, fmt.Errorf("type %q takes a %s, and device %q is a %s", s.Type, strings.Join(fits, " or "), d.Name, d.Kind)}
+			return &HeldBack{s.Name, fmt.Errorf("type %q takes a %s, and device %q is a %s", s.Type, strings.Join(fits, " or "), d.Name,
+				d.Kind)}
 		}
 	}
 	d, err := claims.Unchosen(ctx, t, devices)
@@ -206,7 +207,8 @@ func samePorts(ctx context.Context, given ops.Givens, was, later *topology.Topol
 			return &HeldBack{s.Name, errors.New("it joins a network of ovn-kubernetes, which makes ports when a pod is created")}
 		}
 		for _, p := range known.Params {
-			if from, to := value(known, p, before), value(known, p, s); slices.Contains(known.Output.Attachment, p.Name) && !reflect.DeepEqual(from, to) {
+			if from, to := value(known, p, before), value(known, p, s); slices.Contains(known.Output.Attachment, p.Name) &&
+				!reflect.DeepEqual(from, to) {
 				return &HeldBack{s.Name, fmt.Errorf("its port was made by ovn-kubernetes when the pod was created, and %s was another then", p.Name)}
 			}
 		}

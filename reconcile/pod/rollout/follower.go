@@ -175,9 +175,10 @@ func namesOf(entries []claims.Entry) map[string]bool {
 // watch watches one topology: a node has claims of few of them, and each status that is
 // written goes to all watchers.
 func (f *Follower) watch(ctx context.Context, name string) {
-	one := dynamicinformer.NewFilteredDynamicInformer(f.Client, v1alpha1.Resource(), metav1.NamespaceAll, 0, cache.Indexers{}, func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
-	}).Informer()
+	one := dynamicinformer.NewFilteredDynamicInformer(f.Client, v1alpha1.Resource(), metav1.NamespaceAll, 0, cache.Indexers{},
+		func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()
+		}).Informer()
 	take := func(v any) {
 		u, ok := v.(*unstructured.Unstructured)
 		if !ok {
@@ -267,14 +268,16 @@ func (f *Follower) update(ctx context.Context, e *claims.Entry, t *claims.Topolo
 		now := verdict{generation: o.Generation, heldBack: held.Error()}
 		if was != now {
 			f.reported[k] = now
-			f.Log.Info("held back", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "from", from, "to", o.Generation, "reason", held.Error())
+			f.Log.Info("held back", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "from", from, "to", o.Generation, "reason",
+				held.Error())
 			f.Reporter.HeldBack(e.Claim, o.Name, from, o.Generation, held)
 		}
 	case ctx.Err() != nil, fault.Of(err) == fault.Gone:
 		// The agent stops, or the pod ends: nothing is reported.
 		f.Log.Debug("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "error", err)
 	default:
-		f.Log.Warn("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "from", from, "to", o.Generation, "kind", fault.Of(err), "error", err)
+		f.Log.Warn("not updated", "claim", e.Namespace+"/"+e.Name, "topology", o.Name, "from", from, "to", o.Generation, "kind",
+			fault.Of(err), "error", err)
 		f.failed(e, t, o, err)
 	}
 }

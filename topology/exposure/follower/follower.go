@@ -66,7 +66,8 @@ func New(o Options) *Follower {
 		read: map[types.UID]*exposure.Policy{}, stale: true,
 	}
 	f.reports = nodereport.New(nodereport.Options{
-		Client: o.Dynamic, Resource: v1alpha1.ReportResource(), Kind: v1alpha1.ReportKind, NodeName: o.NodeName, NodeUID: f.NodeUID, Log: o.Log, Spread: o.Spread,
+		Client: o.Dynamic, Resource: v1alpha1.ReportResource(), Kind: v1alpha1.ReportKind, NodeName: o.NodeName, NodeUID: f.NodeUID,
+		Log: o.Log, Spread: o.Spread,
 		Report: func() any {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -76,7 +77,8 @@ func New(o Options) *Follower {
 			return f.report
 		},
 	})
-	f.policies = dynamicinformer.NewFilteredDynamicInformer(o.Dynamic, v1alpha1.PolicyResource(), metav1.NamespaceAll, 0, cache.Indexers{}, nil).Informer()
+	f.policies = dynamicinformer.NewFilteredDynamicInformer(o.Dynamic, v1alpha1.PolicyResource(), metav1.NamespaceAll, 0,
+		cache.Indexers{}, nil).Informer()
 	f.node = coreinformers.NewFilteredNodeInformer(o.Kube, 0, cache.Indexers{}, func(l *metav1.ListOptions) {
 		l.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, o.NodeName).String()
 	})
@@ -112,7 +114,8 @@ func (f *Follower) Run(ctx context.Context) {
 		}},
 		{"slices of other drivers", f.slices, identitiesOnly, f.onAny()},
 	} {
-		if err := errors.Join(i.informer.SetTransform(i.transform), i.informer.SetWatchErrorHandlerWithContext(f.onError(i.what))); err != nil {
+		if err := errors.Join(i.informer.SetTransform(i.transform),
+			i.informer.SetWatchErrorHandlerWithContext(f.onError(i.what))); err != nil {
 			f.Log.Error("cannot watch "+i.what, "error", err) // it runs already, which it does not
 			return
 		}
