@@ -40,7 +40,7 @@ func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, _ []*
 	default:
 		end, ok := ctx.Deadline()
 		// The messages take their time, too, the more the slower the machine.
-		s.late = ok && p.Now().Sub(begun) > end.Sub(begun)/2
+		s.late.Store(ok && p.Now().Sub(begun) > end.Sub(begun)/2)
 	}
 	s.synchronized.fire()
 	return nil, nil

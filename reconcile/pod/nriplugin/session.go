@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -25,11 +26,11 @@ type session struct {
 	plugin *Plugin
 	conn   *conn
 
-	configured   signal // by the runtime's Configure
-	synchronized signal // by the answer to its Synchronize
-	learned      signal // by the end of the work for it, which may be later
-	hooked       signal // by the first hook: the runtime has accepted the answer
-	late         bool   // the answer was late; set before synchronized
+	configured   signal      // by the runtime's Configure
+	synchronized signal      // by the answer to its Synchronize
+	learned      signal      // by the end of the work for it, which may be later
+	hooked       signal      // by the first hook: the runtime has accepted the answer
+	late         atomic.Bool // the answer was late; set before synchronized
 }
 
 // doubts counts connections that were given up for a reason, one after the other.
@@ -162,7 +163,7 @@ func (s *session) follow(ctx context.Context, ended chan error) error {
 // Synchronize finds it done.
 func (s *session) afterLate(ctx context.Context, ended chan error) error {
 	p := s.plugin
-	if !s.late {
+	if !s.late.Load() {
 		p.doubts.late = 0
 		return nil
 	}
