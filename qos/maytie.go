@@ -98,14 +98,34 @@ func (n *comparisons) mayShareNetwork(p, q *Policy) bool {
 	}
 	return slices.ContainsFunc(p.networks, func(a networkTerm) bool {
 		return slices.ContainsFunc(q.networks, func(b networkTerm) bool {
-			return a.mayMeet(b) && (a.name == "" || b.name == "" || a.name == b.name && a.namespace == b.namespace) && !n.exclude(a.required, b.required)
+			return n.mayMeet(a, b) && !n.exclude(a.required, b.required)
 		})
 	})
 }
 
-// mayMeet reports whether a network may be of the kinds of both terms: a topology may be the default network.
-func (t networkTerm) mayMeet(o networkTerm) bool {
-	return t.kind == o.kind || t.kind == DefaultNetwork && o.kind == NetworkTopology || t.kind == NetworkTopology && o.kind == DefaultNetwork
+// mayMeet reports whether a network may be of the kinds and names of both terms: a topology may be the default network, and be on any that a
+// term selects by labels.
+func (n *comparisons) mayMeet(a, b networkTerm) bool {
+	if a.among == nil {
+		a, b = b, a
+	}
+	switch {
+	case a.among == nil:
+		return (a.kind == b.kind || a.kind == DefaultNetwork && b.kind == NetworkTopology || a.kind == NetworkTopology && b.kind == DefaultNetwork) &&
+			(a.name == "" || b.name == "" || a.name == b.name && a.namespace == b.namespace)
+	case b.among != nil:
+		*n += comparisons(len(a.among))
+		for name := range a.among {
+			if b.among[name] {
+				return true
+			}
+		}
+		return false
+	case b.definition() != "":
+		return a.among[b.definition()]
+	default:
+		return b.kind == NetworkTopology
+	}
 }
 
 // required are the values of a label of which a selector requires one.

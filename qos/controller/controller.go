@@ -564,7 +564,7 @@ func undefined(p *qos.Policy, topologies []selectable) (message string, none boo
 // told of an object.
 func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topologies []v1alpha1.NetworkTopology, contracts contract.Set, podNetwork bool, reported map[string]*Sum) []Outcome {
 	var out []Outcome
-	ties, complete := qos.PossibleTies(enforced)
+	var accepted []*qos.Policy
 	all := selectables(topologies, contracts)
 	for _, p := range enforced {
 		is := decided(p)
@@ -620,10 +620,14 @@ func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topo
 		}
 		c.Message = excerpt.Lines(c.Message, maxMessage)
 		sum := reported[p.Key.Name]
-		out = append(out, Outcome{
-			Policy: p, Backends: Backends(p, sum),
-			Conditions: slices.Concat([]metav1.Condition{c, tied(p, ties[p.Key], complete)}, Ready(p, sum)),
-		})
+		out = append(out, Outcome{Policy: p, Backends: Backends(p, sum), Conditions: slices.Concat([]metav1.Condition{c}, Ready(p, sum))})
+		accepted = append(accepted, known)
+	}
+	ties, complete := qos.PossibleTies(accepted)
+	for i := range out {
+		if o := &out[i]; o.Conditions[0].Status == metav1.ConditionTrue {
+			o.Conditions = slices.Insert(o.Conditions, 1, tied(o.Policy, ties[o.Policy.Key], complete))
+		}
 	}
 	return out
 }

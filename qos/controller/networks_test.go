@@ -15,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // attachmentDefinition is a NetworkAttachmentDefinition.
@@ -156,6 +157,36 @@ func TestObjectsOfOVNKubernetes(t *testing.T) {
 	apart := Conditions([]*qos.Policy{valid}, func(*qos.Policy) Decision { return Decision{Networks: []string{"x/one"}} }, nil, nil, true, nil)[0]
 	if !apart.Elsewhere || apart.Conditions[0].Reason != reasonNoNetwork || strings.Contains(apart.Conditions[0].Message, "x/one") {
 		t.Errorf("on no network of a topology: %+v", apart)
+	}
+}
+
+// TestTiesByLabels: objects that select one network in different ways tie, and those that have no effect do not.
+func TestTiesByLabels(t *testing.T) {
+	const clusterWide = "{networkSelectionType: ClusterUserDefinedNetworks, clusterUserDefinedNetworkSelector: {networkSelector: {}}}"
+	const ofTopologies = "{networkSelectionType: NetworkTopologies, networkTopologySelector: {}}"
+	topologies := []v1alpha1.NetworkTopology{
+		{ObjectMeta: metav1.ObjectMeta{Name: "one", Annotations: map[string]string{v1alpha1.AnnotationDefinition: "x/one"}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "two", Annotations: map[string]string{v1alpha1.AnnotationDefinition: "x/two"}}},
+	}
+	for _, tt := range []struct {
+		what, a, b string
+		of         map[string]Decision
+		want       string
+	}{
+		{"the same network", ofTeam, clusterWide, map[string]Decision{"a": {Networks: []string{"x/one"}}, "b": {Networks: []string{"x/one", "x/two"}}}, "SamePrecedence SamePrecedence"},
+		{"two networks", ofTeam, clusterWide, map[string]Decision{"a": {Networks: []string{"x/one"}}, "b": {Networks: []string{"x/two"}}}, "NoTie NoTie"},
+		{"two networks of one kind", ofTeam, ofTeam, map[string]Decision{"a": {Networks: []string{"x/one"}}, "b": {Networks: []string{"x/two"}}}, "NoTie NoTie"},
+		{"any topology", ofTeam, ofTopologies, map[string]Decision{"a": {Networks: []string{"x/one"}}}, "SamePrecedence SamePrecedence"},
+		{"networks of ovn-kubernetes", ofTeam, clusterWide, map[string]Decision{"a": {Networks: []string{"x/none"}}, "b": {Networks: []string{"x/none"}}}, "NoTie NoTie"},
+		{"without effect", ofTeam, ofTopologies, map[string]Decision{"a": {Networks: []string{"x/one"}, Over: true}}, "NoTie NoTie"},
+	} {
+		var have []string
+		for _, o := range Conditions([]*qos.Policy{selecting(t, "a", tt.a), selecting(t, "b", tt.b)}, func(p *qos.Policy) Decision { return tt.of[p.Key.Name] }, topologies, nil, false, nil) {
+			have = append(have, o.Conditions[1].Reason)
+		}
+		if strings.Join(have, " ") != tt.want {
+			t.Errorf("%s: %s, want %s", tt.what, have, tt.want)
+		}
 	}
 }
 
