@@ -240,7 +240,8 @@ func (k *Keeper) exportable(o *v1alpha1.NetworkTopology, rep *reconcile.Report, 
 // ensureGeneration applies one generation of a topology: what is prepared, and then what
 // is in the sandbox, if there is one.
 func (k *Keeper) ensureGeneration(ctx context.Context, e *claims.Entry, t *claims.Topology, o *v1alpha1.NetworkTopology,
-	s *claims.Sandbox) (reconcile.Report, error) {
+	s *claims.Sandbox,
+) (reconcile.Report, error) {
 	if t.Prepared {
 		if err := k.prepare(ctx, &e.Claim, t, o); err != nil {
 			return reconcile.Report{}, err

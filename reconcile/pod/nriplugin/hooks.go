@@ -52,7 +52,9 @@ func (s *session) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error 
 }
 
 // CreateContainer implements stub.CreateContainerInterface.
-func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+func (s *session) CreateContainer(
+	ctx context.Context, pod *api.PodSandbox, c *api.Container,
+) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	return nil, nil, s.hook(ctx, "CreateContainer", pod, func(ctx context.Context, pod attachment.Pod) error {
 		if err := s.plugin.Keeper.Admit(ctx, pod, c.GetEnv()); err != nil {
 			return err
@@ -101,7 +103,8 @@ func (p *Plugin) within(ctx context.Context, hook, sandbox string, f func(contex
 	took := p.Now().Sub(begun)
 	p.Recorder.Hook(hook, fault.Of(err), took)
 	if err != nil {
-		p.Log.Warn("hook failed", "hook", hook, "sandbox", sandbox, "kind", fault.Of(err), "took", took.Round(time.Microsecond), "error", err)
+		p.Log.Warn("hook failed", "hook", hook, "sandbox", sandbox, "kind", fault.Of(err),
+			"took", took.Round(time.Microsecond), "error", err)
 	} else {
 		p.Log.Debug("hook", "hook", hook, "sandbox", sandbox, "took", took.Round(time.Microsecond))
 	}
@@ -157,7 +160,10 @@ func (f *inFlight) wait(limit time.Duration) bool {
 }
 
 func podOf(pod *api.PodSandbox) attachment.Pod {
-	out := attachment.Pod{Sandbox: pod.GetId(), UID: types.UID(pod.GetUid()), Namespace: pod.GetNamespace(), Name: pod.GetName(), Handler: pod.GetRuntimeHandler()}
+	out := attachment.Pod{
+		Sandbox: pod.GetId(), UID: types.UID(pod.GetUid()), Namespace: pod.GetNamespace(), Name: pod.GetName(),
+		Handler: pod.GetRuntimeHandler(),
+	}
 	for _, ns := range pod.GetLinux().GetNamespaces() {
 		if ns.GetType() == "network" {
 			out.Netns = ns.GetPath()

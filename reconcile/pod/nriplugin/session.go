@@ -257,7 +257,9 @@ func (s *session) stub() (stub.Stub, error) {
 // register is the stub's call of RegisterPlugin. It does not return before the runtime has
 // called Configure: the stub would wait for that forever, holding the lock that closing it
 // needs (nri v0.12.5, pkg/stub, Start).
-func (s *session) register(ctx context.Context, req *ttrpc.Request, rsp *ttrpc.Response, info *ttrpc.UnaryClientInfo, invoke ttrpc.Invoker) error {
+func (s *session) register(
+	ctx context.Context, req *ttrpc.Request, rsp *ttrpc.Response, info *ttrpc.UnaryClientInfo, invoke ttrpc.Invoker,
+) error {
 	err := invoke(ctx, req, rsp)
 	if err != nil || !strings.HasSuffix(info.FullMethod, "/RegisterPlugin") || rsp.GetStatus().GetCode() != int32(codes.OK) {
 		return err
