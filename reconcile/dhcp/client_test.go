@@ -119,6 +119,73 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
+// TestFullDiskOfTwo: what one process could not write does not hide what another one has written since, unless its lease ends later; and
+// a process that ends writes it.
+func TestFullDiskOfTwo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := recorded(t, Options{Prolong: func(context.Context, string, reconcile.NetnsID, netstate.Addr) error { return nil }})
+		defer h.Close()
+		another := Open(h.Options)
+		file := name("blue/t", "net1")
+		blocked := filepath.Join(h.Dir, file+".new")
+		until := func(expires int64) func(*record) {
+			return func(r *record) {
+				r.Lease = nil
+				if expires > 0 {
+					r.Lease = &Lease{Address: netip.MustParsePrefix("192.0.2.9/24"), Server: netip.MustParseAddr("192.0.2.1"), Expires: expires}
+				}
+			}
+		}
+		hold := func(expires int64) {
+			t.Helper()
+			if err := os.MkdirAll(filepath.Join(blocked, "full"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := h.change(file, "A", until(expires)); r == nil || err == nil {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			if err := os.RemoveAll(blocked); err != nil {
+				t.Fatal(err)
+			}
+		}
+		has := func(h *Host) int64 {
+			t.Helper()
+			r, err := h.read(file)
+			if err != nil || r == nil {
+				t.Fatal(r, err)
+			}
+			if r.Lease == nil {
+				return 0
+			}
+			return r.Lease.Expires
+		}
+		for _, c := range []struct{ held, written, want int64 }{{2000, 3000, 3000}, {0, 4000, 4000}, {6000, 5000, 6000}, {7000, 0, 0}} {
+			hold(c.held)
+			if got := has(h); got != c.held {
+				t.Errorf("held %d: the process sees %d", c.held, got)
+			}
+			if _, err := another.change(file, "A", until(c.written)); err != nil {
+				t.Fatal(err)
+			}
+			if got := has(h); got != c.want {
+				t.Errorf("held %d, and %d was written: the process sees %d", c.held, c.written, got)
+			}
+			if err := h.rewrite(); err != nil || has(another) != c.want || len(h.unwritten) > 0 {
+				t.Errorf("held %d, and %d was written: %d is on disk, %v", c.held, c.written, has(another), err)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- h.Run(ctx) }()
+		synctest.Wait()
+		hold(8000)
+		cancel()
+		if err := <-done; err != nil || has(another) != 8000 {
+			t.Errorf("the process has ended, and %d is on disk, %v", has(another), err)
+		}
+	})
+}
+
 // TestProlongAfterRestart: the client of a record that another process has left has the kernel keep
 // the address, which is retried; nothing else waits for it.
 func TestProlongAfterRestart(t *testing.T) {

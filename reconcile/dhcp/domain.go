@@ -76,6 +76,9 @@ func (h *Host) Run(ctx context.Context) error {
 		h.adopt()
 		return 0, h.rewrite()
 	}}.Run(ctx)
+	if err := h.rewrite(); err != nil && h.Warn != nil { // the next process reads what is on disk
+		h.Warn(err)
+	}
 	return nil
 }
 

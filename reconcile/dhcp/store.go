@@ -42,6 +42,8 @@ type record struct {
 	Serial string     `json:"serial"`
 	Lease  *Lease     `json:"lease,omitempty"`
 	Last   netip.Addr `json:"last,omitzero"` // the address to ask for again
+	// over is what was on disk when it was read.
+	over string
 }
 
 func (r *record) clientID() []byte {
@@ -123,12 +125,19 @@ func (h *Host) read(file string) (*record, error) {
 		}
 		return nil, nil
 	}
+	r.over = string(payload)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if held := h.unwritten[file]; held != nil && held.Serial == r.Serial {
+	if held := h.unwritten[file]; held != nil && held.Serial == r.Serial && held.counts(&r) {
+		held.over = r.over
 		r = *held
 	}
 	return &r, nil
+}
+
+// counts reports whether a record in memory is newer than that on disk: no other process has written that since, or its lease ends earlier.
+func (r *record) counts(disk *record) bool {
+	return r.over == disk.over || r.Lease != nil && disk.Lease != nil && r.Lease.Expires > disk.Lease.Expires
 }
 
 func (h *Host) write(r *record) error {
