@@ -2,6 +2,7 @@ package filters
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -125,7 +126,14 @@ func (n *namespace) followDestinations(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	store := &watchstore.Store[types.UID, *destinations]{
+	cache.NewReflectorWithOptions(written{n}, nil, n.writtenStore(), cache.ReflectorOptions{
+		Name: v1alpha1.QoSDestinationsKind + " of " + n.name, TypeDescription: v1alpha1.QoSDestinationsKind,
+	}).RunWithContext(ctx)
+}
+
+// writtenStore is what a reflector fills with what the controller has written.
+func (n *namespace) writtenStore() *watchstore.Store[types.UID, *destinations] {
+	return &watchstore.Store[types.UID, *destinations]{
 		What: v1alpha1.QoSDestinationsKind, Name: func(d *destinations) types.UID { return types.UID(d.Name) },
 		Put: func(uid types.UID, d *destinations) error {
 			n.write(uid, d)
@@ -133,15 +141,30 @@ func (n *namespace) followDestinations(ctx context.Context) {
 		},
 		Remove: func(uid types.UID) { n.write(uid, nil) },
 		Known:  func() iter.Seq[types.UID] { return maps.Keys(n.written) },
-		Around: func(_ bool, change func()) {
+		Around: func(listed bool, change func()) {
 			n.f.mu.Lock()
 			defer n.f.mu.Unlock()
 			change()
+			if listed && !n.writtenRead {
+				n.writtenRead = true
+				n.f.reports.Changed()
+			}
 		},
 	}
-	cache.NewReflectorWithOptions(written{n}, nil, store, cache.ReflectorOptions{
-		Name: v1alpha1.QoSDestinationsKind + " of " + n.name, TypeDescription: v1alpha1.QoSDestinationsKind,
-	}).RunWithContext(ctx)
+}
+
+// covering reports whether it is known which pods the objects cover. After a start it is not until what the controller has written of an
+// object that selects networks by labels has been read. The caller holds Follower.mu.
+func (n *namespace) covering() bool {
+	if errors.Is(n.err, errUnread) {
+		return false
+	}
+	for _, o := range n.known {
+		if !n.writtenRead && n.written[o.UID] == nil && o.policy.ByLabels() {
+			return false
+		}
+	}
+	return true
 }
 
 // write takes into account what is written of an object, nil for nothing any more. The caller holds Follower.mu.

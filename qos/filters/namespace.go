@@ -51,6 +51,7 @@ type namespace struct {
 	// written are what the controller has written of objects, by their UID. It is followed when wanted is closed, as
 	// few namespaces have objects that need it: the API server compares its label with each event for each watch.
 	written          map[types.UID]*destinations
+	writtenRead      bool // they have been listed once
 	wanted           chan struct{}
 	wantDestinations func() // closes wanted
 }

@@ -129,3 +129,43 @@ egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: NetworkAttachment
 		t.Error("a running pod keeps rules of a network that the object no longer selects")
 	}
 }
+
+// TestReportAfterRestart: an agent that has started reports nothing until it has read which networks objects by labels select: else the pods
+// that they cover would not count for a moment.
+func TestReportAfterRestart(t *testing.T) {
+	contracts, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, n := crowded(t, 1)
+	f.Contracts, f.podsRead = contracts, true
+	c := f.claims["of-p-0"]
+	c.Topologies[0].Object = onThreeNetworks()
+	f.place(c)
+	f.Claims = func() []claims.Entry { return []claims.Entry{{Claim: *c}} }
+	if f.report() == nil {
+		t.Fatal("without such an object there is no report")
+	}
+	content := map[string]any{}
+	if err := yaml.Unmarshal([]byte(`{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: q, uid: q}, spec: {priority: 1,
+egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: NetworkAttachmentDefinitions, networkAttachmentDefinitionSelector: {networkSelector: {}}}]}}`), &content); err != nil {
+		t.Fatal(err)
+	}
+	o := objectOf(&unstructured.Unstructured{Object: content})
+	n.put(o)
+	if report := f.report(); report != nil {
+		t.Errorf("before it is read: %+v", report)
+	}
+	for _, networks := range [][]string{{"ns/blue"}, nil} {
+		var written []any
+		if networks != nil {
+			written = append(written, &destinations{ObjectMeta: metav1.ObjectMeta{Name: "q"}, of: o.Generation, networks: networks})
+		}
+		if err := n.writtenStore().Replace(written, ""); err != nil {
+			t.Fatal(err)
+		}
+		if report, ok := f.report().(*v1alpha1.NetworkQoSReport); !ok || len(report.Objects) != len(written) {
+			t.Errorf("networks %v: %+v", networks, report)
+		}
+	}
+}

@@ -2,7 +2,6 @@ package filters
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 	"strings"
 
@@ -36,7 +35,7 @@ func (f *Follower) report() any {
 		return nil
 	}
 	for _, n := range f.namespaces {
-		if errors.Is(n.err, errUnread) {
+		if !n.covering() {
 			return nil
 		}
 	}
