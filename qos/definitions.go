@@ -137,12 +137,15 @@ type Selection struct {
 	TooMany bool
 }
 
-// Selected returns the networks that a policy selects by labels. A UserDefinedNetwork or ClusterUserDefinedNetwork stands for the definition
-// of its name that a reference means, and for those of the same namespace that it owns.
+// Selected returns the networks that a policy selects by labels. A UserDefinedNetwork or ClusterUserDefinedNetwork stands for the
+// definition of its name that a reference means, and for those of the same namespace that it owns.
 //
-// Tenants may make any number of such objects, which is not to end a policy of others. So if the networks are more than the bound, first come
-// those of which topology says that one is on it, then those of before: running pods may have interfaces that their topology no longer has.
-func (d *Definitions) Selected(p *Policy, namespaces func(string) map[string]string, topology func(name string) bool, before []string) Selection {
+// Tenants may make any number of such objects, which is not to end a policy of others. So if the networks are more than the bound,
+// first come those of which topology says that one is on it, then those of before: running pods may have interfaces that their
+// topology no longer has.
+func (d *Definitions) Selected(
+	p *Policy, namespaces func(string) map[string]string, topology func(name string) bool, before []string,
+) Selection {
 	var out Selection
 	written := map[string]bool{}
 	for _, name := range before {

@@ -103,15 +103,16 @@ func (n *comparisons) mayShareNetwork(p, q *Policy) bool {
 	})
 }
 
-// mayMeet reports whether a network may be of the kinds and names of both terms: a topology may be the default network, and be on any that a
-// term selects by labels.
+// mayMeet reports whether a network may be of the kinds and names of both terms: a topology may be the default network, and be on
+// any that a term selects by labels.
 func (n *comparisons) mayMeet(a, b networkTerm) bool {
 	if a.among == nil {
 		a, b = b, a
 	}
 	switch {
 	case a.among == nil:
-		return (a.kind == b.kind || a.kind == DefaultNetwork && b.kind == NetworkTopology || a.kind == NetworkTopology && b.kind == DefaultNetwork) &&
+		return (a.kind == b.kind ||
+			a.kind == DefaultNetwork && b.kind == NetworkTopology || a.kind == NetworkTopology && b.kind == DefaultNetwork) &&
 			(a.name == "" || b.name == "" || a.name == b.name && a.namespace == b.namespace)
 	case b.among != nil:
 		*n += comparisons(len(a.among))

@@ -106,7 +106,8 @@ func Defined(labels map[string]string, definition string) bool {
 
 // DefinitionsIn are the NetworkAttachmentDefinitions that Defined reports of these labels.
 func DefinitionsIn(labels map[string]string) []string {
-	return slices.DeleteFunc(strings.Split(labels[topologyv1alpha1.AnnotationDefinition], between), func(name string) bool { return name == "" })
+	all := strings.Split(labels[topologyv1alpha1.AnnotationDefinition], between)
+	return slices.DeleteFunc(all, func(name string) bool { return name == "" })
 }
 
 func definedAmong(labels map[string]string, definitions map[string]bool) bool {

@@ -79,8 +79,9 @@ func NewDestinations() *Destinations {
 		labels: map[string]map[string]string{}, definitions: map[string]map[string]string{}, primaries: map[string]map[string]string{}, deleted: map[string]bool{}, claims: map[string]*claim.Held{}, of: map[types.NamespacedName]map[string]bool{},
 		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, decided: map[types.NamespacedName]decision{}, changed: func(types.NamespacedName) {},
 		named: map[string][]string{}, onTopology: map[string]int{},
-		namespaces: map[string]map[string]string{}, stale: map[types.NamespacedName]bool{}, selected: map[types.NamespacedName]qos.Selection{},
-		room: func(string) {}, held: map[string]*claim.Held{}, wake: make(chan struct{}, 1),
+		namespaces: map[string]map[string]string{}, stale: map[types.NamespacedName]bool{},
+		selected: map[types.NamespacedName]qos.Selection{},
+		room:     func(string) {}, held: map[string]*claim.Held{}, wake: make(chan struct{}, 1),
 	}
 }
 
@@ -428,7 +429,8 @@ func (d *Destinations) decide(key types.NamespacedName, status *v1alpha1.Destina
 	now := decision{status.ObservedGeneration, status.TooMany > 0, qos.Selection{Names: status.Networks, TooMany: status.TooManyNetworks}}
 	before, known := d.decided[key]
 	d.decided[key] = now
-	return !known || before.generation != now.generation || before.over != now.over || before.TooMany != now.TooMany || !slices.Equal(before.Names, now.Names)
+	return !known || before.generation != now.generation || before.over != now.over ||
+		before.TooMany != now.TooMany || !slices.Equal(before.Names, now.Names)
 }
 
 // Decided returns what was written of an object, if that is known: what Conditions is told of it.

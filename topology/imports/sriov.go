@@ -88,7 +88,8 @@ func functionsOf(nic *record) string {
 			nic.problem(fmt.Sprintf("pfNames[%d]", i), "%q is no range of numbers of virtual functions: write it as in %s#0-3", part, name)
 			continue
 		}
-		number := fmt.Sprintf("device.attributes[%q].?%s.orValue(-1)", inventory.Driver, inventory.AttrVFIndex) // a physical function has none
+		// A physical function has no number.
+		number := fmt.Sprintf("device.attributes[%q].?%s.orValue(-1)", inventory.Driver, inventory.AttrVFIndex)
 		terms = append(terms, fmt.Sprintf("%s && %s >= %d && %s <= %d", named("pfName", name), number, first, number, last))
 	}
 	if len(names) > 0 {
