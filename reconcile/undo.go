@@ -69,16 +69,22 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 		given := p.givenUp(rounds)
 		failed = p.applyUndo(ctx, changes, rounds > 1, given)
 		if slices.ContainsFunc(changes, given) {
-			history = slices.DeleteFunc(history, given)
+			history = slices.DeleteFunc(history, func(c netstate.Change) bool {
+				return given(c) || slices.ContainsFunc(changes, func(of netstate.Change) bool { return of.Key() == c.Key() && given(of) })
+			})
 		}
 	}
 }
 
 // givenUp reports for which changes no failure counts in a round of an undo: addresses and routes of others. What the host had
 // over a device is restored once, what else a sandbox that is released had is tried twice, as far as the kernel accepts it:
-// what they cannot have any more must not keep a sandbox from its release.
+// what they cannot have any more must not keep a sandbox from its release. Nor must the name of an RDMA device that has returned,
+// which another may have by then.
 func (p *pass) givenUp(round int) func(netstate.Change) bool {
 	return func(c netstate.Change) bool {
+		if r, ok := c.After.(netstate.RDMANetns); ok {
+			return r.Netns == nil && round > 1
+		}
 		return c.Foreign && c.Object().Traits().Phase > netstate.PhaseLinks &&
 			(netstate.OnHost(netstate.LinkOf(c.Object())) || p.trigger == TriggerRelease && round > 1)
 	}
@@ -134,7 +140,7 @@ func (p *pass) applyUndo(ctx context.Context, changes []netstate.Change, patient
 		}
 		if err != nil && given(some[0]) {
 			whose := "of the pod"
-			if netstate.OnHost(netstate.LinkOf(some[0].Object())) {
+			if netstate.OnHost(netstate.LinkOf(some[0].Object())) || some[0].Key().Kind == netstate.KindRDMANetns {
 				whose = "of the host"
 			}
 			p.notes = append(p.notes, fmt.Sprintf("%s %s is not restored: %v", some[0].Key(), whose, err))

@@ -210,6 +210,13 @@ func testExclusiveFunction(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("renamed by the pod", netstate.RDMAOfSandbox, "mine0")
+	pod.run("ip link add d1 type dummy; ip link set d1 up; rdma link add mlx5_2 type rxe netdev d1")
+	t.Cleanup(func() { pod.run("ip link delete d1 2>/dev/null || true") })
+	if err := move(netstate.RDMAOfHost); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), `another RDMA device of the node is called "mlx5_2"`) {
+		t.Errorf("a return while another device has the name: %v", err)
+	}
+	want("while another device has the name", netstate.RDMAOfHost, "mine0")
+	pod.run("ip link delete d1")
 	if err := move(netstate.RDMAOfHost); err != nil {
 		t.Fatal(err)
 	}

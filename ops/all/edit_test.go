@@ -494,3 +494,36 @@ func TestLastLeaves(t *testing.T) {
 		}
 	}
 }
+
+// TestRDMADeviceRenamedByPod: a pod that renames the RDMA device that was moved to it gets back the name, and so does the host.
+func TestRDMADeviceRenamedByPod(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const id = "0000:01:10.0"
+	start := vf(0)
+	d := start[0].(netstate.Device)
+	d.RDMA, d.RDMAExclusive = []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2"}}}, true
+	start[0] = d
+	start = append(start, netstate.RDMANetns{ID: id, Netns: new(netstate.RDMAOfHost), Name: new("mlx5_2")})
+	top := steps(t, `  - {name: vf, type: sriov, config: {name: net1}}`)
+	w := &world{t: t, reg: reg, have: netstate.NewSnapshot(start...), given: ops.GivenDevices(map[string]string{"vf": id})}
+	held := w.plan(top, nil).Held
+	owned := netstate.Compact(recorded(nil, slices.Concat(w.ensure(top, nil), held)), w.have, held...)
+
+	w.have.Apply(netstate.Change{Before: netstate.RDMANetns{ID: id, Name: new("mlx5_2")}, After: netstate.RDMANetns{ID: id, Name: new("mine0")}})
+	renamed := w.have.Clone()
+	if repairs := w.ensure(top, owned); len(repairs) != 1 || repairs[0].String() != "~ rdma-netns "+id+" name mine0 → mlx5_2" {
+		t.Errorf("repaired by %v, want the name", repairs)
+	}
+	for when, have := range map[string]*netstate.Snapshot{"after the repair": w.have, "without one": renamed} {
+		w.have = have
+		if err := w.undo(owned); err != nil {
+			t.Error(err)
+		}
+		if diff := netstate.NewSnapshot(start...).Equal(w.have); len(diff) > 0 {
+			t.Errorf("released %s to:\n%s", when, strings.Join(diff, "\n"))
+		}
+	}
+}

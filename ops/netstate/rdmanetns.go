@@ -32,9 +32,10 @@ func (RDMANetns) LivesOn() Key { return Key{} }
 // On is the same.
 func (r RDMANetns) On(Key) Object { return r }
 
-// After the links, so that it follows its interface to the sandbox, and an undo returns it before.
+// After the links, so that it follows its interface to the sandbox, and an undo returns it before. Held, so that a record has its name,
+// which a move does not change and a pod can.
 var rdmaNetnsTraits = Traits{
-	Host: true, Setting: true, Phase: PhaseAddresses, Cost: 8,
+	Host: true, Setting: true, Held: true, Phase: PhaseAddresses, Cost: 8,
 	absent: func(o Object) error {
 		return fault.New(fault.Gone, fmt.Errorf("device %q has no RDMA device", o.(RDMANetns).ID))
 	},

@@ -71,6 +71,7 @@ func (c *conn) rdmaIndex(ctx context.Context, name string) (index uint32, found 
 	return index, found, err
 }
 
+// applyRDMANetns moves an RDMA device, then renames it, so that it returns to the host even if another one has its name by then.
 func (s *Sandbox) applyRDMANetns(ctx context.Context, change netstate.Change) error {
 	_, after := typed[netstate.RDMANetns](change)
 	name, index, owner, err := s.rdmaOwner(ctx, change.Object().(netstate.RDMANetns).ID)
@@ -82,19 +83,6 @@ func (s *Sandbox) applyRDMANetns(ctx context.Context, change netstate.Change) er
 	case owner == nil:
 		return fault.New(fault.NotReady, fmt.Errorf("RDMA device %q is in another network namespace, and returns to the host when that ends", name))
 	}
-	if after.Name != nil && *after.Name != name {
-		err := s.host.withRDMA(owner, func(r *conn) error {
-			return r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_SET), 0,
-				attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(index)), attr(nl.RDMA_NLDEV_ATTR_DEV_NAME, nl.ZeroTerminated(*after.Name)))
-		})
-		if errors.Is(err, unix.EEXIST) {
-			return because(fault.Conflict, err, "another RDMA device of the node is called %q", *after.Name)
-		}
-		if err != nil {
-			return err
-		}
-		name = *after.Name
-	}
 	to := owner
 	switch deref(after.Netns) {
 	case netstate.RDMAOfHost:
@@ -104,10 +92,27 @@ func (s *Sandbox) applyRDMANetns(ctx context.Context, change netstate.Change) er
 			return errGone
 		}
 	}
-	if to == owner {
+	if to != owner {
+		if err := s.host.moveRDMA(ctx, owner, to, index, name); err != nil {
+			return err
+		}
+	}
+	if after.Name == nil || *after.Name == name {
 		return nil
 	}
-	return s.host.moveRDMA(ctx, owner, to, index, name)
+	return s.host.renameRDMA(ctx, to, index, *after.Name)
+}
+
+// renameRDMA renames an RDMA device of a namespace. All of a node have different names, whatever their namespaces.
+func (h *Host) renameRDMA(ctx context.Context, of *conn, index uint32, name string) error {
+	err := h.withRDMA(of, func(r *conn) error {
+		return r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_SET), 0,
+			attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(index)), attr(nl.RDMA_NLDEV_ATTR_DEV_NAME, nl.ZeroTerminated(name)))
+	})
+	if errors.Is(err, unix.EEXIST) {
+		return because(fault.Conflict, err, "another RDMA device of the node is called %q", name)
+	}
+	return err
 }
 
 // moveRDMA moves an RDMA device between namespaces. The kernel wants a caller in the namespace that the device leaves (nldev_set_doit,
