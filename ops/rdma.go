@@ -47,20 +47,28 @@ func (p *Planner) RDMA(id string, wanted *bool, required bool) error {
 	given, why := usableRDMA(d, "set rdma: false")
 	switch {
 	case why == nil && d.RDMAExclusive:
-		return p.moveRDMA(d, given)
+		return p.moveRDMA(d, given, wanted != nil)
 	case why == nil:
 		p.ProduceDevices(rdmaResult(d, given))
-	case wanted != nil:
-		return p.without("the RDMA device", why)
-	case len(d.RDMA) > 0:
-		p.Note("the containers get no RDMA device: %v", why)
+	case wanted != nil || len(d.RDMA) > 0:
+		return p.withoutRDMA(wanted != nil, why)
 	}
 	return nil
 }
 
+// withoutRDMA says why the containers get no RDMA device, or, if the step asks for one, is Planner.without.
+func (p *Planner) withoutRDMA(wanted bool, why error) error {
+	if wanted {
+		return p.without("the RDMA device", why)
+	}
+	p.Note("the containers get no RDMA device: %v", why)
+	return nil
+}
+
 // moveRDMA wants the RDMA device of a device in the sandbox, on a node in exclusive mode, and adds it to the step's result once
-// it is there: the move gives it other device nodes.
-func (p *Planner) moveRDMA(d netstate.Device, given netstate.RDMADevice) error {
+// it is there: the move gives it other device nodes. Containers get those when they are created, so that nothing is moved to a running
+// sandbox that was attached without.
+func (p *Planner) moveRDMA(d netstate.Device, given netstate.RDMADevice, wanted bool) error {
 	at, ok, err := Lookup(p, netstate.RDMANetns{ID: d.ID})
 	if err != nil {
 		return err
@@ -69,9 +77,13 @@ func (p *Planner) moveRDMA(d netstate.Device, given netstate.RDMADevice) error {
 	if !ok || at.Netns == nil || at.Name == nil {
 		return p.without("the RDMA device", fault.New(fault.Gone, fmt.Errorf("RDMA device %q of device %q does not exist any more", given.Name, d.ID)))
 	}
-	if *at.Netns != netstate.RDMAOfHost && owned < 0 {
-		return fault.New(fault.Conflict, fmt.Errorf("RDMA device %q of device %q belongs to another network namespace, and not by us (\"rdma dev\" does not show it on the host): "+
-			"end what has moved it there, or set rdma: false", *at.Name, d.ID))
+	switch {
+	case owned >= 0:
+	case *at.Netns != netstate.RDMAOfHost:
+		return p.withoutRDMA(wanted, fault.New(fault.Conflict, fmt.Errorf("RDMA device %q of device %q belongs to another network namespace, and not by us (\"rdma dev\" does not show it on the host): "+
+			"end what has moved it there, or set rdma: false", *at.Name, d.ID)))
+	case slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == d.Key() }):
+		return p.withoutRDMA(wanted, fault.New(fault.NotReady, fmt.Errorf("the pod was attached without RDMA device %q of device %q: create the pod again", *at.Name, d.ID)))
 	}
 	name := *at.Name
 	if owned >= 0 {

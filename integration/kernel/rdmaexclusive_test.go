@@ -216,7 +216,7 @@ func testExclusiveFunction(t *testing.T) {
 		t.Errorf("a return while another device has the name: %v", err)
 	}
 	want("while another device has the name", netstate.RDMAOfHost, "mine0")
-	pod.run("ip link delete d1")
+	pod.run("rdma link delete mlx5_2; ip link delete d1") // without its interface it would end a moment later
 	if err := move(netstate.RDMAOfHost); err != nil {
 		t.Fatal(err)
 	}

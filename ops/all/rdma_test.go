@@ -1,7 +1,9 @@
 package all_test
 
 import (
+	"cmp"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -177,6 +179,82 @@ func TestNodesResult(t *testing.T) {
 			got := p.Results[0].Result.Devices
 			if got == nil || got.PCIAddress != function || strings.Join(got.DeviceNodes, " ") != tt.want {
 				t.Errorf("got %+v, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestRDMANotMoved: on a node in exclusive mode a running pod gets no RDMA device that it was attached without, and a pod that does not ask for
+// one is attached without one that is elsewhere. What asks for it waits, or is refused.
+func TestRDMANotMoved(t *testing.T) {
+	const function = "0000:03:00.2"
+	const running, other = `the pod was attached without RDMA device "mlx5_2" of device "0000:03:00.2"`, `RDMA device "mlx5_2" of device "0000:03:00.2" belongs to another network namespace`
+	for name, tt := range map[string]struct {
+		config, netns string
+		kept, before  bool
+		edited        bool
+		note, waits   string
+		err           string
+		moved         bool
+	}{
+		"new":                              {netns: netstate.RDMAOfHost, moved: true},
+		"after a reboot":                   {netns: netstate.RDMAOfHost, before: true, moved: true},
+		"new, elsewhere":                   {netns: netstate.RDMAOfOther, note: other},
+		"new, elsewhere, asked for":        {config: "{rdma: true}", netns: netstate.RDMAOfOther, err: other},
+		"after a reboot, elsewhere, asked": {config: "{rdma: true}", netns: netstate.RDMAOfOther, before: true, waits: other},
+		"running":                          {netns: netstate.RDMAOfHost, kept: true, note: running},
+		"running, edited":                  {netns: netstate.RDMAOfHost, edited: true, note: running},
+		"running, elsewhere":               {netns: netstate.RDMAOfOther, kept: true, note: other},
+		"running, asked for":               {config: "{rdma: true}", netns: netstate.RDMAOfHost, kept: true, waits: running},
+		"running, elsewhere, asked for":    {config: "{rdma: true}", netns: netstate.RDMAOfOther, kept: true, waits: other},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg, top := vetted(t, "    - {name: net, type: sriov, config: "+cmp.Or(tt.config, "{}")+"}\n")
+			at, host := "net1", netstate.HostName("v0")
+			d := netstate.Device{
+				ID: function, At: &host, Up: new(true), Driver: "mlx5_core", RDMAExclusive: true,
+				RDMA: []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2"}}},
+			}
+			req := ops.Request{Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"net": {Device: function}}, Kept: tt.kept, AppliedBefore: tt.before}
+			if tt.kept || tt.edited {
+				req.Owned = []netstate.Change{{Step: "net", Before: netstate.Device{ID: function, At: &host}, After: netstate.Device{ID: function, At: &at}}}
+				d.At = &at
+			}
+			req.Have = netstate.NewSnapshot(d, netstate.Link{Name: *d.At, LinkKind: "device", DeviceID: function, Up: new(true), Master: new("")},
+				netstate.RDMANetns{ID: function, Netns: &tt.netns, Name: new("mlx5_2")})
+			p, err := reg.Plan(t.Context(), req)
+			for range 9 {
+				if err != nil || len(p.Missing) == 0 {
+					break
+				}
+				for _, o := range p.Missing {
+					if setting, ok := o.(netstate.Sysctl); ok && (tt.kept || tt.edited) {
+						setting.Value = new("0")
+						req.Have.Put(setting)
+					} else {
+						req.Have.PutAbsent(o.Key())
+					}
+				}
+				p, err = reg.Plan(t.Context(), req)
+			}
+			if tt.err != "" || err != nil {
+				if tt.err == "" || fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("error %v, want %q", err, tt.err)
+				}
+				return
+			}
+			moved := slices.ContainsFunc(p.Changes, func(c netstate.Change) bool { return c.Key().Kind == netstate.KindRDMANetns })
+			if moved != tt.moved || (tt.note != "") != strings.Contains(strings.Join(p.Notes, "\n"), cmp.Or(tt.note, "get no RDMA device")) {
+				t.Errorf("moved: %v, notes %q, want %v and %q", moved, p.Notes, tt.moved, tt.note)
+			}
+			var waits string
+			for _, s := range p.Pending {
+				if s.Withheld != nil {
+					waits += s.Withheld.Error()
+				}
+			}
+			if (tt.waits != "") != (waits != "") || !strings.Contains(waits, tt.waits) {
+				t.Errorf("waits for %q, want %q", waits, tt.waits)
 			}
 		})
 	}
