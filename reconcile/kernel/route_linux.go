@@ -301,6 +301,11 @@ func (s *Sandbox) applyRoute(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.Route](c)
 	switch c.Action() {
 	case netstate.Create:
+		if c.Foreign {
+			if kept, err := s.keepsRoute(ctx, after); kept || err != nil {
+				return err
+			}
+		}
 		// Not EXCL: it refuses a second gateway to a destination. An equal route is
 		// refused without it too (fib_trie.c, ip6_fib.c), and APPEND puts this one
 		// behind the existing ones: CREATE alone would put it before them.
@@ -314,6 +319,49 @@ func (s *Sandbox) applyRoute(ctx context.Context, c netstate.Change) error {
 	default:
 		return s.updateRoute(ctx, after)
 	}
+}
+
+// keptIn are routes that the kernel may have kept, read at once for all that follow one another.
+type keptIn struct {
+	c *conn
+	routeQuery
+}
+
+// keepsRoute reports whether the kernel has a route of others still. It keeps those of an address whose place another one takes
+// (promote_secondaries), and a second one would lack what netstate does not hold of it, such as its other next hops.
+func (s *Sandbox) keepsRoute(ctx context.Context, r netstate.Route) (bool, error) {
+	c, _, err := s.at(r.Link)
+	if err != nil {
+		return false, err
+	}
+	index, err := s.index(ctx, r.Link)
+	if err != nil {
+		return false, err
+	}
+	q := routeQuery{family: unix.AF_INET, table: r.Table, protocol: uint8(protocolOf(r)), index: index}
+	if r.IPv6() {
+		q.family = unix.AF_INET6
+	}
+	var kept map[netstate.Key]bool
+	s.withCache(func(g *observationCache) { kept = g.routes[keptIn{c, q}] })
+	if kept == nil {
+		all, err := c.routes(ctx, q, c.bounds.Routes, func(ifRoute) bool { return true })
+		if err != nil && !errors.Is(err, reconcile.ErrPartial) {
+			return false, err
+		}
+		kept = map[netstate.Key]bool{}
+		for _, have := range all {
+			have.Link = r.Link
+			kept[have.Key()] = true
+		}
+		s.withCache(func(g *observationCache) {
+			if g.routes == nil {
+				g.routes = map[keptIn]map[netstate.Key]bool{}
+			}
+			g.routes[keptIn{c, q}] = kept
+		})
+	}
+	return kept[r.Key()], nil
 }
 
 // deleteRoute deletes exactly one route; one that does not exist is no error.

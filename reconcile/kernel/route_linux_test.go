@@ -1,9 +1,11 @@
 package kernel_test
 
 import (
+	"net"
 	"slices"
 	"testing"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -247,4 +249,54 @@ func TestHostRoutes(t *testing.T) {
 		Before: netstate.Route{Link: "host:d0", Dst: "203.0.113.0/24", Table: 254, MTU: new(uint32(0))},
 		After:  netstate.Route{Link: "host:d0", Dst: "203.0.113.0/24", Table: 254, MTU: new(uint32(1400))},
 	}, "no longer exists")
+}
+
+// TestForeignRouteIsKept: a route of others that the kernel has kept is not created a second time with less than it has. One that it has not
+// kept is created, beside another one to its destination.
+func TestForeignRouteIsKept(t *testing.T) {
+	b := routed(t)
+	list := func() (out []string) {
+		b.as(func(h *netlink.Handle) error {
+			all, err := h.RouteListFiltered(unix.AF_INET, &netlink.Route{Protocol: unix.RTPROT_STATIC}, netlink.RT_FILTER_PROTOCOL)
+			for _, r := range all {
+				out = append(out, r.String())
+			}
+			return err
+		})
+		return out
+	}
+	b.as(func(h *netlink.Handle) error {
+		var hops []*netlink.NexthopInfo
+		for link, gw := range map[string]string{"d0": "192.0.2.2", "d1": "198.51.100.2"} {
+			l, err := h.LinkByName(link)
+			if err != nil {
+				return err
+			}
+			hops = append(hops, &netlink.NexthopInfo{LinkIndex: l.Attrs().Index, Gw: net.ParseIP(gw)})
+		}
+		_, dst, err := net.ParseCIDR("203.0.113.0/24")
+		if err != nil {
+			return err
+		}
+		return h.RouteAdd(&netlink.Route{Dst: dst, MultiPath: hops, Protocol: unix.RTPROT_STATIC})
+	})
+	start := list()
+	if len(start) != 1 {
+		t.Fatalf("routes %v", start)
+	}
+	route := func(link, gateway string) netstate.Route {
+		return netstate.Route{Link: link, Dst: "203.0.113.0/24", Gateway: gateway, Table: netstate.TableMain, Protocol: unix.RTPROT_STATIC}
+	}
+	for _, r := range []netstate.Route{route("d0", "192.0.2.2"), route("d1", "198.51.100.2")} {
+		b.apply(netstate.Change{After: r, Foreign: true})
+	}
+	if got := list(); !slices.Equal(got, start) {
+		t.Errorf("routes %v, were %v", got, start)
+	}
+	lost := route("d0", "192.0.2.9")
+	b.apply(netstate.Change{After: lost, Foreign: true})
+	b.holds(lost)
+	b.remove(lost)
+	b.apply(netstate.Change{After: lost, Foreign: true})
+	b.holds(lost)
 }

@@ -53,6 +53,8 @@ type observationCache struct {
 	free        map[string]bool       // names that no link had on the host
 	vfAddresses map[string]vfAddress  // of virtual functions, as sysfs has them
 	madeRDMA    map[string]string     // RDMA devices of the host by link of the sandbox, see softRDMAOwner
+	// routes are read when one of others is to be created, and not valid after any other change.
+	routes map[keptIn]map[netstate.Key]bool
 }
 
 // functionOf is a physical function and what it holds for a virtual one.
@@ -246,6 +248,9 @@ func (s *Sandbox) ApplyAll(ctx context.Context, changes []netstate.Change) error
 }
 
 func (s *Sandbox) apply(ctx context.Context, c netstate.Change) error {
+	if !c.Foreign || c.Key().Kind != netstate.KindRoute {
+		s.withCache(func(g *observationCache) { g.routes = nil })
+	}
 	for _, codec := range codecs {
 		if codec.kind == c.Key().Kind {
 			return codec.apply(s, ctx, c)
