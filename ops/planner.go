@@ -279,6 +279,16 @@ func (p *Planner) Routes() []netstate.Route { return netstate.All[netstate.Route
 // Rules returns all rules of the sandbox as they will be.
 func (p *Planner) Rules() []netstate.Rule { return netstate.All[netstate.Rule](p.view) }
 
+// SameType returns the configs of the topology's steps that have the type of this one, as they are written.
+func (p *Planner) SameType() (out []map[string]any) {
+	for i := range p.req.Topology.Steps {
+		if s := &p.req.Topology.Steps[i]; s.Type == p.current.step.Type {
+			out = append(out, s.Config)
+		}
+	}
+	return out
+}
+
 // NamedTables are the routing tables that steps of the topology name, in decimal, each with the first field that does.
 func (p *Planner) NamedTables() map[string]string {
 	if p.tables != nil {

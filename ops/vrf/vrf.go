@@ -21,7 +21,7 @@ var Op = ops.New(contract.Contract{
 	Type:    "vrf",
 	Summary: "Put interfaces into a VRF.",
 	Description: `Creates the VRF if it does not exist and enslaves the interfaces, by default the last one of the
-dependencies. Several steps may name one VRF. Without a table the lowest one is taken that no VRF, route
+dependencies. Several steps may name one VRF, and one of them its table. Without a table the lowest one is taken that no VRF, route
 or rule of the sandbox uses and no step names, and kept from then on. A VRF of that name with another
 table is an error, as is another VRF with that table. Addresses and routes of the members follow into the VRF's table, also those of earlier
 steps: interfaces join before they are addressed, since joining drops routes and IPv6 addresses.
@@ -120,9 +120,12 @@ func refuse(p *ops.Planner, c config, table uint32, named bool) error {
 	return nil
 }
 
-// tableOf returns the configured table, that of an earlier step, or the one that was chosen for
+// tableOf returns the configured table, that of another step of the VRF, or the one that was chosen for
 // the VRF.
 func tableOf(p *ops.Planner, c config) (uint32, error) {
+	if c.Table == 0 {
+		c.Table = tableElsewhere(p, c.Name)
+	}
 	if c.Table != 0 || p.Wanted(netstate.LinkKey(c.Name)) {
 		return tableFor(p, c)
 	}
@@ -138,6 +141,21 @@ func tableOf(p *ops.Planner, c config) (uint32, error) {
 		return 0, ops.Invalid("table", "%d was chosen for VRF %q, and %s names it: use another table there, or write table: %d here if the VRF is to share it", table, c.Name, field, table)
 	}
 	return uint32(table), err
+}
+
+// tableElsewhere is the table that a step gives a VRF, 0 if none does.
+func tableElsewhere(p *ops.Planner, name string) uint32 {
+	for _, config := range p.SameType() {
+		for _, key := range []string{"vrfname", "vrfName", "name"} {
+			if config[key] != name {
+				continue
+			}
+			if table, err := strconv.ParseUint(fmt.Sprint(config["table"]), 10, 32); err == nil && table != 0 {
+				return uint32(table)
+			}
+		}
+	}
+	return 0
 }
 
 // tableFor returns the VRF's table: the one it has, the configured one, or the lowest that
