@@ -270,9 +270,10 @@ func (c *Compiler) join(d *destination, pods map[string]*Pod, changed Changed) {
 // selects reports whether a destination selects a pod of a namespace that it selects. It selects none without an
 // address on a network that its policy may cover, nor if the selectors are not kept: see Policy.Slim.
 func (d *destination) selects(pod *Pod) bool {
-	return !pod.Ended && d.pods != nil && d.pods.Matches(labels.Set(pod.Labels)) && slices.ContainsFunc(pod.Attachments, func(a Attachment) bool {
-		return len(a.Addresses) > 0 && d.of.mayCover(a.Network)
-	})
+	return !pod.Ended && d.pods != nil && d.pods.Matches(labels.Set(pod.Labels)) &&
+		slices.ContainsFunc(pod.Attachments, func(a Attachment) bool {
+			return len(a.Addresses) > 0 && d.of.mayCover(a.Network)
+		})
 }
 
 // reaches reports whether a destination selects a pod. A namespace that is not known has

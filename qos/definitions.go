@@ -23,7 +23,8 @@ type Definition struct {
 
 // byLabels reports whether the term selects networks of others by the labels of their objects.
 func (t networkTerm) byLabels() bool {
-	return t.name == "" && t.among == nil && (t.kind == NetworkAttachmentDefinition || t.kind == UserDefinedNetwork || t.kind == ClusterUserDefinedNetwork)
+	return t.name == "" && t.among == nil && (t.kind == NetworkAttachmentDefinition || t.kind == UserDefinedNetwork ||
+		t.kind == ClusterUserDefinedNetwork)
 }
 
 // ByLabels reports whether the policy selects networks of others by the labels of their objects. Agents do not read these: the
@@ -38,8 +39,8 @@ func (p *Policy) OnlyByLabels() bool {
 	return len(p.networks) > 0 && !slices.ContainsFunc(p.networks, func(t networkTerm) bool { return !t.byLabels() })
 }
 
-// Written reports whether the controller writes a NetworkQoSDestinations of the policy: it has pods as a destination, or selects networks by
-// the labels of objects of others.
+// Written reports whether the controller writes a NetworkQoSDestinations of the policy: it has pods as a destination, or
+// selects networks by the labels of objects of others.
 func (p *Policy) Written() bool { return p.ToPods() || p.ByLabels() }
 
 // WithNetworks returns the policy with the NetworkAttachmentDefinitions that it selects by labels, as NAMESPACE/NAME.
@@ -65,7 +66,8 @@ func (p *Policy) SelectedByLabels(of map[string]string) bool {
 // SelectsDefinition reports whether the policy selects the object by its labels and those of its namespace.
 func (p *Policy) SelectsDefinition(d *Definition, namespace map[string]string) bool {
 	return slices.ContainsFunc(p.networks, func(t networkTerm) bool {
-		return t.byLabels() && t.covers(Network{NetworkID: d.NetworkID, Labels: d.Labels, Primary: d.Primary != nil && *d.Primary}, labels.Set(namespace)) &&
+		return t.byLabels() && t.covers(Network{NetworkID: d.NetworkID, Labels: d.Labels, Primary: d.Primary != nil && *d.Primary},
+			labels.Set(namespace)) &&
 			(t.primary == nil || d.Primary != nil)
 	})
 }

@@ -127,14 +127,16 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 	go c.reports.follow(ctx, c.Objects)
 	c.destinations = NewDestinations()
 	c.destinations.PodNetwork = c.PodNetwork
-	writer := &destinationWriter{Destinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log, now: c.Now}
+	writer := &destinationWriter{Destinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log,
+		now: c.Now}
 	writer.room = func(namespace string) { c.queue.AddAfter(namespace, c.Interval) }
 	if err := c.followTopologies(ctx); err != nil { // before something is written: it decides which networks come first
 		return err
 	}
 	defer writer.run(ctx)()
 	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
-	go cache.NewReflectorWithOptions(unstreamed{all}, nil, c.store(), cache.ReflectorOptions{Name: "NetworkQoS", TypeDescription: qosv1alpha1.Kind}).RunWithContext(ctx)
+	go cache.NewReflectorWithOptions(unstreamed{all}, nil, c.store(),
+		cache.ReflectorOptions{Name: "NetworkQoS", TypeDescription: qosv1alpha1.Kind}).RunWithContext(ctx)
 	go func() {
 		<-ctx.Done()
 		c.queue.ShutDown()
@@ -180,7 +182,8 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 	}
 	again := func(all ...any) {
 		for _, o := range all {
-			if t, ok := o.(*v1alpha1.NetworkTopology); ok && (t.Spec.Role == v1alpha1.Primary || qosLabels(t, c.Contracts)[v1alpha1.AnnotationDefinition] != "") {
+			if t, ok := o.(*v1alpha1.NetworkTopology); ok &&
+				(t.Spec.Role == v1alpha1.Primary || qosLabels(t, c.Contracts)[v1alpha1.AnnotationDefinition] != "") {
 				go func() { // it queries the API server
 					if _, err := c.list(ctx, metav1.ListOptions{}); err != nil && ctx.Err() == nil {
 						c.Log.Warn("conditions of NetworkQoS objects may not say that a topology they select has changed", "topology", t.Name, "error", err)
@@ -197,7 +200,8 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 		},
 		UpdateFunc: func(before, after any) {
 			was, ok := before.(*v1alpha1.NetworkTopology)
-			if is, both := after.(*v1alpha1.NetworkTopology); ok && both && (was.Spec.Role != is.Spec.Role || !maps.Equal(qosLabels(was, c.Contracts), qosLabels(is, c.Contracts))) {
+			if is, both := after.(*v1alpha1.NetworkTopology); ok && both &&
+				(was.Spec.Role != is.Spec.Role || !maps.Equal(qosLabels(was, c.Contracts), qosLabels(is, c.Contracts))) {
 				c.define(is)
 				again(was, is)
 			}
@@ -385,11 +389,12 @@ func (c *NetworkQoS) write(ctx context.Context, has *qosv1alpha1.Status, o *Outc
 		return err
 	}
 	key := o.Policy.Key
-	_, err = c.Objects.Resource(qosv1alpha1.Resource()).Namespace(key.Namespace).ApplyStatus(ctx, key.Name, &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": qosv1alpha1.GroupVersion.String(), "kind": qosv1alpha1.Kind,
-		"metadata": map[string]any{"name": key.Name, "namespace": key.Namespace},
-		"status":   status,
-	}}, metav1.ApplyOptions{FieldManager: qosManager, Force: true})
+	_, err = c.Objects.Resource(qosv1alpha1.Resource()).Namespace(key.Namespace).ApplyStatus(ctx, key.Name,
+		&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": qosv1alpha1.GroupVersion.String(), "kind": qosv1alpha1.Kind,
+			"metadata": map[string]any{"name": key.Name, "namespace": key.Namespace},
+			"status":   status,
+		}}, metav1.ApplyOptions{FieldManager: qosManager, Force: true})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("write the status of %q: %w", o.Policy.Name(), err)
 	}
@@ -562,7 +567,8 @@ func undefined(p *qos.Policy, topologies []selectable) (message string, none boo
 // Conditions returns what becomes of the objects of a namespace that are enforced, with what nodes report on them, by name.
 // podNetwork says that agents make the networks of topologies of role primary; else none is enforced there. decided says what agents were
 // told of an object.
-func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topologies []v1alpha1.NetworkTopology, contracts contract.Set, podNetwork bool, reported map[string]*Sum) []Outcome {
+func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topologies []v1alpha1.NetworkTopology, contracts contract.Set,
+	podNetwork bool, reported map[string]*Sum) []Outcome {
 	var out []Outcome
 	var accepted []*qos.Policy
 	all := selectables(topologies, contracts)
@@ -588,7 +594,8 @@ func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topo
 			continue
 		}
 		unknown, none := undefined(p, all)
-		apart := p.ByLabels() && !slices.ContainsFunc(all, func(t selectable) bool { return !t.primary && known.SelectedByLabels(t.labels) })
+		apart := p.ByLabels() && !slices.ContainsFunc(all,
+			func(t selectable) bool { return !t.primary && known.SelectedByLabels(t.labels) })
 		switch {
 		case apart && p.OnlyByLabels():
 			o := withoutEffect(p, reasonNoNetwork, elsewhere)

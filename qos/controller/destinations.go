@@ -75,9 +75,12 @@ type labelled struct {
 // NewDestinations returns one that knows nothing.
 func NewDestinations() *Destinations {
 	return &Destinations{
-		compiler: qos.NewCompiler(), policies: map[types.NamespacedName]*qos.Policy{}, shares: map[string]*qos.Share{}, pods: map[types.NamespacedName]labelled{},
-		labels: map[string]map[string]string{}, definitions: map[string]map[string]string{}, primaries: map[string]map[string]string{}, deleted: map[string]bool{}, claims: map[string]*claim.Held{}, of: map[types.NamespacedName]map[string]bool{},
-		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{}, decided: map[types.NamespacedName]decision{}, changed: func(types.NamespacedName) {},
+		compiler: qos.NewCompiler(), policies: map[types.NamespacedName]*qos.Policy{}, shares: map[string]*qos.Share{},
+		pods:   map[types.NamespacedName]labelled{},
+		labels: map[string]map[string]string{}, definitions: map[string]map[string]string{}, primaries: map[string]map[string]string{},
+		deleted: map[string]bool{}, claims: map[string]*claim.Held{}, of: map[types.NamespacedName]map[string]bool{},
+		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{},
+		decided: map[types.NamespacedName]decision{}, changed: func(types.NamespacedName) {},
 		named: map[string][]string{}, onTopology: map[string]int{},
 		namespaces: map[string]map[string]string{}, stale: map[types.NamespacedName]bool{},
 		selected: map[types.NamespacedName]qos.Selection{},
@@ -120,8 +123,8 @@ func (d *Destinations) untake(key types.NamespacedName) {
 	d.edited[key] = true
 }
 
-// SetPolicy adds or replaces an object. An object is not kept if none of its destinations is pods and it selects no network by labels, if it is
-// not enforced on topologies, or if its namespace has no room for it.
+// SetPolicy adds or replaces an object. An object is not kept if none of its destinations is pods and it selects no
+// network by labels, if it is not enforced on topologies, or if its namespace has no room for it.
 func (d *Destinations) SetPolicy(p *qos.Policy) {
 	d.lock()
 	defer d.mu.Unlock()
@@ -399,13 +402,15 @@ func (d *Destinations) place(key types.NamespacedName) {
 	for _, name := range slices.Sorted(maps.Keys(by)) {
 		slices.SortFunc(by[name], netip.Addr.Compare)
 		pod.Attachments = append(pod.Attachments, qos.Attachment{
-			Network:   qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: name}, Labels: qos.WithDefinitions(d.labels[name], d.definitions[name])},
+			Network: qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: name},
+				Labels: qos.WithDefinitions(d.labels[name], d.definitions[name])},
 			Addresses: slices.Compact(by[name]),
 		})
 	}
 	if len(known.addresses) > 0 {
 		for _, name := range slices.Sorted(maps.Keys(d.primaries)) {
-			pod.Attachments = append(pod.Attachments, qos.Attachment{Network: qos.PodNetwork(name, d.primaries[name]), Addresses: known.addresses})
+			pod.Attachments = append(pod.Attachments,
+				qos.Attachment{Network: qos.PodNetwork(name, d.primaries[name]), Addresses: known.addresses})
 		}
 	}
 	d.report(d.compiler.SetPod(pod))

@@ -68,7 +68,8 @@ type destinationWriter struct {
 
 // run writes until ctx ends. The function that it returns waits for that.
 func (w *destinationWriter) run(ctx context.Context) (wait func()) {
-	w.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second, time.Minute))
+	w.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second,
+		time.Minute))
 	w.networksSynced = make(chan struct{})
 	w.synced, w.written, w.turns = make(chan struct{}), map[types.NamespacedName]lastWrite{}, newTurns()
 	w.OnChange(w.queue.Add)
@@ -232,11 +233,13 @@ func (w *destinationWriter) read(ctx context.Context, key types.NamespacedName) 
 
 // follow follows what the addresses of pods depend on, from the first object that needs them.
 func (w *destinationWriter) follow(ctx context.Context) {
-	running := fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", "Succeeded"), fields.OneTermNotEqualSelector("status.phase", "Failed")).String()
+	running := fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", "Succeeded"),
+		fields.OneTermNotEqualSelector("status.phase", "Failed")).String()
 	stores := []*keptStore{
 		{
 			resource: v1alpha1.Resource(),
-			set:      func(_ types.NamespacedName, o *kept) { w.SetTopology(o.Name, qos.TopologyLabels(&o.ObjectMeta)) }, remove: func(key types.NamespacedName) { w.DeleteTopology(key.Name) },
+			set:      func(_ types.NamespacedName, o *kept) { w.SetTopology(o.Name, qos.TopologyLabels(&o.ObjectMeta)) },
+			remove:   func(key types.NamespacedName) { w.DeleteTopology(key.Name) },
 		}, {
 			resource: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, selector: running,
 			set: func(key types.NamespacedName, o *kept) { w.SetPod(key, o.UID, o.Labels, o.addresses) }, remove: w.DeletePod,
@@ -266,7 +269,8 @@ func (w *destinationWriter) namespaces(ctx context.Context) *keptStore {
 	w.namespacesOnce.Do(func() {
 		w.ofNamespaces = &keptStore{
 			resource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, synced: make(chan struct{}),
-			set: func(_ types.NamespacedName, o *kept) { w.SetNamespace(o.Name, o.Labels) }, remove: func(key types.NamespacedName) { w.DeleteNamespace(key.Name) },
+			set:    func(_ types.NamespacedName, o *kept) { w.SetNamespace(o.Name, o.Labels) },
+			remove: func(key types.NamespacedName) { w.DeleteNamespace(key.Name) },
 		}
 		go w.ofNamespaces.run(ctx, w.metadata)
 	})
@@ -298,7 +302,8 @@ func (k *kept) DeepCopyObject() runtime.Object { return new(*k) }
 
 // keptOf returns what is kept of an object.
 func (s *keptStore) keptOf(o *metav1.PartialObjectMetadata) *kept {
-	out := &kept{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Labels: o.Labels}}
+	out := &kept{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
+		Labels: o.Labels}}
 	if s.again > 0 { // a kind of others
 		out.OwnerReferences = o.OwnerReferences
 	}
@@ -312,7 +317,8 @@ func (s *keptStore) keptOf(o *metav1.PartialObjectMetadata) *kept {
 
 // keptWhole returns what is kept of the metadata of a whole object.
 func keptWhole(o *unstructured.Unstructured) *kept {
-	return &kept{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(), Labels: o.GetLabels()}}
+	return &kept{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
+		ResourceVersion: o.GetResourceVersion(), Labels: o.GetLabels()}}
 }
 
 // addressedOf returns what is kept of a pod.
@@ -378,23 +384,25 @@ const wholePage = 100
 func (s *keptStore) run(ctx context.Context, client metadata.Interface) {
 	if s.whole != nil {
 		api := s.whole.Resource(s.resource)
-		follow(ctx, s, "whole ", wholePage, s.of, api.Watch, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, []unstructured.Unstructured, error) {
+		follow(ctx, s, "whole ", wholePage, s.of, api.Watch,
+			func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, []unstructured.Unstructured, error) {
+				page, err := api.List(ctx, o)
+				if err != nil {
+					return nil, nil, err
+				}
+				return page, page.Items, nil
+			})
+		return
+	}
+	api := client.Resource(s.resource)
+	follow(ctx, s, "", pageSize, s.keptOf, api.Watch,
+		func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, []metav1.PartialObjectMetadata, error) {
 			page, err := api.List(ctx, o)
 			if err != nil {
 				return nil, nil, err
 			}
 			return page, page.Items, nil
 		})
-		return
-	}
-	api := client.Resource(s.resource)
-	follow(ctx, s, "", pageSize, s.keptOf, api.Watch, func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, []metav1.PartialObjectMetadata, error) {
-		page, err := api.List(ctx, o)
-		if err != nil {
-			return nil, nil, err
-		}
-		return page, page.Items, nil
-	})
 }
 
 // follow fills a store with what of keeps of each object until ctx ends. It lists the objects in pages.
@@ -441,7 +449,8 @@ func follow[E any, T interface {
 func (s *keptStore) store() *watchstore.Store[types.NamespacedName, *kept] {
 	there := map[types.NamespacedName]bool{}
 	return &watchstore.Store[types.NamespacedName, *kept]{
-		What: "metadata of " + s.resource.Resource, Name: func(o *kept) types.NamespacedName { return types.NamespacedName{Namespace: o.Namespace, Name: o.Name} },
+		What: "metadata of " + s.resource.Resource,
+		Name: func(o *kept) types.NamespacedName { return types.NamespacedName{Namespace: o.Namespace, Name: o.Name} },
 		Put: func(key types.NamespacedName, o *kept) error {
 			there[key] = true
 			s.set(key, o)

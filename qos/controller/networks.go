@@ -30,7 +30,8 @@ func (d *Destinations) DeleteNetwork(id qos.NetworkID) {
 // defined has those policies resolved again that select other networks since an object has changed. Which ones these are is computed
 // when a policy is written, at most once a second for each: users may edit such objects at any rate. The caller holds mu.
 func (d *Destinations) defined(old, now *qos.Definition) {
-	if old != nil && now != nil && maps.Equal(old.Labels, now.Labels) && old.Owner == now.Owner && (old.Primary == nil) == (now.Primary == nil) && (old.Primary == nil || *old.Primary == *now.Primary) {
+	if old != nil && now != nil && maps.Equal(old.Labels, now.Labels) && old.Owner == now.Owner &&
+		(old.Primary == nil) == (now.Primary == nil) && (old.Primary == nil || *old.Primary == *now.Primary) {
 		return
 	}
 	for key, p := range d.policies {
@@ -127,7 +128,8 @@ func (w *destinationWriter) followNetworks(ctx context.Context) {
 		s := &keptStore{
 			resource: resource, again: qosAgain, synced: make(chan struct{}),
 			set: func(key types.NamespacedName, o *kept) {
-				w.SetNetwork(&qos.Definition{NetworkID: id(key), Labels: o.Labels, Primary: o.primary, Owner: ownerOf(o.OwnerReferences, key.Namespace)})
+				w.SetNetwork(&qos.Definition{NetworkID: id(key), Labels: o.Labels, Primary: o.primary,
+					Owner: ownerOf(o.OwnerReferences, key.Namespace)})
 			},
 			remove: func(key types.NamespacedName) { w.DeleteNetwork(id(key)) },
 		}

@@ -273,9 +273,11 @@ func Ready(p *qos.Policy, s *Sum) []metav1.Condition {
 	case s.Nodes == 0:
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, reasonNoPods, "no node has reported a pod that the object covers"
 	case s.FailingNodes > 0:
-		ready.Reason, ready.Message = reasonFailing, fmt.Sprintf("%s; it fails on %s, first on %q: %s", place, excerpt.Count(s.FailingNodes, "node"), s.Failing[0].Node, s.Failing[0].Message)
+		ready.Reason, ready.Message = reasonFailing, fmt.Sprintf("%s; it fails on %s, first on %q: %s", place,
+			excerpt.Count(s.FailingNodes, "node"), s.Failing[0].Node, s.Failing[0].Message)
 	case s.Late > 0:
-		ready.Reason, ready.Message = reasonUpdating, fmt.Sprintf("%s; not reported on this generation by %s", place, excerpt.Count(s.Late, "node"))
+		ready.Reason, ready.Message = reasonUpdating,
+			fmt.Sprintf("%s; not reported on this generation by %s", place, excerpt.Count(s.Late, "node"))
 	case s.InPlace < s.Pods:
 		ready.Reason, ready.Message = reasonUpdating, place
 	default:
@@ -318,7 +320,8 @@ func (r *Reports) follow(ctx context.Context, api dynamic.Interface) {
 			return watchstore.Watched(w, err, qosAgain, nodeReportOf)
 		},
 	}
-	cache.NewReflectorWithOptions(unstreamed{all}, nil, r.store(), cache.ReflectorOptions{Name: v1alpha1.QoSReportKind, TypeDescription: v1alpha1.QoSReportKind}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(unstreamed{all}, nil, r.store(),
+		cache.ReflectorOptions{Name: v1alpha1.QoSReportKind, TypeDescription: v1alpha1.QoSReportKind}).RunWithContext(ctx)
 }
 
 // nodeReport carries what is kept of a report through a reflector, which holds the reports of all nodes while it

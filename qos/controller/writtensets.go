@@ -72,14 +72,18 @@ func (s *writtenSets) write(ctx context.Context, key types.NamespacedName, uid t
 		return err
 	}
 	s.put(uid, key, 0) // before the event of the write comes
-	_, err = s.objects.Resource(v1alpha1.QoSDestinationsResource()).Apply(ctx, string(uid), &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": v1alpha1.GroupVersion.String(), "kind": v1alpha1.QoSDestinationsKind,
-		"metadata": map[string]any{
-			"name": string(uid), "labels": map[string]any{v1alpha1.LabelQoSNamespace: key.Namespace},
-			"annotations": map[string]any{v1alpha1.AnnotationQoSName: key.Name, v1alpha1.AnnotationQoSHash: strconv.FormatUint(hash, 16)},
-		},
-		"destinations": content,
-	}}, metav1.ApplyOptions{FieldManager: destinationsManager, Force: true})
+	_, err = s.objects.Resource(v1alpha1.QoSDestinationsResource()).Apply(ctx, string(uid),
+		&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": v1alpha1.GroupVersion.String(), "kind": v1alpha1.QoSDestinationsKind,
+			"metadata": map[string]any{
+				"name": string(uid), "labels": map[string]any{v1alpha1.LabelQoSNamespace: key.Namespace},
+				"annotations": map[string]any{
+					v1alpha1.AnnotationQoSName: key.Name,
+					v1alpha1.AnnotationQoSHash: strconv.FormatUint(hash, 16),
+				},
+			},
+			"destinations": content,
+		}}, metav1.ApplyOptions{FieldManager: destinationsManager, Force: true})
 	if err != nil {
 		return fmt.Errorf("write %s %q of %q: %w", v1alpha1.QoSDestinationsKind, uid, key, err)
 	}

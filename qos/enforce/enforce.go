@@ -98,7 +98,8 @@ type Memo struct{ filters tc.Memo }
 
 // Compile compiles the rules of a pod for the backends that a topology, with what its steps are given, needs. More than an
 // interface may have are an error of kind Invalid.
-func (m *Memo) Compile(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Rules, err error) {
+func (m *Memo) Compile(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens,
+	contracts contract.Set) (out ops.Rules, err error) {
 	if !rules.differ() {
 		return m.both(rules[""], members, top, given, contracts)
 	}
@@ -131,7 +132,8 @@ func (m *Memo) Compile(rules InterfaceRules, members func(qos.SetID) []netip.Add
 }
 
 // both compiles rules for the backends that the steps of a topology need.
-func (m *Memo) both(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens, contracts contract.Set) (out ops.Rules, err error) {
+func (m *Memo) both(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens,
+	contracts contract.Set) (out ops.Rules, err error) {
 	byTC, byOVN := ops.Backends(top, given, contracts)
 	if byTC {
 		if out.Filters, err = m.filters.Objects(rules, members); err != nil {
@@ -148,7 +150,9 @@ func (m *Memo) both(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top 
 
 // Rules returns the rules that the NetworkQoS objects of files have for what a pod sends over a
 // network, the winning one first, and the members of their sets, with notes for the user.
-func Rules(files [][]byte, network qos.Network, pod Pod) (rules []qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error) {
+func Rules(files [][]byte, network qos.Network, pod Pod) (
+	rules []qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error,
+) {
 	each, members, notes, err := rulesOf(files, []qos.Attachment{{Network: network}}, pod)
 	if err != nil {
 		return nil, nil, notes, err
@@ -157,7 +161,8 @@ func Rules(files [][]byte, network qos.Network, pod Pod) (rules []qos.Rule, memb
 }
 
 // rulesOf is Rules for each of a pod's attachments.
-func rulesOf(files [][]byte, attachments []qos.Attachment, pod Pod) (rules [][]qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error) {
+func rulesOf(files [][]byte, attachments []qos.Attachment,
+	pod Pod) (rules [][]qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error) {
 	namespace := pod.Namespace
 	if namespace == "" {
 		namespace = defaultNamespace

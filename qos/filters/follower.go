@@ -42,8 +42,8 @@ type Reporter interface {
 
 // Options are the settings of a Follower.
 type Options struct {
-	// Client needs: list and watch on networkqoses and networkqosdestinations, create and patch on networkqosreports. If it is nil, nothing is enforced, and
-	// the filters that pods have from an earlier agent are removed.
+	// Client needs: list and watch on networkqoses and networkqosdestinations, create and patch on networkqosreports. If it
+	// is nil, nothing is enforced, and the filters that pods have from an earlier agent are removed.
 	Client dynamic.Interface
 	// NodeUID returns the UID of the Node object, "" while it is not known.
 	NodeUID func() types.UID
@@ -160,8 +160,9 @@ func New(o Options) *Follower {
 		Options: o, wake: table.Woken(by...),
 		queue:    newQueue(),
 		compiler: qos.NewCompiler(), namespaces: map[string]*namespace{}, pods: map[types.NamespacedName]podLabels{},
-		topologies: map[string]*network{}, claims: map[types.UID]*claims.Claim{}, updated: map[types.UID]time.Time{}, failures: map[types.UID]failure{},
-		behind: map[types.UID]bool{}, updating: map[types.UID]bool{},
+		topologies: map[string]*network{}, claims: map[types.UID]*claims.Claim{}, updated: map[types.UID]time.Time{},
+		failures: map[types.UID]failure{},
+		behind:   map[types.UID]bool{}, updating: map[types.UID]bool{},
 	}
 	f.reports = nodereport.New(nodereport.Options{
 		Client: o.Client, Resource: v1alpha1.QoSReportResource(), Kind: v1alpha1.QoSReportKind, NodeName: o.NodeName, NodeUID: o.NodeUID,

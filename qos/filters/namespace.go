@@ -87,7 +87,8 @@ func (o *objects) DeepCopyObject() runtime.Object { return new(*o) }
 // objectOf reads a NetworkQoS. One that cannot be read is kept with its error.
 func objectOf(u *unstructured.Unstructured) *object {
 	out := &object{ObjectMeta: metav1.ObjectMeta{
-		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), Generation: u.GetGeneration(), ResourceVersion: u.GetResourceVersion(),
+		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), Generation: u.GetGeneration(),
+		ResourceVersion: u.GetResourceVersion(),
 	}}
 	policy, _ := qos.Read(u)
 	out.policy = policy.Slim()

@@ -54,7 +54,8 @@ func (f *Follower) followPods(ctx context.Context) {
 			return api.Watch(ctx, o)
 		},
 	}
-	cache.NewReflectorWithOptions(all, nil, f.podStore(), cache.ReflectorOptions{Name: "labels of pods", TypeDescription: "Pod"}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(all, nil, f.podStore(),
+		cache.ReflectorOptions{Name: "labels of pods", TypeDescription: "Pod"}).RunWithContext(ctx)
 }
 
 // podStore is what the reflector of pods fills a Follower by. The sandbox of a pod that is deleted, if it

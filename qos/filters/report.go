@@ -50,7 +50,8 @@ func (f *Follower) report() any {
 			continue // it has ended
 		}
 		failed := f.failures[e.UID]
-		state := covered{inPlace: !f.behind[e.UID] && !f.updating[e.UID] && failed.said == "" && slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })}
+		state := covered{inPlace: !f.behind[e.UID] && !f.updating[e.UID] && failed.said == "" &&
+			slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })}
 		if !failed.passing {
 			state.problem = failed.said
 		}

@@ -53,7 +53,8 @@ func large(namespace string, n, labels, length int) *v1alpha1.NetworkQoS {
 	}}
 	o.Spec.PodSelector = selector("mine", map[string]string{"app": "web"})
 	o.Spec.NetworkSelectors = []v1alpha1.NetworkSelector{{
-		Type: v1alpha1.NetworkTopologies, NetworkTopologySelector: &v1alpha1.Selector{NetworkSelector: selector("net", map[string]string{"rail": "storage"})},
+		Type: v1alpha1.NetworkTopologies, NetworkTopologySelector: &v1alpha1.Selector{NetworkSelector: selector("net",
+			map[string]string{"rail": "storage"})},
 	}}
 	for rule := range qos.MaxRules {
 		r := v1alpha1.Rule{DSCP: new(int32(1)), Classifier: &v1alpha1.Classifier{}}
@@ -64,7 +65,8 @@ func large(namespace string, n, labels, length int) *v1alpha1.NetworkQoS {
 			d := v1alpha1.Destination{IPBlock: &v1alpha1.IPBlock{CIDR: fmt.Sprintf("2001:db8:%x:%x::/64", rule, to)}}
 			switch {
 			case rule == 0:
-				d = v1alpha1.Destination{PodSelector: selector(fmt.Sprintf("to-%d-%d", n, to), nil), NamespaceSelector: &metav1.LabelSelector{}}
+				d = v1alpha1.Destination{PodSelector: selector(fmt.Sprintf("to-%d-%d", n, to), nil),
+					NamespaceSelector: &metav1.LabelSelector{}}
 			case rule <= 16 && to == 0:
 				for i := range 64 {
 					d.IPBlock.Except = append(d.IPBlock.Except, fmt.Sprintf("2001:db8:%x:0:%x::/96", rule, 2*i+1))

@@ -155,7 +155,8 @@ func (f *Filters) arrange(deciding, limiting []Filter) []Filter {
 	out := f.byRule(FragmentChain, limits)
 	for i, family := range []Family{IPv4, IPv6} {
 		if gotos[family] {
-			out = append(out, Filter{Pref: firstPacked + uint16(i), Handle: 1, Family: family, Fragment: true, Goto: FragmentChain, Rule: -1})
+			out = append(out, Filter{Pref: firstPacked + uint16(i), Handle: 1, Family: family, Fragment: true, Goto: FragmentChain,
+				Rule: -1})
 		}
 	}
 	return append(out, packed...)
@@ -180,7 +181,8 @@ func numbered(all []Filter) []Filter {
 		all[i].Handle = max(1, hash(&all[i]))
 	}
 	slices.SortStableFunc(all, func(a, b Filter) int {
-		return cmp.Or(cmp.Compare(a.Pref, b.Pref), cmp.Compare(a.Handle, b.Handle), a.To.Compare(b.To), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+		return cmp.Or(cmp.Compare(a.Pref, b.Pref), cmp.Compare(a.Handle, b.Handle), a.To.Compare(b.To),
+			cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	})
 	for i := 1; i < len(all); i++ {
 		if all[i].Pref == all[i-1].Pref && all[i].Handle <= all[i-1].Handle {

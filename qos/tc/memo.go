@@ -15,8 +15,9 @@ const (
 	memoFilters = 20_000
 )
 
-// Memo keeps the filters of the sets of rules that were compiled last: after an edit the pods of an object have the same rules, and to compile
-// these for each is most of the time that an edit takes on a node. Its zero value is ready. It is safe for concurrent use.
+// Memo keeps the filters of the sets of rules that were compiled last: after an edit the pods of an object have the same
+// rules, and to compile these for each is most of the time that an edit takes on a node. Its zero value is ready. It is
+// safe for concurrent use.
 type Memo struct {
 	mu      sync.Mutex
 	kept    []compiledRules // the last one used comes last
@@ -30,7 +31,8 @@ type compiledRules struct {
 	filters []netstate.Filter
 }
 
-// Objects compiles rules and returns their objects: see Compile, Filters.Objects. What it returns is the caller's, but for what pointers in it point to.
+// Objects compiles rules and returns their objects: see Compile, Filters.Objects. What it returns is the caller's, but for what pointers in
+// it point to.
 func (m *Memo) Objects(rules []qos.Rule, members func(qos.SetID) []netip.Addr) ([]netstate.Filter, error) {
 	now := compiledRules{rules: rules, members: map[qos.SetID][]netip.Addr{}}
 	for i := range rules {
@@ -61,11 +63,12 @@ func (m *Memo) Objects(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (
 	return slices.Clone(now.filters), nil
 }
 
-// same reports whether two sets of rules have the same filters. It compares the addresses and ports of policies, which are not changed, by where
-// they are.
+// same reports whether two sets of rules have the same filters. It compares the addresses and ports of policies, which
+// are not changed, by where they are.
 func (c compiledRules) same(o compiledRules) bool {
 	return slices.EqualFunc(c.rules, o.rules, func(a, b qos.Rule) bool {
-		return a.Precedence == b.Precedence && a.Policy == b.Policy && a.Index == b.Index && a.DSCP == b.DSCP && a.RateKbit == b.RateKbit && a.BurstKbit == b.BurstKbit &&
+		return a.Precedence == b.Precedence && a.Policy == b.Policy && a.Index == b.Index && a.DSCP == b.DSCP &&
+			a.RateKbit == b.RateKbit && a.BurstKbit == b.BurstKbit &&
 			a.Any == b.Any && a.Addresses == b.Addresses && alike(a.Ports, b.Ports) && slices.Equal(a.Sets, b.Sets)
 	}) && func() bool {
 		for id, addresses := range c.members {

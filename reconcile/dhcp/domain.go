@@ -51,7 +51,8 @@ type Host struct {
 func Open(o Options) *Host {
 	o.MinLease = cmp.Or(o.MinLease, defaultMinLease)
 	ctx, stop := context.WithCancel(context.Background())
-	return &Host{Options: o, ctx: ctx, stop: stop, clients: map[string]*client{}, ending: map[string]bool{}, unwritten: map[string]*record{}}
+	return &Host{Options: o, ctx: ctx, stop: stop, clients: map[string]*client{}, ending: map[string]bool{},
+		unwritten: map[string]*record{}}
 }
 
 // Close stops all clients. Leases stay as they are.
@@ -174,7 +175,8 @@ func (v view) Extend(_ context.Context, s *netstate.Snapshot, queried []netstate
 			continue
 		}
 		c := v.h.running(file)
-		out := netstate.DHCPLease{Link: link, ClientID: &r.Client, Hostname: &r.Hostname, Requested: &r.Requested, Active: new(c != nil || r.live(now))}
+		out := netstate.DHCPLease{Link: link, ClientID: &r.Client, Hostname: &r.Hostname, Requested: &r.Requested,
+			Active: new(c != nil || r.live(now))}
 		if r.live(now) {
 			out.Address, out.Server, out.Expires = r.Lease.Address.String(), r.Lease.Server.String(), r.Lease.Expires
 			out.Routes, out.MTU = r.Lease.Routes, r.Lease.MTU
@@ -246,7 +248,8 @@ func (v view) begin(want netstate.DHCPLease) error {
 		if b, err := hex.DecodeString(next.Client); err != nil || len(b) < 2 || len(b) > 255 {
 			return fault.New(fault.Invalid, fmt.Errorf("%q is no client identifier", next.Client))
 		}
-		same := have.Client == next.Client && have.Hostname == next.Hostname && have.Requested == next.Requested && have.BootID == next.BootID && netns.Same(have.NetnsID, id)
+		same := have.Client == next.Client && have.Hostname == next.Hostname && have.Requested == next.Requested &&
+			have.BootID == next.BootID && netns.Same(have.NetnsID, id)
 		if same && have.live(v.h.Now()) {
 			next.Lease = have.Lease // as after a crash
 		}

@@ -36,7 +36,8 @@ type Lease struct {
 // running pod each time. The lease is then used until it ends (RFC 2131 section 4.4.5).
 func (l *Lease) renewedBy(answer Lease) error {
 	if answer.Address != l.Address {
-		return fault.New(fault.NotReady, fmt.Errorf("server %s answers the renewal of %s with %s", answer.Server, l.Address, answer.Address))
+		return fault.New(fault.NotReady, fmt.Errorf("server %s answers the renewal of %s with %s", answer.Server, l.Address,
+			answer.Address))
 	}
 	return nil
 }

@@ -19,10 +19,10 @@ const (
 	ethtoolGetStringSets = 0x37 // ETHTOOL_GSSET_INFO
 	ethtoolStatistics    = 1    // ETH_SS_STATS
 	ethtoolStringSize    = 32   // ETH_GSTRING_LEN
-	// maxDriverCounters bounds how many counters are read of an interface: a driver has some for each of its queues. The kernel writes as
-	// many as there are when it is asked (ethtool_get_strings, ethtool_get_stats in net/ethtool/ioctl.c), however many it is asked for, and
-	// a
-	// pod can change the number of queues between two calls: roomForCounters is more than any driver has.
+	// maxDriverCounters bounds how many counters are read of an interface: a driver has some for each of its queues. The
+	// kernel writes as many as there are when it is asked (ethtool_get_strings, ethtool_get_stats in net/ethtool/ioctl.c),
+	// however many it is asked for, and a pod can change the number of queues between two calls: roomForCounters is more
+	// than any driver has.
 	maxDriverCounters = 8192
 	roomForCounters   = 1 << 16
 )

@@ -137,10 +137,9 @@ func (o *observer) rdmaLink(ctx context.Context, queried netstate.RDMALink) (out
 	return out, true, nil
 }
 
-// softRDMAOwner finds the RDMA device in software on a link, and the namespace in which it can be changed, nil without one. In exclusive
-// mode one
-// that was made inside of a sandbox belongs to the host, where the kernel does not say which link it is on: it is known by its name, which
-// is ours, and by the name of its link.
+// softRDMAOwner finds the RDMA device in software on a link, and the namespace in which it can be changed, nil without
+// one. In exclusive mode one that was made inside of a sandbox belongs to the host, where the kernel does not say which
+// link it is on: it is known by its name, which is ours, and by the name of its link.
 func (s *Sandbox) softRDMAOwner(ctx context.Context, c *conn, index int, link, name string) (d softRDMADevice, owner *conn, err error) {
 	var there bool
 	err = s.host.withRDMA(c, func(r *conn) error {

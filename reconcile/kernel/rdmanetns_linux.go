@@ -35,9 +35,8 @@ func (o *observer) queryRDMANetns(ctx context.Context, queried netstate.RDMANetn
 	return nil
 }
 
-// rdmaOwner returns name and index of the one RDMA device of a function, "" if it has none or several, and the namespace that it belongs
-// to,
-// nil if that is neither the host's nor the sandbox's.
+// rdmaOwner returns name and index of the one RDMA device of a function, "" if it has none or several, and the namespace
+// that it belongs to, nil if that is neither the host's nor the sandbox's.
 func (s *Sandbox) rdmaOwner(ctx context.Context, id string) (name string, index uint32, owner *conn, err error) {
 	names := s.host.sysfs.rdmaDevices(netstate.Device{ID: id})
 	if len(names) != 1 {
@@ -131,9 +130,9 @@ func (h *Host) moveRDMA(ctx context.Context, from, to *conn, index uint32, name 
 	return err
 }
 
-// rdmaSysfs calls f with sysfs as a namespace sees it. On a node in exclusive mode sysfs shows an RDMA device in the namespace that it
-// belongs
-// to only (net_namespace of ib_class in drivers/infiniband/core/device.c); otherwise it is the host's.
+// rdmaSysfs calls f with sysfs as a namespace sees it. On a node in exclusive mode sysfs shows an RDMA device in the
+// namespace that it belongs to only (net_namespace of ib_class in drivers/infiniband/core/device.c); otherwise it is the
+// host's.
 func (s *Sandbox) rdmaSysfs(c *conn, f func(sysfs)) error {
 	if c.host || !s.host.sysfs.rdmaExclusive() {
 		f(s.host.sysfs)

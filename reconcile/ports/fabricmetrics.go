@@ -34,9 +34,8 @@ func NewFabricMetrics(o FabricMetricsOptions) *FabricMetrics {
 // fabricFresh is how long values are used: a driver may write hundreds of counters, and holds the kernel's lock for links meanwhile.
 const fabricFresh = 30 * time.Second
 
-// fabricCounter is a metric that is the sum of parts, each the largest of its sources: a source is the sum of the driver's counters with
-// such
-// names, and two sources of a part count the same, of a port and by priority.
+// fabricCounter is a metric that is the sum of parts, each the largest of its sources: a source is the sum of the
+// driver's counters with such names, and two sources of a part count the same, of a port and by priority.
 type fabricCounter struct {
 	desc  *prometheus.Desc
 	parts [][]*regexp.Regexp
@@ -56,11 +55,11 @@ func fabricCounterOf(name, help string, parts ...[]string) fabricCounter {
 	return out
 }
 
-// fabricCounters: a port has either pauses of the whole link or of priorities (PFC), and mlx5 counts those of the link as of priority 0,
-// too.
-// Where a driver tells the frames that begin a pause (XOFF) from those that end one (XON), the former count; mlx5 (pause_ctrl_phy) and
-// bnxt_en (pause_frames) count both of the link's alike. Names are those in the drivers mlx5 (en_stats.c), bnxt_en (bnxt_ethtool.c), ice
-// (ice_ethtool.c), i40e (i40e_ethtool.c) and igb (igb_ethtool.c).
+// fabricCounters: a port has either pauses of the whole link or of priorities (PFC), and mlx5 counts those of the link
+// as of priority 0, too. Where a driver tells the frames that begin a pause (XOFF) from those that end one (XON), the
+// former count; mlx5 (pause_ctrl_phy) and bnxt_en (pause_frames) count both of the link's alike. Names are those in the
+// drivers mlx5 (en_stats.c), bnxt_en (bnxt_ethtool.c), ice (ice_ethtool.c), i40e (i40e_ethtool.c) and igb
+// (igb_ethtool.c).
 var fabricCounters = []fabricCounter{
 	fabricCounterOf("pauses_received", "Pauses (802.3x or PFC) that the network requested from", []string{
 		`rx_pause_ctrl_phy|rx_pause_frames|link_xoff_rx\.nic|port\.link_xoff_rx|rx_flow_control_xoff`,

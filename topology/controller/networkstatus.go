@@ -39,10 +39,10 @@ import (
 // It is the controller's task since it is one identity: an agent with this right could write the metadata of the
 // pods of all nodes. Of pods only the metadata is read.
 //
-// A pod is read and written when the report on one of its claims has changed. A pod with k claims that starts takes k+2 requests, so that a
-// hundred in a second are 33 pods with one claim; when a claim loses its report, its pod is read once more. After a change of leader each
-// pod
-// with a claim is read again, with k+1 requests, behind those that start: 20,000 pods with one claim take some 400 s.
+// A pod is read and written when the report on one of its claims has changed. A pod with k claims that starts takes k+2
+// requests, so that a hundred in a second are 33 pods with one claim; when a claim loses its report, its pod is read
+// once more. After a change of leader each pod with a claim is read again, with k+1 requests, behind those that start:
+// 20,000 pods with one claim take some 400 s.
 type NetworkStatus struct {
 	Topologies client.Reader
 	Claims     *Claims

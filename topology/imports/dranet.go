@@ -145,8 +145,8 @@ func asObject(v any) map[string]any {
 	return out
 }
 
-// attributeOf is an attribute of DRANET, with the macro or the negation before it, what is taken of an optional one, and what it is compared with,
-// if that is a boolean.
+// attributeOf is an attribute of DRANET, with the macro or the negation before it, what is taken of an optional one, and
+// what it is compared with, if that is a boolean.
 var attributeOf = regexp.MustCompile(`(has\(\s*|!\s*)?device\.attributes\[(?:"dra\.net"|'dra\.net')\]\.(\??)(\w+)(\.orValue\(\s*(?:true|false)\s*\)|\.value\(\))?(\s*[=!]=\s*(?:true|false)\b)?`)
 
 // isDRANET is true of all devices that a class of ours chooses from.
@@ -300,7 +300,8 @@ func (c *converter) dranetRoutes(s *step, r *record) {
 		key, ours string
 		names     map[string]string
 	}{
-		{"routes", "routes", map[string]string{"destination": "destination", "gateway": "gateway", "source": "src", "table": "table", "scope": "scope"}},
+		{"routes", "routes", map[string]string{"destination": "destination", "gateway": "gateway", "source": "src", "table": "table",
+			"scope": "scope"}},
 		{"rules", "rules", map[string]string{"source": "from", "destination": "to", "table": "table", "priority": "priority"}},
 		{"neighbors", "neighbors", map[string]string{"destination": "address", "hardwareAddr": "mac"}},
 	}
@@ -341,7 +342,8 @@ func (c *converter) claimConstraints(n *network, devices *record, taken map[stri
 			}
 			steps = append(steps, taken[name])
 		}
-		one := v1alpha1.ClaimConstraint{Steps: steps, MatchAttribute: r.text("matchAttribute"), DistinctAttribute: r.text("distinctAttribute")}
+		one := v1alpha1.ClaimConstraint{Steps: steps, MatchAttribute: r.text("matchAttribute"),
+			DistinctAttribute: r.text("distinctAttribute")}
 		switch {
 		case others:
 			n.from.note(r.at, "is left out: it also concerns devices outside of the topology: write it into a claim of your own")

@@ -167,7 +167,8 @@ func (c *converter) hostLocal(n *network, s *step, ipam *record) {
 
 // localRange reads a range of host-local. A gateway that is missing is the first address, as with the plugin.
 func localRange(r *record) v1alpha1.AddressSubnet {
-	out := v1alpha1.AddressSubnet{Prefix: r.text("subnet"), First: r.text("rangeStart"), Last: r.text("rangeEnd"), Gateway: r.text("gateway")}
+	out := v1alpha1.AddressSubnet{Prefix: r.text("subnet"), First: r.text("rangeStart"), Last: r.text("rangeEnd"),
+		Gateway: r.text("gateway")}
 	if p, err := netip.ParsePrefix(out.Prefix); err == nil && out.Gateway == "" {
 		out.Gateway = p.Masked().Addr().Next().String()
 	}
@@ -276,7 +277,8 @@ func rangeOf(r *record) (out v1alpha1.AddressSubnet, ok bool) {
 }
 
 func (c *converter) nvIPAM(n *network, s *step, ipam *record) {
-	ipam.none("it configures the programs of nv-ipam", "daemonSocket", "daemonCallTimeoutSeconds", "confDir", "logFile", "logLevel", "forcePoolName")
+	ipam.none("it configures the programs of nv-ipam", "daemonSocket", "daemonCallTimeoutSeconds", "confDir", "logFile", "logLevel",
+		"forcePoolName")
 	name := ipam.text("poolName")
 	kind := "IPPool"
 	switch typ := strings.ToLower(ipam.text("poolType")); typ {

@@ -100,7 +100,8 @@ func Named(name string) []ovsdb.Condition {
 // tables let two rows have the same. A server of a cluster may plan from what is old, and repeats a transaction on what is new.
 func Absent(table string, externalIDs map[string]string, column, value string) ovsdb.Operation {
 	return ovsdb.Operation{
-		Op: ovsdb.OperationWait, Table: table, Columns: []string{column}, Until: "!=", Rows: []ovsdb.Row{{column: value}}, Timeout: new(int),
-		Where: []ovsdb.Condition{ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes, MapOf(externalIDs))},
+		Op: ovsdb.OperationWait, Table: table, Columns: []string{column}, Until: "!=", Rows: []ovsdb.Row{{column: value}},
+		Timeout: new(int),
+		Where:   []ovsdb.Condition{ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes, MapOf(externalIDs))},
 	}
 }

@@ -98,9 +98,8 @@ func (k *Keeper) exported(e *claims.Entry, sandbox string) (all exported, err er
 	return all, nil
 }
 
-// exports returns what a topology exports, given the results of its steps, all of which are known, and the PCI addresses that other drivers
-// have
-// given the claim.
+// exports returns what a topology exports, given the results of its steps, all of which are known, and the PCI addresses
+// that other drivers have given the claim.
 func (k *Keeper) exports(t *topology.Topology, results []topology.StepResult, beside []string) (all exported, err error) {
 	if all.variables, err = t.Variables(k.Contracts, results); err != nil {
 		return all, fault.New(fault.Unsupported, fmt.Errorf("topology %q: %w", t.Name, err))

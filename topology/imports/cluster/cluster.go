@@ -81,7 +81,8 @@ var ErrTooMuch = errors.New("read a namespace with -n, or write the objects into
 
 // Read lists the objects. Its error names all kinds that could not be read.
 func (r *Reader) Read(ctx context.Context, scope Scope) (Inventory, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, r.limits.Time, fmt.Errorf("the cluster was not read within %s: %w", r.limits.Time, ErrTooMuch))
+	ctx, cancel := context.WithTimeoutCause(ctx, r.limits.Time,
+		fmt.Errorf("the cluster was not read within %s: %w", r.limits.Time, ErrTooMuch))
 	defer cancel()
 	ctx = klog.NewContext(ctx, logr.Discard()) // client-go logs what it returns, too
 	r.left.Store(r.limits.Bytes)
@@ -147,7 +148,8 @@ func (r *Reader) find(ctx context.Context, groups *metav1.APIGroupList, from imp
 }
 
 // list reads the objects of a kind, page by page.
-func (r *Reader) list(ctx context.Context, resource metav1.APIResource, from imports.Source, scope Scope, atMost int) ([]map[string]any, error) {
+func (r *Reader) list(ctx context.Context, resource metav1.APIResource, from imports.Source, scope Scope,
+	atMost int) ([]map[string]any, error) {
 	gvr := schema.GroupVersionResource{Group: resource.Group, Version: resource.Version, Resource: resource.Name}
 	var of dynamic.ResourceInterface = r.dynamic.Resource(gvr)
 	where := "in all namespaces"
