@@ -3,6 +3,7 @@ package netstate
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -279,20 +280,7 @@ func (m *model) addressGone(a Addr) {
 		return
 	}
 	if net, err := netip.ParsePrefix(a.Address); err == nil && !m.promotes(a.Link) {
-		secondary := map[string]bool{}
-		for _, other := range All[Addr](m.Snapshot) {
-			if p, err := netip.ParsePrefix(other.Address); err == nil && other.Link == a.Link && p.Masked() == net.Masked() {
-				secondary[p.Addr().String()] = true
-				m.imply(other, nil)
-				delete(m.objects, other.Key())
-			}
-		}
-		for _, r := range All[Route](m.Snapshot) {
-			if r.Source != nil && secondary[*r.Source] { // fib_sync_down_addr
-				m.imply(r, nil)
-				delete(m.objects, r.Key())
-			}
-		}
+		m.secondariesGone(a.Link, net.Masked())
 	}
 	for _, o := range m.objects {
 		if other, ok := o.(Addr); ok && other.Link == a.Link && !strings.Contains(other.Address, ":") {
@@ -305,6 +293,34 @@ func (m *model) addressGone(a Addr) {
 		if LinkOf(o) == a.Link && (isRoute && !r.IPv6() || isNeighbor && !strings.Contains(n.Address, ":")) {
 			m.imply(o, nil)
 			delete(m.objects, o.Key())
+		}
+	}
+}
+
+// secondariesGone drops the addresses of a link in a network, and the routes with one of them as their source (fib_sync_down_addr).
+func (m *model) secondariesGone(link string, network netip.Prefix) {
+	var others []Addr
+	for _, o := range m.objects { // addresses are few, and routes may be many
+		if other, ok := o.(Addr); ok && other.Link == link {
+			if p, err := netip.ParsePrefix(other.Address); err == nil && p.Masked() == network {
+				others = append(others, other)
+			}
+		}
+	}
+	if len(others) == 0 {
+		return
+	}
+	slices.SortFunc(others, func(a, b Addr) int { return strings.Compare(a.Address, b.Address) })
+	secondary := map[string]bool{}
+	for _, other := range others {
+		secondary[netip.MustParsePrefix(other.Address).Addr().String()] = true
+		m.imply(other, nil)
+		delete(m.objects, other.Key())
+	}
+	for _, r := range All[Route](m.Snapshot) {
+		if r.Source != nil && secondary[*r.Source] {
+			m.imply(r, nil)
+			delete(m.objects, r.Key())
 		}
 	}
 }
