@@ -198,8 +198,10 @@ func (r *reader) warn(format string, args ...any) {
 // New reads and checks an object. It applies the bounds of the CRD once more: an object may
 // come from a file, or from an API server with the CRD of another version.
 func New(o *v1alpha1.NetworkQoS) *Policy {
-	p := &Policy{Key: types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, UID: o.UID, Generation: o.Generation,
-		Priority: o.Spec.Priority, Created: o.CreationTimestamp}
+	p := &Policy{
+		Key: types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, UID: o.UID, Generation: o.Generation,
+		Priority: o.Spec.Priority, Created: o.CreationTimestamp,
+	}
 	r := &reader{invalid: Invalid{Policy: p.Name()}}
 	if o.Name == "" {
 		r.add("metadata.name: is missing")
@@ -630,8 +632,10 @@ func (r *reader) network(path string, s *v1alpha1.NetworkSelector) (networkTerm,
 
 // reference reads a reference of the draft. One without a namespace means the object's own.
 func (r *reader) reference(path string, ref corev1.ObjectReference, namespace string) (networkTerm, bool) {
-	kinds := []string{string(NetworkAttachmentDefinition), string(UserDefinedNetwork), string(ClusterUserDefinedNetwork),
-		string(NetworkTopology)}
+	kinds := []string{
+		string(NetworkAttachmentDefinition), string(UserDefinedNetwork), string(ClusterUserDefinedNetwork),
+		string(NetworkTopology),
+	}
 	t := networkTerm{kind: NetworkKind(ref.Kind), namespace: cmp.Or(ref.Namespace, namespace), name: ref.Name, of: namespace}
 	switch {
 	case !slices.Contains(kinds, ref.Kind):

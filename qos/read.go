@@ -13,8 +13,10 @@ import (
 func Read(u *unstructured.Unstructured) (*Policy, *v1alpha1.NetworkQoS) {
 	o := &v1alpha1.NetworkQoS{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
-		return &Policy{Key: types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}, UID: u.GetUID(),
-			Generation: u.GetGeneration(), Err: err}, &v1alpha1.NetworkQoS{}
+		return &Policy{
+			Key: types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}, UID: u.GetUID(),
+			Generation: u.GetGeneration(), Err: err,
+		}, &v1alpha1.NetworkQoS{}
 	}
 	return New(o), o
 }

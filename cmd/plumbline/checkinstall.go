@@ -99,7 +99,8 @@ func (c checkInstall) run(ctx context.Context, client dynamic.Interface) error {
 
 // available compares two counts in the status of a workload.
 func (c checkInstall) available(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, name, wanted,
-	there string) error {
+	there string,
+) error {
 	o, err := client.Resource(resource).Namespace(c.namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("%s %q: %w", resource.Resource, name, err)

@@ -212,7 +212,8 @@ func (c *controllerCommand) manager(config *rest.Config, certificates *admission
 
 // serve adds everything to the manager.
 func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger, mgr manager.Manager,
-	certificates *admission.Certificates) error {
+	certificates *admission.Certificates,
+) error {
 	recorder := mgr.GetEventRecorder("plumbline-controller")
 	if err := controller.Index(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
@@ -229,8 +230,10 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	}
 	contracts := &controller.Contracts{Reader: mgr.GetClient(), BuiltIn: a.registry}
 	compiled := &exposure.Compiled{}
-	topologies := &controller.Controller{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Claims: claims, Contracts: contracts,
-		Policies: compiled, Recorder: recorder, Log: log, Now: time.Now, Interval: c.interval}
+	topologies := &controller.Controller{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Claims: claims, Contracts: contracts,
+		Policies: compiled, Recorder: recorder, Log: log, Now: time.Now, Interval: c.interval,
+	}
 	if err := topologies.Setup(mgr); err != nil {
 		return err
 	}
@@ -238,8 +241,10 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	if err := policies.Setup(mgr); err != nil {
 		return err
 	}
-	pools := &controller.Pools{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: log, Now: time.Now, Interval: c.interval,
-		Grace: c.leaseGrace}
+	pools := &controller.Pools{
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: log, Now: time.Now, Interval: c.interval,
+		Grace: c.leaseGrace,
+	}
 	if err := pools.Setup(mgr); err != nil {
 		return err
 	}

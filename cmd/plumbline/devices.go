@@ -65,7 +65,8 @@ listed as offered.`,
 
 // decide returns the devices with the decisions of the policies in some files.
 func (a *app) decide(ctx context.Context, files []string, labels map[string]string,
-	devices []inventory.Device) ([]inventory.Device, error) {
+	devices []inventory.Device,
+) ([]inventory.Device, error) {
 	var all []*exposure.Policy
 	for _, file := range files {
 		data, name, err := a.read(file)

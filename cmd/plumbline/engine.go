@@ -89,7 +89,8 @@ func (e *engine) own(a *app, id reconcile.SandboxID) *reconcile.Record {
 
 // sandbox makes a sandbox from the flags.
 func (e *engine) sandbox(ctx context.Context, a *app, t *topology.Topology, ns node.Netns, own *reconcile.Record, asked map[string]string,
-	given ops.Givens, rules ops.Rules) (reconcile.Sandbox, error) {
+	given ops.Givens, rules ops.Rules,
+) (reconcile.Sandbox, error) {
 	return node.Assignment{
 		ID: ns.ID(t.Name), Netns: ns, Topology: t, Requested: asked, Given: given, Rules: rules, Contracts: a.registry, Own: own,
 		Records: func() []reconcile.Record {

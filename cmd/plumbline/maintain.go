@@ -104,8 +104,10 @@ func (a *app) beginMaintenance(ctx context.Context, kube kubernetes.Interface, w
 func (a *app) endMaintenance(ctx context.Context, kube kubernetes.Interface, word, format string) error {
 	removed, err := maintenance.End(ctx, kube, word)
 	if format != formatText {
-		return errors.Join(a.document(format, maintainedDocument{Devices: append([]maintenance.Device{}, removed...), InService: true,
-			Pods: []maintenance.User{}}), err)
+		return errors.Join(a.document(format, maintainedDocument{
+			Devices: append([]maintenance.Device{}, removed...), InService: true,
+			Pods: []maintenance.User{},
+		}), err)
 	}
 	for _, d := range removed {
 		a.text().line("%s is in service again", d)

@@ -20,7 +20,8 @@ func parameterFlag(cmd *cobra.Command, parameters *[]string) {
 
 // parameterized returns a topology with the parameters of the flag, and these as a claim has them.
 func (a *app) parameterized(ctx context.Context, t *topology.Topology,
-	arguments []string) (*topology.Topology, []topology.Parameters, error) {
+	arguments []string,
+) (*topology.Topology, []topology.Parameters, error) {
 	var set []topology.Parameters
 	for _, argument := range arguments {
 		name, value, ok := strings.Cut(argument, "=")

@@ -224,7 +224,8 @@ func (a *app) decode(ctx context.Context, data []byte, file string, given ops.Gi
 
 // decodeWith is decode with the contracts of further step types.
 func (a *app) decodeWith(ctx context.Context, data []byte, file string, given ops.Givens,
-	set contract.Set) (*topology.Topology, []string, error) {
+	set contract.Set,
+) (*topology.Topology, []string, error) {
 	t, notes, err := node.Load(ctx, data, given, set)
 	if err != nil && !errors.As(err, new(*topology.Invalid)) {
 		return nil, nil, fmt.Errorf("%s: %w", file, err)

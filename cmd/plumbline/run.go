@@ -115,8 +115,10 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	server := &http.Server{Handler: handler(loop, counts, metrics.Health{Loop: func() metrics.Work { return metrics.Work(loop.Work()) }}),
-		ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{
+		Handler:           handler(loop, counts, metrics.Health{Loop: func() metrics.Work { return metrics.Work(loop.Work()) }}),
+		ReadHeaderTimeout: 10 * time.Second,
+	}
 	log.Info("running", "config", d.dir, "state", a.stateDir, "listen", listener.Addr().String())
 
 	// If one part ends, all end; a requested stop is not an error.

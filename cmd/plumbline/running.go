@@ -110,8 +110,10 @@ func (a *app) edit(ctx context.Context, e *engine, rec reconcile.Record, topo *t
 	if err != nil {
 		return runningDocument{}, nil, err
 	}
-	d := runningDocument{plannedDocument: planDocument(p.Sandbox, &ops.Plan{}, nil, nil), Netns: p.Sandbox.Netns, Effects: p.Effects,
-		Interrupted: p.Interrupted}
+	d := runningDocument{
+		plannedDocument: planDocument(p.Sandbox, &ops.Plan{}, nil, nil), Netns: p.Sandbox.Netns, Effects: p.Effects,
+		Interrupted: p.Interrupted,
+	}
 	if p.HeldBack != nil {
 		d.HeldBack = p.HeldBack.Error()
 		return d, nil, nil

@@ -106,8 +106,10 @@ func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error
 		if err != nil {
 			return findings{}, err
 		}
-		out.verdicts = append(out.verdicts, verdict{st, rec.Sandbox.Topology, rec.NetnsID, ports.RulesOf(&rec, ports.Of(&rec)),
-			ports.LogicalRulesOf(&rec), ports.FunctionRulesOf(&rec)})
+		out.verdicts = append(out.verdicts, verdict{
+			st, rec.Sandbox.Topology, rec.NetnsID, ports.RulesOf(&rec, ports.Of(&rec)),
+			ports.LogicalRulesOf(&rec), ports.FunctionRulesOf(&rec),
+		})
 	}
 	out.damaged = damagedFiles(e, damaged)
 	out.others = otherVersions(e.otherVersions(a.stateDir))
@@ -140,8 +142,10 @@ func (a *app) logical(ctx context.Context, e *engine, all []verdict) [][]ruleSta
 	out := make([][]ruleStatus, len(all))
 	for i := range all {
 		for _, r := range all[i].logical {
-			out[i] = append(out[i], ruleStatus{Rule: r.Name, Interface: r.Interface, Backend: v1alpha1.BackendOVN,
-				ruleCounters: countersOf(readings[0])})
+			out[i] = append(out[i], ruleStatus{
+				Rule: r.Name, Interface: r.Interface, Backend: v1alpha1.BackendOVN,
+				ruleCounters: countersOf(readings[0]),
+			})
 			readings = readings[1:]
 		}
 	}

@@ -114,8 +114,10 @@ func (v *validation) document(ctx context.Context, files []string, format string
 		}
 		return out
 	}
-	d := validDocument{Valid: err == nil, Checked: lines(checked.String(), ""), Notes: lines(notes.String(), "plumbline: note: "),
-		Problems: []string{}}
+	d := validDocument{
+		Valid: err == nil, Checked: lines(checked.String(), ""), Notes: lines(notes.String(), "plumbline: note: "),
+		Problems: []string{},
+	}
 	if err != nil {
 		d.Problems = lines(err.Error(), "")
 	}

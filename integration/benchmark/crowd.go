@@ -184,8 +184,10 @@ func (c *crowdChain) apply(ctx context.Context, path string) error {
 			"type": "vlan", "vlanId": 100, "master": "net1", "linkInContainer": true,
 			"ipam": map[string]any{"type": "static", "addresses": []map[string]any{{"address": "10.100.0.5/24"}}},
 		}},
-		{"data0", map[string]any{"type": "tuning",
-			"sysctl": map[string]string{"net.ipv4.conf.IFNAME.rp_filter": "2", "net.ipv4.conf.IFNAME.arp_notify": "1"}}},
+		{"data0", map[string]any{
+			"type":   "tuning",
+			"sysctl": map[string]string{"net.ipv4.conf.IFNAME.rp_filter": "2", "net.ipv4.conf.IFNAME.arp_notify": "1"},
+		}},
 	}
 	for _, call := range calls {
 		call.config["cniVersion"], call.config["name"] = "1.0.0", "crowd-"+call.ifname

@@ -42,8 +42,14 @@ type rulesOf struct {
 	masks int
 }
 
-var ruleSets = []rulesOf{{}, {count: 1}, {count: 200}, {count: 200, last: true}, {count: 200, last: true, masks: 2},
-	{count: 1000, last: true}}
+var ruleSets = []rulesOf{
+	{},
+	{count: 1},
+	{count: 200},
+	{count: 200, last: true},
+	{count: 200, last: true, masks: 2},
+	{count: 1000, last: true},
+}
 
 func (r rulesOf) name() string {
 	switch {
@@ -229,7 +235,8 @@ func newSink(ctx context.Context, c *chassis.Chassis) (*traffic.Pod, error) {
 
 // newSource makes a pod. Its filters are set, and its rows are added to those that are wanted.
 func newSource(ctx context.Context, c *chassis.Chassis, sink *traffic.Pod, p path, r rulesOf, number int,
-	rows *[]netstate.LogicalRule) (*source, error) {
+	rows *[]netstate.LogicalRule,
+) (*source, error) {
 	s := &source{path: p, rulesOf: r}
 	name := fmt.Sprintf("pod%d", number)
 	rules, err := r.rules()

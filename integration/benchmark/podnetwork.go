@@ -69,12 +69,16 @@ func comparePodNetworks(ctx context.Context, n int, plugins string, cidrs []stri
 			routes = append(routes, map[string]string{"dst": map[bool]string{true: "::/0", false: "0.0.0.0/0"}[strings.Contains(c, ":")]})
 		}
 		nets = append(nets,
-			&cniNetwork{title: "ptp and host-local", dir: dir, programs: []string{"ptp", "host-local"},
+			&cniNetwork{
+				title: "ptp and host-local", dir: dir, programs: []string{"ptp", "host-local"},
 				config: map[string]any{"type": "ptp", "ipam": map[string]any{
 					"type": "host-local", "ranges": ranges, "routes": routes, "dataDir": filepath.Join(dir, "allocated"),
-				}}},
-			&cniNetwork{title: "cni-kindnet", dir: dir, programs: []string{"cni-kindnet"}, version: "0.4.0",
-				config: map[string]any{"type": "cni-kindnet", "ranges": cidrs}})
+				}},
+			},
+			&cniNetwork{
+				title: "cni-kindnet", dir: dir, programs: []string{"cni-kindnet"}, version: "0.4.0",
+				config: map[string]any{"type": "cni-kindnet", "ranges": cidrs},
+			})
 	}
 	got := make([]samples, len(nets))
 	for k, c := range nets {
@@ -147,8 +151,10 @@ spec:
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
 	for {
-		_, err := cnisocket.Call(ctx, socket, cnisocket.Request{Command: cnisocket.Status,
-			Config: json.RawMessage(`{"name": "` + primary.Name + `"}`)})
+		_, err := cnisocket.Call(ctx, socket, cnisocket.Request{
+			Command: cnisocket.Status,
+			Config:  json.RawMessage(`{"name": "` + primary.Name + `"}`),
+		})
 		if err == nil {
 			return func() { cancel(); <-ended }, nil //nolint:errcheck // the context has ended
 		}
@@ -199,7 +205,10 @@ func (c *cniNetwork) remove(ctx context.Context, netns string) error {
 func pod(netns string) *libcni.RuntimeConf {
 	name := filepath.Base(netns)
 	return &libcni.RuntimeConf{ContainerID: name, NetNS: netns, IfName: "eth0", Args: [][2]string{
-		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "bench"}, {"K8S_POD_NAME", name}, {"K8S_POD_INFRA_CONTAINER_ID", name},
+		{"IgnoreUnknown", "1"},
+		{"K8S_POD_NAMESPACE", "bench"},
+		{"K8S_POD_NAME", name},
+		{"K8S_POD_INFRA_CONTAINER_ID", name},
 		{"K8S_POD_UID", name},
 	}}
 }

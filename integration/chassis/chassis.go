@@ -56,8 +56,10 @@ const (
 // namespace that the caller is in, so there is one such Chassis at a time. Northbound are the
 // endpoints of a database that runs already; without any it has its own.
 func Start(ctx context.Context, dir string, northbound ...string) (*Chassis, error) {
-	c := &Chassis{dir: dir, files: []string{northboundFile, southboundFile, switchFile},
-		programs: []string{Database, VSwitch, Northd, Controller}}
+	c := &Chassis{
+		dir: dir, files: []string{northboundFile, southboundFile, switchFile},
+		programs: []string{Database, VSwitch, Northd, Controller},
+	}
 	c.northbound, c.southbound = c.Endpoint(), c.Endpoint()
 	if len(northbound) > 0 {
 		c.files, c.northbound = c.files[1:], strings.Join(northbound, ",")
@@ -67,16 +69,20 @@ func Start(ctx context.Context, dir string, northbound ...string) (*Chassis, err
 
 // startCentral starts what nodes share. The databases listen at an address, too.
 func startCentral(ctx context.Context, dir, remote string) (*Chassis, error) {
-	c := &Chassis{dir: dir, files: []string{northboundFile, southboundFile}, remotes: []string{remote},
-		programs: []string{Database, Northd}}
+	c := &Chassis{
+		dir: dir, files: []string{northboundFile, southboundFile}, remotes: []string{remote},
+		programs: []string{Database, Northd},
+	}
 	c.northbound, c.southbound = c.Endpoint(), c.Endpoint()
 	return c, c.first(ctx, "", "")
 }
 
 // startNode starts what a node has of its own in a namespace, whose address is that of its tunnels.
 func startNode(ctx context.Context, dir, name, netns, address, northbound, southbound string) (*Chassis, error) {
-	c := &Chassis{dir: dir, netns: netns, files: []string{switchFile}, programs: []string{Database, VSwitch, Controller},
-		northbound: northbound, southbound: southbound}
+	c := &Chassis{
+		dir: dir, netns: netns, files: []string{switchFile}, programs: []string{Database, VSwitch, Controller},
+		northbound: northbound, southbound: southbound,
+	}
 	return c, c.first(ctx, name, address)
 }
 

@@ -65,8 +65,10 @@ func StartRaft(ctx context.Context, dir string, servers int) (out *Raft, err err
 		if err := os.Mkdir(path, 0o700); err != nil {
 			return out, err
 		}
-		m.Chassis = &Chassis{dir: path, netns: name, files: []string{northboundFile},
-			remotes: []string{"ptcp:" + centralPort + ":" + raftAddress(raftClients, i)}, programs: []string{Database}}
+		m.Chassis = &Chassis{
+			dir: path, netns: name, files: []string{northboundFile},
+			remotes: []string{"ptcp:" + centralPort + ":" + raftAddress(raftClients, i)}, programs: []string{Database},
+		}
 		if err := out.create(ctx, i, i > 0); err != nil {
 			return out, err
 		}

@@ -57,8 +57,10 @@ func (c *Cluster) Variant(ctx context.Context, tags string) (Release, error) {
 
 // productOf is the image of a release; its CNI plugin is left out if it is "".
 func productOf(r Release, program, plugin string) image.Image {
-	out := image.Image{Names: []string{productImage + ":" + r.tag()}, Files: map[string]string{"/plumbline": program},
-		Entrypoint: []string{"/plumbline"}}
+	out := image.Image{
+		Names: []string{productImage + ":" + r.tag()}, Files: map[string]string{"/plumbline": program},
+		Entrypoint: []string{"/plumbline"},
+	}
 	if plugin != "" {
 		out.Files["/plumbline-cni"] = plugin
 	}

@@ -221,8 +221,10 @@ func (d *demo) watched(box *kernel.Sandbox) error {
 				return false, err
 			}
 			l, ok := snap.Link("data0")
-			_, routed := netstate.Lookup(snap, netstate.Route{Link: "data0", Dst: "10.100.0.0/16", Gateway: "10.100.0.1",
-				Table: netstate.TableMain})
+			_, routed := netstate.Lookup(snap, netstate.Route{
+				Link: "data0", Dst: "10.100.0.0/16", Gateway: "10.100.0.1",
+				Table: netstate.TableMain,
+			})
 			return ok && l.MTU != nil && *l.MTU == 9000 && routed, nil
 		})
 		if err != nil {

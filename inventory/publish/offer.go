@@ -50,8 +50,10 @@ func (e *entry) failing() (Failing, bool) {
 		if t.Key != TaintLost || t.Effect == resourceapi.DeviceTaintEffectNone {
 			continue
 		}
-		f := Failing{Lost: true, Evict: t.Effect == resourceapi.DeviceTaintEffectNoExecute,
-			Held: t.Effect == resourceapi.DeviceTaintEffectNoSchedule}
+		f := Failing{
+			Lost: true, Evict: t.Effect == resourceapi.DeviceTaintEffectNoExecute,
+			Held: t.Effect == resourceapi.DeviceTaintEffectNoSchedule,
+		}
 		if t.TimeAdded != nil {
 			f.Since = t.TimeAdded.Time
 		}
@@ -65,8 +67,10 @@ func (f Failing) taint() resourceapi.DeviceTaint {
 	case !f.Lost:
 		return resourceapi.DeviceTaint{Key: TaintDegraded, Effect: resourceapi.DeviceTaintEffectNone}
 	case f.Held:
-		return resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoSchedule,
-			TimeAdded: &metav1.Time{Time: f.Since}}
+		return resourceapi.DeviceTaint{
+			Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoSchedule,
+			TimeAdded: &metav1.Time{Time: f.Since},
+		}
 	case f.Evict:
 		return resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoExecute}
 	}

@@ -127,8 +127,10 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 	go c.reports.follow(ctx, c.Objects)
 	c.destinations = NewDestinations()
 	c.destinations.PodNetwork = c.PodNetwork
-	writer := &destinationWriter{Destinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log,
-		now: c.Now}
+	writer := &destinationWriter{
+		Destinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log,
+		now: c.Now,
+	}
 	writer.room = func(namespace string) { c.queue.AddAfter(namespace, c.Interval) }
 	if err := c.followTopologies(ctx); err != nil { // before something is written: it decides which networks come first
 		return err
@@ -568,7 +570,8 @@ func undefined(p *qos.Policy, topologies []selectable) (message string, none boo
 // podNetwork says that agents make the networks of topologies of role primary; else none is enforced there. decided says what agents were
 // told of an object.
 func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topologies []v1alpha1.NetworkTopology, contracts contract.Set,
-	podNetwork bool, reported map[string]*Sum) []Outcome {
+	podNetwork bool, reported map[string]*Sum,
+) []Outcome {
 	var out []Outcome
 	var accepted []*qos.Policy
 	all := selectables(topologies, contracts)

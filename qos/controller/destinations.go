@@ -402,8 +402,10 @@ func (d *Destinations) place(key types.NamespacedName) {
 	for _, name := range slices.Sorted(maps.Keys(by)) {
 		slices.SortFunc(by[name], netip.Addr.Compare)
 		pod.Attachments = append(pod.Attachments, qos.Attachment{
-			Network: qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: name},
-				Labels: qos.WithDefinitions(d.labels[name], d.definitions[name])},
+			Network: qos.Network{
+				NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: name},
+				Labels:    qos.WithDefinitions(d.labels[name], d.definitions[name]),
+			},
 			Addresses: slices.Compact(by[name]),
 		})
 	}

@@ -302,8 +302,10 @@ func (k *kept) DeepCopyObject() runtime.Object { return new(*k) }
 
 // keptOf returns what is kept of an object.
 func (s *keptStore) keptOf(o *metav1.PartialObjectMetadata) *kept {
-	out := &kept{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
-		Labels: o.Labels}}
+	out := &kept{ObjectMeta: metav1.ObjectMeta{
+		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
+		Labels: o.Labels,
+	}}
 	if s.again > 0 { // a kind of others
 		out.OwnerReferences = o.OwnerReferences
 	}
@@ -317,8 +319,10 @@ func (s *keptStore) keptOf(o *metav1.PartialObjectMetadata) *kept {
 
 // keptWhole returns what is kept of the metadata of a whole object.
 func keptWhole(o *unstructured.Unstructured) *kept {
-	return &kept{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
-		ResourceVersion: o.GetResourceVersion(), Labels: o.GetLabels()}}
+	return &kept{ObjectMeta: metav1.ObjectMeta{
+		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
+		ResourceVersion: o.GetResourceVersion(), Labels: o.GetLabels(),
+	}}
 }
 
 // addressedOf returns what is kept of a pod.

@@ -128,8 +128,10 @@ func (w *destinationWriter) followNetworks(ctx context.Context) {
 		s := &keptStore{
 			resource: resource, again: qosAgain, synced: make(chan struct{}),
 			set: func(key types.NamespacedName, o *kept) {
-				w.SetNetwork(&qos.Definition{NetworkID: id(key), Labels: o.Labels, Primary: o.primary,
-					Owner: ownerOf(o.OwnerReferences, key.Namespace)})
+				w.SetNetwork(&qos.Definition{
+					NetworkID: id(key), Labels: o.Labels, Primary: o.primary,
+					Owner: ownerOf(o.OwnerReferences, key.Namespace),
+				})
 			},
 			remove: func(key types.NamespacedName) { w.DeleteNetwork(id(key)) },
 		}

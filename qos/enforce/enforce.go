@@ -99,7 +99,8 @@ type Memo struct{ filters tc.Memo }
 // Compile compiles the rules of a pod for the backends that a topology, with what its steps are given, needs. More than an
 // interface may have are an error of kind Invalid.
 func (m *Memo) Compile(rules InterfaceRules, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens,
-	contracts contract.Set) (out ops.Rules, err error) {
+	contracts contract.Set,
+) (out ops.Rules, err error) {
 	if !rules.differ() {
 		return m.both(rules[""], members, top, given, contracts)
 	}
@@ -133,7 +134,8 @@ func (m *Memo) Compile(rules InterfaceRules, members func(qos.SetID) []netip.Add
 
 // both compiles rules for the backends that the steps of a topology need.
 func (m *Memo) both(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top *topology.Topology, given ops.Givens,
-	contracts contract.Set) (out ops.Rules, err error) {
+	contracts contract.Set,
+) (out ops.Rules, err error) {
 	byTC, byOVN := ops.Backends(top, given, contracts)
 	if byTC {
 		if out.Filters, err = m.filters.Objects(rules, members); err != nil {
@@ -162,7 +164,8 @@ func Rules(files [][]byte, network qos.Network, pod Pod) (
 
 // rulesOf is Rules for each of a pod's attachments.
 func rulesOf(files [][]byte, attachments []qos.Attachment,
-	pod Pod) (rules [][]qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error) {
+	pod Pod,
+) (rules [][]qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error) {
 	namespace := pod.Namespace
 	if namespace == "" {
 		namespace = defaultNamespace

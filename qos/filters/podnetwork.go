@@ -18,8 +18,10 @@ func PodNetwork(rec *reconcile.Record) (e claims.Entry, ok bool) {
 	if origin.Container == "" || sb.Pod == nil {
 		return e, false
 	}
-	object := v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: sb.Topology.Name},
-		Spec: v1alpha1.NetworkTopologySpec{Role: v1alpha1.Primary}}
+	object := v1alpha1.NetworkTopology{
+		ObjectMeta: metav1.ObjectMeta{Name: sb.Topology.Name},
+		Spec:       v1alpha1.NetworkTopologySpec{Role: v1alpha1.Primary},
+	}
 	for _, s := range sb.Topology.Steps {
 		object.Spec.Steps = append(object.Spec.Steps, v1alpha1.Step{Name: s.Name, Type: s.Type, DependOn: s.DependOn})
 	}

@@ -65,8 +65,10 @@ func large(namespace string, n, labels, length int) *v1alpha1.NetworkQoS {
 			d := v1alpha1.Destination{IPBlock: &v1alpha1.IPBlock{CIDR: fmt.Sprintf("2001:db8:%x:%x::/64", rule, to)}}
 			switch {
 			case rule == 0:
-				d = v1alpha1.Destination{PodSelector: selector(fmt.Sprintf("to-%d-%d", n, to), nil),
-					NamespaceSelector: &metav1.LabelSelector{}}
+				d = v1alpha1.Destination{
+					PodSelector:       selector(fmt.Sprintf("to-%d-%d", n, to), nil),
+					NamespaceSelector: &metav1.LabelSelector{},
+				}
 			case rule <= 16 && to == 0:
 				for i := range 64 {
 					d.IPBlock.Except = append(d.IPBlock.Except, fmt.Sprintf("2001:db8:%x:0:%x::/96", rule, 2*i+1))

@@ -72,6 +72,8 @@ func rule(rng *rand.Rand, n int, members map[qos.SetID][]netip.Addr) qos.Rule {
 
 // Packet returns a packet that rules may match.
 func Packet(rng *rand.Rand) qos.Packet {
-	return qos.Packet{Destination: Address(rng), Protocol: protocols[rng.IntN(4)], Port: uint16(80 + rng.IntN(4)),
-		Fragment: rng.IntN(6) == 0}
+	return qos.Packet{
+		Destination: Address(rng), Protocol: protocols[rng.IntN(4)], Port: uint16(80 + rng.IntN(4)),
+		Fragment: rng.IntN(6) == 0,
+	}
 }

@@ -39,8 +39,10 @@ func Story(dir string) ([]Chapter, error) {
 		{Chapter{File: "paid-and-free.yaml", Priority: 10040, DSCP: 11, Marked: outside, Unmarked: private}, "games", "free", false},
 		{Chapter{File: "bandwidth.yaml", Priority: 10040, DSCP: 11, RateKbit: 1_000_000, BurstKbit: 1_000_000, Marked: outside, Unmarked: private}, "games", "free", false},
 		{Chapter{File: "secondary.yaml", Priority: 10040, DSCP: 11, Marked: append([]string{"10.1.2.3"}, outside...), Unmarked: []string{"2001:db8:1::7"}}, "games", "free", true},
-		{Chapter{File: "ipv6.yaml", Priority: 10060, DSCP: 48, Marked: []string{"2001:db8:85a3::8a2e:370:7330",
-			"2001:db8:85a3::8a2e:370:733f"}, Unmarked: []string{"2001:db8:85a3::8a2e:370:7340", "198.51.100.7"}}, "default", "", false},
+		{Chapter{File: "ipv6.yaml", Priority: 10060, DSCP: 48, Marked: []string{
+			"2001:db8:85a3::8a2e:370:7330",
+			"2001:db8:85a3::8a2e:370:733f",
+		}, Unmarked: []string{"2001:db8:85a3::8a2e:370:7340", "198.51.100.7"}}, "default", "", false},
 	} {
 		data, err := os.ReadFile(filepath.Join(dir, c.File))
 		if err != nil {
@@ -63,8 +65,10 @@ func Story(dir string) ([]Chapter, error) {
 			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")},
 		}}}
 		if c.secondary {
-			pod.Attachments[0].Network = qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "storage"},
-				Labels: definition}
+			pod.Attachments[0].Network = qos.Network{
+				NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "storage"},
+				Labels:    definition,
+			}
 		}
 		pod.Key.Namespace, pod.Key.Name = c.namespace, "pod"
 		compiler.SetPod(pod)

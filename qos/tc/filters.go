@@ -155,8 +155,10 @@ func (f *Filters) arrange(deciding, limiting []Filter) []Filter {
 	out := f.byRule(FragmentChain, limits)
 	for i, family := range []Family{IPv4, IPv6} {
 		if gotos[family] {
-			out = append(out, Filter{Pref: firstPacked + uint16(i), Handle: 1, Family: family, Fragment: true, Goto: FragmentChain,
-				Rule: -1})
+			out = append(out, Filter{
+				Pref: firstPacked + uint16(i), Handle: 1, Family: family, Fragment: true, Goto: FragmentChain,
+				Rule: -1,
+			})
 		}
 	}
 	return append(out, packed...)

@@ -102,12 +102,16 @@ func declared() []declaration {
 			return ports.NewRDMAMetrics(ports.RDMAMetricsOptions{Monitor: m, Devices: c.InterfaceMetrics, Sys: os.DirFS("/sys")})
 		}},
 		{"counters of drivers", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.FabricMetrics {
-			return ports.NewFabricMetrics(ports.FabricMetricsOptions{Monitor: m, Interfaces: c.InterfaceMetrics,
-				Read: base.Host.DriverCounters})
+			return ports.NewFabricMetrics(ports.FabricMetricsOptions{
+				Monitor: m, Interfaces: c.InterfaceMetrics,
+				Read: base.Host.DriverCounters,
+			})
 		}},
 		{"counters of rules", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RuleMetrics {
-			return ports.NewRuleMetrics(ports.RuleMetricsOptions{Monitor: m, Rules: c.RuleMetrics, Read: base.Host.RuleReadings,
-				ReadLogical: c.OVN.Readings})
+			return ports.NewRuleMetrics(ports.RuleMetricsOptions{
+				Monitor: m, Rules: c.RuleMetrics, Read: base.Host.RuleReadings,
+				ReadLogical: c.OVN.Readings,
+			})
 		}},
 		{"recorder", newRecorder},
 		{"engine", func(c Config, base writes[*hostengine.Base], r writes[*recorder]) *reconcile.Reconciler {
@@ -140,7 +144,8 @@ func declared() []declaration {
 		// What changes pods.
 		{partSandboxes, newKeeper},
 		{"topology updates", func(c Config, n *nodeClaims, k *attachment.Keeper, status writes[*claimstatus.Reporter],
-			all writes[*topologies]) *rollout.Follower {
+			all writes[*topologies],
+		) *rollout.Follower {
 			return rollout.New(rollout.Options{
 				Client: c.Clients.Dynamic, NodeName: c.NodeName, Claims: n.list, Recorded: &n.Records, Topologies: all.to, Update: k.Update,
 				Reporter: claimstatus.Claims{To: status.to, Contracts: c.Registry}, Log: c.Log, Now: c.Now,
@@ -175,13 +180,16 @@ func declared() []declaration {
 func openBase(c Config, counts writes[*metrics.Metrics]) (*hostengine.Base, error) {
 	return hostengine.Open(hostengine.Options{
 		StateDir: c.StateDir, Writes: true, OVN: c.OVN, PCI: binding.Options{Writable: c.Sys},
-		Kernel: kernel.Options{Netns: "/proc/thread-self/ns/net", Proc: c.Proc, Disturb: c.Disturb,
-			Searching: hostengine.Searching(c.Log, counts.to)},
+		Kernel: kernel.Options{
+			Netns: "/proc/thread-self/ns/net", Proc: c.Proc, Disturb: c.Disturb,
+			Searching: hostengine.Searching(c.Log, counts.to),
+		},
 	})
 }
 
 func newPorts(c Config, base *hostengine.Base, n *nodeClaims, failed writes[*failures.Tracker],
-	status writes[*claimstatus.Reporter]) *ports.Monitor {
+	status writes[*claimstatus.Reporter],
+) *ports.Monitor {
 	return ports.New(ports.Options{
 		Record: base.Store.Get, Read: base.Host.Ports, ReadRDMA: base.Host.RDMAPorts, SilentRDMA: base.Host.SilentRDMA,
 		Pod: n.podOf, Now: c.Now,
@@ -198,7 +206,8 @@ func newPorts(c Config, base *hostengine.Base, n *nodeClaims, failed writes[*fai
 }
 
 func openAddresses(c Config, client *addresses.Client, n *nodeClaims, e *reconcile.Reconciler,
-	host *hostroutes.Addresses) (*addresses.Allocator, error) {
+	host *hostroutes.Addresses,
+) (*addresses.Allocator, error) {
 	cluster := draplugin.NewCluster(c.Clients.Kube, c.Clients.Dynamic, c.NodeName)
 	return addresses.Open(addresses.Options{
 		Leases: client, NodeName: c.NodeName, File: filepath.Join(c.StateDir, "addresses"),
@@ -383,7 +392,8 @@ func handle(log *slog.Logger, g started, publisher *publish.Publisher, err error
 // policies are not known, for example because the API server is down, an allocated claim
 // is prepared nevertheless.
 func discover(ctx context.Context, c Config, base *hostengine.Base, policies *follower.Follower,
-	wires *lldp.Listener) ([]inventory.Device, error) {
+	wires *lldp.Listener,
+) ([]inventory.Device, error) {
 	devices, err := hostengine.Devices(ctx, base.Host, c.PhysicalNetworks)
 	if wires != nil {
 		wires.Mark(devices)

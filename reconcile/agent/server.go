@@ -51,8 +51,10 @@ func newServer(
 			Reports:    status.Waiting,
 		})
 	ready := func() error { return cmp.Or(runtime.Ready(), registration.Ready()) }
-	return &server{Server: http.Server{Handler: handler(counters, g.alive, ready), ReadHeaderTimeout: 10 * time.Second}, log: c.Log,
-		address: c.MetricsAddress}
+	return &server{
+		Server: http.Server{Handler: handler(counters, g.alive, ready), ReadHeaderTimeout: 10 * time.Second}, log: c.Log,
+		address: c.MetricsAddress,
+	}
 }
 
 // listen listens on the addresses of the configuration.
@@ -129,8 +131,10 @@ func bandwidths(of *nodeClaims, base *hostengine.Base) []metrics.Bandwidth {
 					continue
 				}
 				functions = append(functions, netstate.VF{ID: d.Host.ID})
-				out = append(out, metrics.Bandwidth{Namespace: e.Namespace, Pod: e.Pod.Name, Topology: t.Object.Name, Step: d.Step,
-					Reserved: float64(d.Bandwidth), Enforced: -1})
+				out = append(out, metrics.Bandwidth{
+					Namespace: e.Namespace, Pod: e.Pod.Name, Topology: t.Object.Name, Step: d.Step,
+					Reserved: float64(d.Bandwidth), Enforced: -1,
+				})
 			}
 		}
 	}

@@ -178,8 +178,10 @@ func (b *Bundle) write(name string, data []byte, changed time.Time) {
 	if b.err != nil {
 		return
 	}
-	header := &tar.Header{Typeflag: tar.TypeReg, Name: path.Join(b.top, path.Clean("/"+name)), Size: int64(len(data)), Mode: 0o600,
-		ModTime: changed}
+	header := &tar.Header{
+		Typeflag: tar.TypeReg, Name: path.Join(b.top, path.Clean("/"+name)), Size: int64(len(data)), Mode: 0o600,
+		ModTime: changed,
+	}
 	if b.err = b.archive.WriteHeader(header); b.err == nil {
 		_, b.err = b.archive.Write(data)
 	}

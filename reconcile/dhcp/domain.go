@@ -51,8 +51,10 @@ type Host struct {
 func Open(o Options) *Host {
 	o.MinLease = cmp.Or(o.MinLease, defaultMinLease)
 	ctx, stop := context.WithCancel(context.Background())
-	return &Host{Options: o, ctx: ctx, stop: stop, clients: map[string]*client{}, ending: map[string]bool{},
-		unwritten: map[string]*record{}}
+	return &Host{
+		Options: o, ctx: ctx, stop: stop, clients: map[string]*client{}, ending: map[string]bool{},
+		unwritten: map[string]*record{},
+	}
 }
 
 // Close stops all clients. Leases stay as they are.
@@ -175,8 +177,10 @@ func (v view) Extend(_ context.Context, s *netstate.Snapshot, queried []netstate
 			continue
 		}
 		c := v.h.running(file)
-		out := netstate.DHCPLease{Link: link, ClientID: &r.Client, Hostname: &r.Hostname, Requested: &r.Requested,
-			Active: new(c != nil || r.live(now))}
+		out := netstate.DHCPLease{
+			Link: link, ClientID: &r.Client, Hostname: &r.Hostname, Requested: &r.Requested,
+			Active: new(c != nil || r.live(now)),
+		}
 		if r.live(now) {
 			out.Address, out.Server, out.Expires = r.Lease.Address.String(), r.Lease.Server.String(), r.Lease.Expires
 			out.Routes, out.MTU = r.Lease.Routes, r.Lease.MTU

@@ -82,7 +82,8 @@ var toAll = way{to: broadcast, at: everyone}
 // exchange sends a message until an answer of a kind is acceptable, and returns the lease that this
 // gives. Answers that are not acceptable are ignored: another server may be right.
 func (h *Host) exchange(ctx context.Context, w *wire, r *record, m *dhcpv4.DHCPv4, to way, server netip.Addr, kind dhcpv4.MessageType,
-	t *tried) (Lease, error) {
+	t *tried,
+) (Lease, error) {
 	q := question{xid: m.TransactionID, mac: w.mac, clientID: r.clientID(), server: server, since: h.Now()}
 	if err := w.follow(m.TransactionID); err != nil {
 		return Lease{}, err
@@ -112,7 +113,8 @@ func (h *Host) exchange(ctx context.Context, w *wire, r *record, m *dhcpv4.DHCPv
 
 // await receives until an answer is acceptable.
 func (h *Host) await(ctx context.Context, w *wire, q question, kind dhcpv4.MessageType, t *tried, pace *rate.Limiter,
-	answers *int) (Lease, error) {
+	answers *int,
+) (Lease, error) {
 	for {
 		if *answers >= maxAnswers {
 			<-ctx.Done() // somebody floods

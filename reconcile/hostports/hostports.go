@@ -39,7 +39,8 @@ type records interface {
 // meanwhile: a port is recorded before it is created, so that one that was seen and has no
 // record afterwards belongs to no sandbox.
 func release(ctx context.Context, d reconcile.Domain, of records, some func(netstate.PortMapping, netip.Addr) bool,
-	unused func(netip.Addr) bool) (deleted []netstate.PortMapping, err error) {
+	unused func(netip.Addr) bool,
+) (deleted []netstate.PortMapping, err error) {
 	seen := netstate.NewSnapshot()
 	switch err := d.Extend(ctx, seen, []netstate.Object{netstate.PortMapping{}}); {
 	case fault.Of(err) == fault.Unsupported:
@@ -138,7 +139,8 @@ func lostGuards(guards []netstate.PortGuard, records []reconcile.Record, others 
 // lostPorts are those of the ports that no record has, see Release. A record has a port
 // wherever it leads: a check of its sandbox restores that.
 func lostPorts(ports []netstate.PortMapping, records []reconcile.Record, others []*frame.OtherVersion,
-	unused func(netip.Addr) bool) (lost []netstate.PortMapping) {
+	unused func(netip.Addr) bool,
+) (lost []netstate.PortMapping) {
 	recorded, addresses := map[netstate.Key]bool{}, map[netip.Addr]bool{}
 	for _, rec := range records {
 		for _, c := range rec.History {

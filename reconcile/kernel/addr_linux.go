@@ -87,8 +87,10 @@ func (c *conn) addresses(ctx context.Context, index int) ([]ifAddr, error) {
 	if c.strict {
 		copy(header[4:], nl.Uint32Attr(uint32(index))) // 0 is any
 	}
-	q := query{typ: unix.RTM_GETADDR, reply: unix.RTM_NEWADDR, what: "addresses", most: c.bounds.Addresses, read: c.bounds.Addresses,
-		parts: []nl.NetlinkRequestData{header}}
+	q := query{
+		typ: unix.RTM_GETADDR, reply: unix.RTM_NEWADDR, what: "addresses", most: c.bounds.Addresses, read: c.bounds.Addresses,
+		parts: []nl.NetlinkRequestData{header},
+	}
 	return dump(ctx, c, q, func(b []byte, keep func(ifAddr)) error {
 		if a, ok := decodeAddr(b); ok && (index == 0 || a.index == index) {
 			keep(a)

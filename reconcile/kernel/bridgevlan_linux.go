@@ -63,8 +63,10 @@ func (c *conn) bridgeVLANs(ctx context.Context, index int) (map[int][]netstate.B
 		index int
 		netstate.BridgeVLAN
 	}
-	q := query{typ: unix.RTM_GETVLAN, reply: unix.RTM_NEWVLAN, what: "VLANs of bridges", most: c.bounds.VLANs, read: c.bounds.VLANs,
-		parts: []nl.NetlinkRequestData{header}}
+	q := query{
+		typ: unix.RTM_GETVLAN, reply: unix.RTM_NEWVLAN, what: "VLANs of bridges", most: c.bounds.VLANs, read: c.bounds.VLANs,
+		parts: []nl.NetlinkRequestData{header},
+	}
 	all, err := dump(ctx, c, q, func(b []byte, keep func(entry)) error {
 		index, vlans := decodeBridgeVLANs(b)
 		for _, v := range vlans {

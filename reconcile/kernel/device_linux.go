@@ -305,8 +305,10 @@ func (c *conn) defaultOver(ctx context.Context, dst []byte, over int) (way, erro
 		parts = append(parts, attr(unix.RTA_OIF, nl.Uint32Attr(uint32(over))))
 	}
 	b, err := c.get(ctx, unix.RTM_GETROUTE, unix.RTM_NEWROUTE, parts...)
-	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENODEV, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.EACCES,
-		unix.EINVAL} {
+	for _, none := range []error{
+		unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENODEV, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.EACCES,
+		unix.EINVAL,
+	} {
 		if errors.Is(err, none) {
 			return way{}, nil
 		}
@@ -883,8 +885,10 @@ func (t *deviceMove) restore(ctx context.Context) error {
 	t.forget(t.to.name(t.base))
 	back := &deviceMove{
 		Sandbox: t.Sandbox, device: t.device, from: *now, to: t.from.c, base: was.Name,
-		want: netstate.Device{ID: t.device.ID, MAC: was.MAC, MTU: was.MTU, Up: was.Up, Alias: was.Alias,
-			AltNames: append([]string{}, was.AltNames...)},
+		want: netstate.Device{
+			ID: t.device.ID, MAC: was.MAC, MTU: was.MTU, Up: was.Up, Alias: was.Alias,
+			AltNames: append([]string{}, was.AltNames...),
+		},
 	}
 	if err := back.send(ctx); err != nil {
 		return err

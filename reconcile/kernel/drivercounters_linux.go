@@ -68,7 +68,8 @@ func (h *Host) DriverCounters(path string, id reconcile.NetnsID, indexes []int) 
 // stableCounters reads the counters of the interfaces with these indexes by the names that they have now, and leaves out an interface
 // whose name changes meanwhile.
 func stableCounters(indexes []int, nameOf func(index int) (string, error),
-	read func(name string) map[string]uint64) map[int]map[string]uint64 {
+	read func(name string) map[string]uint64,
+) map[int]map[string]uint64 {
 	out := map[int]map[string]uint64{}
 	for _, index := range indexes {
 		before, err := nameOf(index)

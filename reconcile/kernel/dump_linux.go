@@ -119,8 +119,10 @@ func (o *observer) allUnreachable(ctx context.Context) error {
 }
 
 func (o *observer) allNeighbors(ctx context.Context) error {
-	q := query{typ: unix.RTM_GETNEIGH, reply: unix.RTM_NEWNEIGH, parts: []nl.NetlinkRequestData{make(body, unix.SizeofNdMsg)},
-		what: "neighbors", most: 1 << 16}
+	q := query{
+		typ: unix.RTM_GETNEIGH, reply: unix.RTM_NEWNEIGH, parts: []nl.NetlinkRequestData{make(body, unix.SizeofNdMsg)},
+		what: "neighbors", most: 1 << 16,
+	}
 	all, err := dump(ctx, o.inside, q, func(b []byte, keep func(netstate.Neighbor)) error {
 		if n, index, ok := decodeNeighbor(b); ok {
 			n.Link = o.names[index]
@@ -142,8 +144,10 @@ func (o *observer) allFilters(ctx context.Context) error {
 	}
 	for _, index := range have {
 		o.snap.Put(netstate.Clsact{Link: o.names[index]})
-		q := query{typ: unix.RTM_GETTFILTER, reply: unix.RTM_NEWTFILTER, parts: []nl.NetlinkRequestData{tcMsg(index, 0, egressHook, 0)},
-			what: "filters", most: 1 << 16}
+		q := query{
+			typ: unix.RTM_GETTFILTER, reply: unix.RTM_NEWTFILTER, parts: []nl.NetlinkRequestData{tcMsg(index, 0, egressHook, 0)},
+			what: "filters", most: 1 << 16,
+		}
 		all, err := dump(ctx, o.inside, q, func(b []byte, keep func(netstate.Filter)) error {
 			if f, _, ok := decodeFilter(b); ok {
 				keep(f)

@@ -24,7 +24,8 @@ var errInterrupted = errors.New("dump interrupted")
 // datagram, which was most of what a pass allocated (docs/adr/0009), and collects a
 // whole dump before its size can be checked.
 func (s *socket) exchange(ctx context.Context, typ, flags uint16, parts []nl.NetlinkRequestData, reply uint16,
-	take func([]byte) error) (err error) {
+	take func([]byte) error,
+) (err error) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	s.seq++
@@ -68,7 +69,8 @@ const refusalsAtOnce = 48
 // refusalsAtOnce. vary turns a copy into a variant. take receives the reason of each,
 // nil for one that was not refused.
 func (s *socket) refusals(typ, flags uint16, parts []nl.NetlinkRequestData, variants int, vary func(i int, message []byte),
-	take func(i int, err error)) error {
+	take func(i int, err error),
+) error {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	first := s.seq + 1

@@ -117,8 +117,10 @@ func (o *observer) forwarding(ctx context.Context, link string) ([]forwarding, e
 	}
 	header[0] = unix.AF_BRIDGE
 	copy(header[4:], nl.Uint32Attr(uint32(index)))
-	q := query{typ: unix.RTM_GETNEIGH, reply: unix.RTM_NEWNEIGH, parts: []nl.NetlinkRequestData{header}, what: "forwarding entries",
-		most: c.bounds.Routes, read: c.bounds.Routes}
+	q := query{
+		typ: unix.RTM_GETNEIGH, reply: unix.RTM_NEWNEIGH, parts: []nl.NetlinkRequestData{header}, what: "forwarding entries",
+		most: c.bounds.Routes, read: c.bounds.Routes,
+	}
 	return dump(ctx, c, q, func(b []byte, keep func(forwarding)) error {
 		if f, of, ok := decodeFDB(b); ok && of == index && f.remote.String() != remote {
 			keep(f)

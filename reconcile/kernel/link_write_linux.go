@@ -155,8 +155,10 @@ func (s *Sandbox) newLink(ctx context.Context, kind linkKind, l netstate.Link, n
 	if err != nil {
 		return err
 	}
-	parts = append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, 0, flags, change),
-		attr(unix.IFLA_IFNAME, nl.ZeroTerminated(netstate.BaseName(name)))}, parts...)
+	parts = append([]nl.NetlinkRequestData{
+		ifInfo(unix.AF_UNSPEC, 0, flags, change),
+		attr(unix.IFLA_IFNAME, nl.ZeroTerminated(netstate.BaseName(name))),
+	}, parts...)
 	parts = append(append(parts, common...), info)
 	if src != dst { // the notification would be about another namespace
 		return src.write(ctx, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, parts...)

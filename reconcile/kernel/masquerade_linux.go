@@ -61,8 +61,10 @@ func (f natFamily) sets(t *nftables.Table) (sources, excepts *nftables.Set) {
 
 // load is the expression that loads an address of the header.
 func (f natFamily) load(offset, register uint32) expr.Any {
-	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset,
-		Len: f.length}
+	return &expr.Payload{
+		OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset,
+		Len: f.length,
+	}
 }
 
 // only is a rule for packets of the family.
@@ -296,8 +298,10 @@ func natElements(t *nftables.Table, of map[netip.Addr][]string) []setElements {
 			sources = append(sources, nftables.SetElement{Key: source.AsSlice()})
 			for _, text := range except {
 				if first, last, ok := bounds(text); ok {
-					excepts = append(excepts, nftables.SetElement{Key: slices.Concat(source.AsSlice(), first.AsSlice()),
-						KeyEnd: slices.Concat(source.AsSlice(), last.AsSlice())})
+					excepts = append(excepts, nftables.SetElement{
+						Key:    slices.Concat(source.AsSlice(), first.AsSlice()),
+						KeyEnd: slices.Concat(source.AsSlice(), last.AsSlice()),
+					})
 				}
 			}
 		}

@@ -128,14 +128,18 @@ func guardTableOf() ownTable {
 	nd := [][]expr.Any{
 		append([]expr.Any{typeOf, cmpIs(icmpRouterAdvert)}, append(fromPort(guardSilent), dropFrame)...),
 		append([]expr.Any{typeOf, cmpIs(icmpV6Redirect)}, append(fromPort(guardSilent), dropFrame)...),
-		append([]expr.Any{typeOf, &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{icmpRouterSolicit},
-			ToData: []byte{icmpV6Redirect}}},
+		append([]expr.Any{typeOf, &expr.Range{
+			Op: expr.CmpOpEq, Register: 1, FromData: []byte{icmpRouterSolicit},
+			ToData: []byte{icmpV6Redirect},
+		}},
 			append(notOwned(v6, expr.PayloadBaseNetworkHeader, ndSource, 16), dropFrame)...),
 		append([]expr.Any{typeOf, cmpIs(icmpNeighborAdvert)},
 			append(notOwned(v6, expr.PayloadBaseTransportHeader, ndTarget, 16), dropFrame)...),
 		// Duplicate address detection: who asks says that it wants the address.
-		slices.Concat([]expr.Any{typeOf, cmpIs(icmpNeighborSolicit), payload(expr.PayloadBaseNetworkHeader, ndSource, 16, 1),
-			cmpIs(make([]byte, 16)...)},
+		slices.Concat([]expr.Any{
+			typeOf, cmpIs(icmpNeighborSolicit), payload(expr.PayloadBaseNetworkHeader, ndSource, 16, 1),
+			cmpIs(make([]byte, 16)...),
+		},
 			notOwned(v6, expr.PayloadBaseTransportHeader, ndTarget, 16), []expr.Any{dropFrame}),
 	}
 	// The header of a frame as it came: the kernel has taken the first tag off, and newer ones look past a second one (skb->protocol).
@@ -163,8 +167,10 @@ func guardTableOf() ownTable {
 	t.chains = []ownChain{
 		{&nftables.Chain{Name: "neighbors", Table: t.Table}, nd},
 		{&nftables.Chain{Name: "tagged", Table: t.Table}, [][]expr.Any{twice(unix.ETH_P_8021Q), twice(unix.ETH_P_8021AD)}},
-		{&nftables.Chain{Name: "prerouting", Table: t.Table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
-			Priority: &priority}, pre},
+		{&nftables.Chain{
+			Name: "prerouting", Table: t.Table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
+			Priority: &priority,
+		}, pre},
 	}
 	return t
 }

@@ -50,12 +50,18 @@ var (
 
 func (f portFamily) sets(t *nftables.Table) (anyMap, at, hairpins *nftables.Set) {
 	to := nftables.MustConcatSetType(f.address, nftables.TypeInetService)
-	return &nftables.Set{Table: t, Name: f.any, IsMap: true, Concatenation: true,
-			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), DataType: to},
-		&nftables.Set{Table: t, Name: f.at, IsMap: true, Concatenation: true,
-			KeyType: nftables.MustConcatSetType(f.address, nftables.TypeInetProto, nftables.TypeInetService), DataType: to},
-		&nftables.Set{Table: t, Name: f.hairpins, KeyType: nftables.MustConcatSetType(f.address, f.address), Interval: true,
-			Concatenation: true}
+	return &nftables.Set{
+			Table: t, Name: f.any, IsMap: true, Concatenation: true,
+			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService), DataType: to,
+		},
+		&nftables.Set{
+			Table: t, Name: f.at, IsMap: true, Concatenation: true,
+			KeyType: nftables.MustConcatSetType(f.address, nftables.TypeInetProto, nftables.TypeInetService), DataType: to,
+		},
+		&nftables.Set{
+			Table: t, Name: f.hairpins, KeyType: nftables.MustConcatSetType(f.address, f.address), Interval: true,
+			Concatenation: true,
+		}
 }
 
 // port loads protocol and destination port, looks them up and sends the packet on.
@@ -64,8 +70,10 @@ func (f portFamily) port(set string, first, second uint32) []expr.Any {
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first},
 		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: second, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: set},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: 1, RegAddrMax: 1, RegProtoMin: f.second,
-			RegProtoMax: f.second, Specified: true},
+		&expr.NAT{
+			Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: 1, RegAddrMax: 1, RegProtoMin: f.second,
+			RegProtoMax: f.second, Specified: true,
+		},
 	}
 }
 
@@ -125,8 +133,10 @@ const destinationTranslated = 1 << 5
 func dnat() []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(destinationTranslated),
-			Xor: make([]byte, 4)},
+		&expr.Bitwise{
+			SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(destinationTranslated),
+			Xor: make([]byte, 4),
+		},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
 	}
 }
@@ -140,8 +150,10 @@ func (f portFamily) hairpin() []expr.Any {
 
 // localnet is the set of pairs of a link and a pod.
 func localnet(t *nftables.Table) *nftables.Set {
-	return &nftables.Set{Table: t, Name: localnetSet, Concatenation: true,
-		KeyType: nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIPAddr)}
+	return &nftables.Set{
+		Table: t, Name: localnetSet, Concatenation: true,
+		KeyType: nftables.MustConcatSetType(nftables.TypeIFName, nftables.TypeIPAddr),
+	}
 }
 
 // portTableOf describes the table.
@@ -155,8 +167,10 @@ func portTableOf() ownTable {
 	chain := func(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, rules ...[]expr.Any) ownChain {
 		return ownChain{&nftables.Chain{Name: name, Table: t.Table, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: priority}, rules}
 	}
-	loopback := ownChain{&nftables.Chain{Name: "loopback", Table: t.Table, Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw}, notFromElsewhere()}
+	loopback := ownChain{&nftables.Chain{
+		Name: "loopback", Table: t.Table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
+	}, notFromElsewhere()}
 	mappings := slices.Concat(ports4.mapping(), ports6.mapping())
 	t.chains = []ownChain{
 		loopback,
@@ -182,8 +196,10 @@ type portState struct {
 }
 
 func newPortState() *portState {
-	return &portState{to: map[netstate.HostPort]netip.AddrPort{}, networks: map[netip.Addr][]string{}, of: map[netip.Addr]int{},
-		at: map[netstate.HostPort][]netstate.HostPort{}, inward: map[netip.Addr]int{}, via: map[netip.Addr]string{}}
+	return &portState{
+		to: map[netstate.HostPort]netip.AddrPort{}, networks: map[netip.Addr][]string{}, of: map[netip.Addr]int{},
+		at: map[netstate.HostPort][]netstate.HostPort{}, inward: map[netip.Addr]int{}, via: map[netip.Addr]string{},
+	}
 }
 
 // put notes that a port leads to a pod.
@@ -492,8 +508,10 @@ func (s *Sandbox) applyPortMappings(ctx context.Context, changes []netstate.Chan
 			if err != nil {
 				return err
 			}
-			done = &portChanges{portState: have, was: map[netstate.HostPort]netip.AddrPort{}, networked: map[netip.Addr][]string{},
-				led: map[netip.Addr]string{}}
+			done = &portChanges{
+				portState: have, was: map[netstate.HostPort]netip.AddrPort{}, networked: map[netip.Addr][]string{},
+				led: map[netip.Addr]string{},
+			}
 			// From here on the state differs from the table until that was written.
 			s.host.ports = portCache{}
 			for _, c := range changes {
@@ -711,7 +729,8 @@ func (p *portChanges) write(c *nftables.Conn) (wrote bool, err error) {
 
 // portElements are the elements that mappings, networks of pods and links to pods have in each map and set.
 func portElements(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, networks map[netip.Addr][]string,
-	via map[netip.Addr]string) []setElements {
+	via map[netip.Addr]string,
+) []setElements {
 	var out []setElements
 	for _, family := range []portFamily{ports4, ports6} {
 		var all, at, hairpins []nftables.SetElement
@@ -730,8 +749,10 @@ func portElements(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, ne
 		for pod, texts := range networks {
 			for _, text := range texts {
 				if first, last, ok := bounds(text); ok && natOf(pod) == family.natFamily {
-					hairpins = append(hairpins, nftables.SetElement{Key: slices.Concat(first.AsSlice(), pod.AsSlice()),
-						KeyEnd: slices.Concat(last.AsSlice(), pod.AsSlice())})
+					hairpins = append(hairpins, nftables.SetElement{
+						Key:    slices.Concat(first.AsSlice(), pod.AsSlice()),
+						KeyEnd: slices.Concat(last.AsSlice(), pod.AsSlice()),
+					})
 				}
 			}
 		}

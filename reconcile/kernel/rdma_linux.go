@@ -56,8 +56,10 @@ type rdmaLinks struct {
 }
 
 func newRDMALinks() *rdmaLinks {
-	return &rdmaLinks{asking: map[reconcile.NetnsID]bool{}, late: map[reconcile.NetnsID]bool{}, silent: map[reconcile.NetnsID]bool{},
-		of: map[rdmaLink]knownRDMAPort{}}
+	return &rdmaLinks{
+		asking: map[reconcile.NetnsID]bool{}, late: map[reconcile.NetnsID]bool{}, silent: map[reconcile.NetnsID]bool{},
+		of: map[rdmaLink]knownRDMAPort{},
+	}
 }
 
 // rdmaLink is the link of a device. Another device may get the index of a link that is gone.

@@ -169,8 +169,10 @@ func (c *conn) routes(ctx context.Context, q routeQuery, read int, wanted func(i
 	if q.family == unix.AF_INET6 {
 		family = "IPv6"
 	}
-	listed := query{typ: unix.RTM_GETROUTE, reply: unix.RTM_NEWROUTE, parts: q.parts(c.strict), what: family + " routes",
-		most: c.bounds.Routes, read: read}
+	listed := query{
+		typ: unix.RTM_GETROUTE, reply: unix.RTM_NEWROUTE, parts: q.parts(c.strict), what: family + " routes",
+		most: c.bounds.Routes, read: read,
+	}
 	if q.protocol != 0 {
 		listed.what += fmt.Sprintf(" of protocol %d", q.protocol)
 	}

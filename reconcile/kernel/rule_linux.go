@@ -155,8 +155,10 @@ func (o *observer) queryRules(ctx context.Context, queried []netstate.Rule) erro
 func (c *conn) rules(ctx context.Context, family uint32, wanted func(netstate.Rule) bool) ([]netstate.Rule, error) {
 	header := make(body, sizeofRuleHeader)
 	header[0] = uint8(family)
-	q := query{typ: unix.RTM_GETRULE, reply: unix.RTM_NEWRULE, parts: []nl.NetlinkRequestData{header},
-		what: ruleFamilies[family] + " rules", most: c.bounds.Routes, read: c.bounds.Routes}
+	q := query{
+		typ: unix.RTM_GETRULE, reply: unix.RTM_NEWRULE, parts: []nl.NetlinkRequestData{header},
+		what: ruleFamilies[family] + " rules", most: c.bounds.Routes, read: c.bounds.Routes,
+	}
 	out, err := dump(ctx, c, q, func(b []byte, keep func(netstate.Rule)) error {
 		if r, ok := decodeRule(b); ok && wanted(r) {
 			keep(r)

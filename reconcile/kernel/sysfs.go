@@ -156,8 +156,10 @@ func (f sysfs) rdma(d netstate.Device, link string) []netstate.RDMADevice {
 	management := filepath.Join(filepath.Dir(verbs), "infiniband_mad") // ib_umad_init_port in user_mad.c
 	var out []netstate.RDMADevice
 	for _, name := range names {
-		out = append(out, netstate.RDMADevice{Name: name, Nodes: f.nodesIn(verbs, name), Management: f.nodesOf(management, name),
-			Software: software})
+		out = append(out, netstate.RDMADevice{
+			Name: name, Nodes: f.nodesIn(verbs, name), Management: f.nodesOf(management, name),
+			Software: software,
+		})
 	}
 	return out
 }

@@ -77,10 +77,12 @@ func (c *conn) counters(ctx context.Context, at hook, wanted map[uint32]int) ([]
 	terse := make([]byte, 8) // struct nla_bitfield32
 	binary.NativeEndian.PutUint32(terse, tcaDumpFlagsTerse)
 	binary.NativeEndian.PutUint32(terse[4:], tcaDumpFlagsTerse)
-	q := query{typ: unix.RTM_GETTFILTER, reply: unix.RTM_NEWTFILTER, what: "filters", most: prefFilters, read: 2 * prefFilters,
+	q := query{
+		typ: unix.RTM_GETTFILTER, reply: unix.RTM_NEWTFILTER, what: "filters", most: prefFilters, read: 2 * prefFilters,
 		parts: []nl.NetlinkRequestData{
 			tcMsg(at.link, 0, egressHook, uint32(at.pref)<<16), attr(tcaChain, nl.Uint32Attr(at.chain)), attr(tcaDumpFlags, terse),
-		}}
+		},
+	}
 	counted, err := dump(ctx, c, q, func(b []byte, keep func(filterCounters)) error {
 		f, ok := decodeFilterCounters(b)
 		if _, ours := wanted[f.Handle]; ok && ours && f.Pref == at.pref {

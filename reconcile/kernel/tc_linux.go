@@ -658,8 +658,10 @@ func (o *observer) queryClsact(ctx context.Context, queried []netstate.Clsact) e
 
 // clsacts lists the links that have one, by index.
 func (c *conn) clsacts(ctx context.Context) ([]int, error) {
-	q := query{typ: unix.RTM_GETQDISC, reply: unix.RTM_NEWQDISC, parts: []nl.NetlinkRequestData{tcMsg(0, 0, 0, 0)},
-		what: "queueing disciplines", most: c.bounds.Links, read: 4 * c.bounds.Links}
+	q := query{
+		typ: unix.RTM_GETQDISC, reply: unix.RTM_NEWQDISC, parts: []nl.NetlinkRequestData{tcMsg(0, 0, 0, 0)},
+		what: "queueing disciplines", most: c.bounds.Links, read: 4 * c.bounds.Links,
+	}
 	return dump(ctx, c, q, func(b []byte, keep func(int)) error {
 		if len(b) < sizeofTcMsg || u32(b[12:]) != clsactParent {
 			return nil
@@ -711,8 +713,10 @@ var errFound = errors.New("found")
 // filtered reports whether a link has any filter on a hook of its clsact.
 func (c *conn) filtered(ctx context.Context, index int) (bool, error) {
 	for _, hook := range []uint32{egressHook, egressHook - 1} {
-		q := query{typ: unix.RTM_GETTFILTER, reply: unix.RTM_NEWTFILTER, parts: []nl.NetlinkRequestData{tcMsg(index, 0, hook, 0)},
-			what: "filters", most: 1, read: 1}
+		q := query{
+			typ: unix.RTM_GETTFILTER, reply: unix.RTM_NEWTFILTER, parts: []nl.NetlinkRequestData{tcMsg(index, 0, hook, 0)},
+			what: "filters", most: 1, read: 1,
+		}
 		_, err := dump(ctx, c, q, func([]byte, func(struct{})) error { return errFound })
 		if errors.Is(err, errFound) {
 			return true, nil

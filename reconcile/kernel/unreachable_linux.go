@@ -87,7 +87,8 @@ func (o *observer) queryUnreachable(ctx context.Context, queried []netstate.Unre
 
 // unreachable lists the routes of a family that refuse packets and are wanted; table 0 is any.
 func (c *conn) unreachable(ctx context.Context, family uint8, table uint32,
-	wanted func(netstate.Unreachable) bool) ([]netstate.Unreachable, error) {
+	wanted func(netstate.Unreachable) bool,
+) ([]netstate.Unreachable, error) {
 	header := make(body, unix.SizeofRtMsg)
 	header[0] = family
 	parts := []nl.NetlinkRequestData{header}
@@ -97,8 +98,10 @@ func (c *conn) unreachable(ctx context.Context, family uint8, table uint32,
 			parts = append(parts, attr(unix.RTA_TABLE, nl.Uint32Attr(table)))
 		}
 	}
-	q := query{typ: unix.RTM_GETROUTE, reply: unix.RTM_NEWROUTE, parts: parts, what: fmt.Sprintf("unreachable routes of table %d", table),
-		most: c.bounds.Routes, read: c.bounds.Routes}
+	q := query{
+		typ: unix.RTM_GETROUTE, reply: unix.RTM_NEWROUTE, parts: parts, what: fmt.Sprintf("unreachable routes of table %d", table),
+		most: c.bounds.Routes, read: c.bounds.Routes,
+	}
 	out, err := dump(ctx, c, q, func(b []byte, keep func(netstate.Unreachable)) error {
 		if u, ok := decodeUnreachable(b); ok && (table == 0 || u.Table == table) && wanted(u) {
 			keep(u)

@@ -43,8 +43,10 @@ var (
 
 // Describe implements prometheus.Collector.
 func (h Health) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{runningDesc, waitingDesc, busyDesc, delayDesc, resyncDesc, registeredDesc, reportsDesc,
-		droppedDesc} {
+	for _, d := range []*prometheus.Desc{
+		runningDesc, waitingDesc, busyDesc, delayDesc, resyncDesc, registeredDesc, reportsDesc,
+		droppedDesc,
+	} {
 		ch <- d
 	}
 }

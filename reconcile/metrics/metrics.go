@@ -90,13 +90,17 @@ func New(b Build, now func() time.Time) *Metrics {
 			Name: "plumbline_hidden_link_search", Help: "1 if links that a pod has hidden on a device are searched for one by one, which makes each release slower, as the BPF program that would find them cannot be used; the log says why.",
 		}),
 		build: BuildInfo(b),
-		current: current{states: map[reconcile.SandboxID]reconcile.State{}, drift: map[reconcile.SandboxID]map[driftKey]int{},
-			contentions: map[reconcile.SandboxID]map[contentionKey]int{}},
+		current: current{
+			states: map[reconcile.SandboxID]reconcile.State{}, drift: map[reconcile.SandboxID]map[driftKey]int{},
+			contentions: map[reconcile.SandboxID]map[contentionKey]int{},
+		},
 		topologies: topologies{now: now, of: map[reconcile.SandboxID]string{}, gone: map[string]time.Time{}},
 	}
 	// A series that exists before its first event lets rate() count that event.
-	for _, t := range []reconcile.Trigger{reconcile.TriggerEnsure, reconcile.TriggerCheck, reconcile.TriggerRepair,
-		reconcile.TriggerRelease} {
+	for _, t := range []reconcile.Trigger{
+		reconcile.TriggerEnsure, reconcile.TriggerCheck, reconcile.TriggerRepair,
+		reconcile.TriggerRelease,
+	} {
 		m.passes.WithLabelValues(string(t), success)
 	}
 	for _, kind := range []string{"dump", "get", "write"} {
@@ -356,8 +360,10 @@ func (c *current) forget(id reconcile.SandboxID) {
 // keyOf leaves out what would make series without bound: names and keys of
 // objects, and the reference a pending step waits for.
 func keyOf(topology string, d reconcile.Drift) driftKey {
-	k := driftKey{topology: topology, step: cmp.Or(d.Step, noStep), stepType: stepType(d.Type), object: string(d.Object.Kind),
-		field: d.Field}
+	k := driftKey{
+		topology: topology, step: cmp.Or(d.Step, noStep), stepType: stepType(d.Type), object: string(d.Object.Kind),
+		field: d.Field,
+	}
 	switch {
 	case d.Object.Kind == "":
 		k.object, k.field = "step", "pending"

@@ -79,8 +79,10 @@ func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
 		return reconcile.Sandbox{}, err
 	}
 	r.noteOnePF()
-	return reconcile.Sandbox{ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology, Given: a.Given.WithoutDevices().WithDevices(r.out),
-		Rules: a.Rules}, nil
+	return reconcile.Sandbox{
+		ID: a.ID, Netns: a.Netns.Path, Topology: a.Topology, Given: a.Given.WithoutDevices().WithDevices(r.out),
+		Rules: a.Rules,
+	}, nil
 }
 
 // assigner is one run of an Assignment.

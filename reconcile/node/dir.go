@@ -60,8 +60,10 @@ func (w desired) same(o desired) bool {
 	if w.id != o.id || w.netns != o.netns || !maps.Equal(w.requested, o.requested) {
 		return false
 	}
-	return reconcile.Sandbox{Topology: w.topology, Given: w.given,
-		Rules: w.rules}.Equal(reconcile.Sandbox{Topology: o.topology, Given: o.given, Rules: o.rules})
+	return reconcile.Sandbox{
+		Topology: w.topology, Given: w.given,
+		Rules: w.rules,
+	}.Equal(reconcile.Sandbox{Topology: o.topology, Given: o.given, Rules: o.rules})
 }
 
 // FromFile reports whether a sandbox was made from a file by a loop: a loop releases
@@ -148,7 +150,8 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 		return desired{}, fmt.Errorf("netns: %w", err)
 	}
 	if w.given, err = givenAddresses(f.Addresses, func(step string,
-		i int) string {
+		i int,
+	) string {
 		return fmt.Sprintf("addresses.%s[%d]", step, i)
 	}); err != nil {
 		return desired{}, err

@@ -413,8 +413,10 @@ func (n *Northbound) update(ctx context.Context, have logical, change netstate.L
 	case have.localnet == "":
 		all = append(all, localnetPort(want), references(tableSwitch, have.switches[0], ovsdb.MutateOperationInsert, "localnet"))
 	default:
-		all = append(all, ovsdb.Operation{Op: ovsdb.OperationUpdate, Table: tablePort, Where: connection.Is(have.localnet),
-			Row: localnetRow(want)})
+		all = append(all, ovsdb.Operation{
+			Op: ovsdb.OperationUpdate, Table: tablePort, Where: connection.Is(have.localnet),
+			Row: localnetRow(want),
+		})
 	}
 	_, err := n.db.Transact(ctx, all)
 	return err

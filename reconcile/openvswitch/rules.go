@@ -245,8 +245,10 @@ func (n *Northbound) applyRule(ctx context.Context, c netstate.Change) error {
 	if len(rows) > 0 {
 		want = netstate.Merge(ruleOf(o, rows), want)
 	}
-	for name, missing := range map[string]bool{"switch": want.Switch == nil, "direction": want.Direction == nil,
-		"priority": want.Priority == nil, "match": want.Match == nil, "dscp": want.DSCP == nil} {
+	for name, missing := range map[string]bool{
+		"switch": want.Switch == nil, "direction": want.Direction == nil,
+		"priority": want.Priority == nil, "match": want.Match == nil, "dscp": want.DSCP == nil,
+	} {
 		if missing {
 			return fault.New(fault.Internal, fmt.Errorf("%s: its %s is not known", want.Key(), name))
 		}
@@ -292,8 +294,10 @@ func ruleRow(want netstate.LogicalRule) ovsdb.Row {
 	return ovsdb.Row{
 		"direction": *want.Direction, "priority": int(*want.Priority), "match": *want.Match,
 		"action": connection.MapOf(map[string]int{"dscp": int(*want.DSCP)}), "bandwidth": connection.MapOf(bandwidth),
-		"external_ids": connection.MapOf(map[string]string{ownerKey: owner, idKey: want.Key().ID, ruleKey: want.Rule,
-			rulePortKey: want.Port}),
+		"external_ids": connection.MapOf(map[string]string{
+			ownerKey: owner, idKey: want.Key().ID, ruleKey: want.Rule,
+			rulePortKey: want.Port,
+		}),
 	}
 }
 

@@ -32,8 +32,10 @@ func (s Server) open(database, title string, tables map[string]model.Model) (*co
 	if s.Timeout == 0 {
 		s.Timeout = 5 * time.Second
 	}
-	return connection.New(connection.Options{Database: database, Title: title, Tables: tables, Endpoints: s.Endpoints, TLS: s.TLS,
-		Timeout: s.Timeout, Pause: time.Second})
+	return connection.New(connection.Options{
+		Database: database, Title: title, Tables: tables, Endpoints: s.Endpoints, TLS: s.TLS,
+		Timeout: s.Timeout, Pause: time.Second,
+	})
 }
 
 // The mark of what plumbline has made, in external_ids.
@@ -359,8 +361,10 @@ func (s *Switch) add(ctx context.Context, o netstate.OVSPort) error {
 	mark := connection.MapOf(map[string]string{ownerKey: owner})
 	_, err = s.db.Transact(ctx, []ovsdb.Operation{
 		unchanged("Bridge", to, "name", *o.Bridge), // it exists
-		{Op: ovsdb.OperationInsert, Table: "Interface", UUIDName: "iface",
-			Row: ovsdb.Row{"name": name, "external_ids": connection.MapOf(binding(o))}},
+		{
+			Op: ovsdb.OperationInsert, Table: "Interface", UUIDName: "iface",
+			Row: ovsdb.Row{"name": name, "external_ids": connection.MapOf(binding(o))},
+		},
 		{Op: ovsdb.OperationInsert, Table: "Port", UUIDName: "port", Row: ovsdb.Row{
 			"name": name, "interfaces": connection.References("iface"), "external_ids": mark,
 			// Scripts of Open vSwitch remove it at a boot, when there is no such link any more.
@@ -375,8 +379,10 @@ func (s *Switch) add(ctx context.Context, o netstate.OVSPort) error {
 // deletes interfaces that have one and are not those of its pods.
 func binding(o netstate.OVSPort) map[string]string {
 	out := map[string]string{}
-	for key, value := range map[string]*string{"iface-id": o.LogicalPort, "iface-id-ver": o.Holder, "attached_mac": o.MAC,
-		"vf-netdev-name": o.Function} {
+	for key, value := range map[string]*string{
+		"iface-id": o.LogicalPort, "iface-id-ver": o.Holder, "attached_mac": o.MAC,
+		"vf-netdev-name": o.Function,
+	} {
 		if value != nil {
 			out[key] = *value
 		}

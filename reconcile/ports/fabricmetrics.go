@@ -71,8 +71,10 @@ var fabricCounters = []fabricCounter{
 	}),
 	fabricCounterOf("ecn_marked_packets", "Packets with an ECN congestion mark seen by", []string{`rx_ecn_mark`, `rx_prio[0-7]_marked`}),
 	fabricCounterOf("discards", "Packets discarded for lack of buffers by",
-		[]string{`rx_discards_phy|rx_total_discard_pkts|rx_dropped\.nic|port\.rx_dropped|rx_no_buffer_count`,
-			`rx_prio[0-7]_(buf|cong)_discard`},
+		[]string{
+			`rx_discards_phy|rx_total_discard_pkts|rx_dropped\.nic|port\.rx_dropped|rx_no_buffer_count`,
+			`rx_prio[0-7]_(buf|cong)_discard`,
+		},
 		[]string{`rx_out_of_buffer`}, // of the queues, behind the port
 		[]string{`tx_discards_phy|tx_total_discard_pkts`}),
 }

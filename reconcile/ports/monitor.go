@@ -290,8 +290,10 @@ func (m *Monitor) visit(ctx context.Context, b *box) {
 
 // settle debounces what was read, and reports it.
 func (m *Monitor) settle(b *box, t *topology.Topology, now time.Time) {
-	report := Report{Sandbox: b.id, Topology: t, Ports: b.ports, Verdicts: make([]Verdict, len(b.ports)),
-		Before: make([]Verdict, len(b.ports))}
+	report := Report{
+		Sandbox: b.id, Topology: t, Ports: b.ports, Verdicts: make([]Verdict, len(b.ports)),
+		Before: make([]Verdict, len(b.ports)),
+	}
 	changed := len(b.debouncers) != len(b.ports)
 	kept := map[Port]*debouncer{}
 	var wait time.Duration

@@ -97,7 +97,8 @@ func (n *numberer) number(ns *os.File) (int32, error) {
 }
 
 func (n *numberer) request(kind netlink.HeaderType, flags netlink.HeaderFlags,
-	attrs func(*netlink.AttributeEncoder)) ([]netlink.Message, error) {
+	attrs func(*netlink.AttributeEncoder),
+) ([]netlink.Message, error) {
 	e := netlink.NewAttributeEncoder()
 	attrs(e)
 	data, err := e.Encode()

@@ -38,7 +38,8 @@ const timeout = 5
 // only in its classes, so every new claim is checked, against a cache. No namespace is
 // exempt. networkQoS says that NetworkQoS objects are enforced.
 func Webhooks(client admissionregistrationv1.WebhookClientConfig,
-	networkQoS bool) []*admissionregistrationv1.ValidatingWebhookConfiguration {
+	networkQoS bool,
+) []*admissionregistrationv1.ValidatingWebhookConfiguration {
 	if client.URL != nil {
 		client.URL = new(*client.URL + Path)
 	} else if client.Service != nil {
@@ -70,8 +71,10 @@ func configuration(name string, client admissionregistrationv1.WebhookClientConf
 	rules []admissionregistrationv1.RuleWithOperations, conditions ...admissionregistrationv1.MatchCondition,
 ) *admissionregistrationv1.ValidatingWebhookConfiguration {
 	return &admissionregistrationv1.ValidatingWebhookConfiguration{
-		TypeMeta: metav1.TypeMeta{APIVersion: admissionregistrationv1.SchemeGroupVersion.String(),
-			Kind: "ValidatingWebhookConfiguration"},
+		TypeMeta: metav1.TypeMeta{
+			APIVersion: admissionregistrationv1.SchemeGroupVersion.String(),
+			Kind:       "ValidatingWebhookConfiguration",
+		},
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
 			Name: Name, ClientConfig: client, Rules: rules, MatchConditions: conditions,
@@ -86,8 +89,10 @@ func rule(group, version string, resources ...string) admissionregistrationv1.Ru
 	scope := admissionregistrationv1.AllScopes
 	return admissionregistrationv1.RuleWithOperations{
 		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
-		Rule: admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{version}, Resources: resources,
-			Scope: &scope},
+		Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{group}, APIVersions: []string{version}, Resources: resources,
+			Scope: &scope,
+		},
 	}
 }
 

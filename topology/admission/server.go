@@ -47,8 +47,10 @@ func newHTTPServer(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler: handler, ConnContext: withConnection,
 		MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerWithin, IdleTimeout: idleWithin,
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerStream: streamBytes,
-			MaxReceiveBufferPerConnection: receivedBytes},
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerStream: streamBytes,
+			MaxReceiveBufferPerConnection: receivedBytes,
+		},
 	}
 }
 

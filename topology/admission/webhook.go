@@ -57,9 +57,12 @@ const (
 // answer takes some lookups and no scan of all objects; users returns how many claims are
 // allocated for a topology.
 func New(reader client.Reader, contracts *controller.Contracts, policies *exposure.Compiled,
-	users func(name string, uid types.UID) int) *Webhook {
-	return &Webhook{reader: reader, contracts: contracts, policies: policies, users: users, judging: semaphore.NewWeighted(maxJudging),
-		waiting: semaphore.NewWeighted(maxJudging + maxWaiting)}
+	users func(name string, uid types.UID) int,
+) *Webhook {
+	return &Webhook{
+		reader: reader, contracts: contracts, policies: policies, users: users, judging: semaphore.NewWeighted(maxJudging),
+		waiting: semaphore.NewWeighted(maxJudging + maxWaiting),
+	}
 }
 
 // maxObject bounds what is decoded; the API server stores less.

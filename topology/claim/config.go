@@ -53,8 +53,10 @@ type TopologyRef struct {
 
 // ConfigOf returns the config of the class for a root step.
 func ConfigOf(t *v1alpha1.NetworkTopology, step string) Config {
-	return Config{NetworkTopologyRef: TopologyRef{Name: t.Name, UID: t.UID, Generation: t.Generation}, Step: step,
-		ThenSteps: thenSteps(t, step)}
+	return Config{
+		NetworkTopologyRef: TopologyRef{Name: t.Name, UID: t.UID, Generation: t.Generation}, Step: step,
+		ThenSteps: thenSteps(t, step),
+	}
 }
 
 // thenSteps returns the steps after a step that have its extended resource name. There are

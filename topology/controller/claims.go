@@ -328,8 +328,10 @@ type item struct {
 func (i *item) DeepCopyObject() runtime.Object { return new(*i) }
 
 func (c *Claims) itemOf(o *resourceapi.ResourceClaim) *item {
-	return &item{record: recordOf(o, c.networks), ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name,
-		ResourceVersion: o.ResourceVersion}}
+	return &item{record: recordOf(o, c.networks), ObjectMeta: metav1.ObjectMeta{
+		Namespace: o.Namespace, Name: o.Name,
+		ResourceVersion: o.ResourceVersion,
+	}}
 }
 
 // watch is for an API server that also streams the existing claims.

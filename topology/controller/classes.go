@@ -55,8 +55,10 @@ func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set
 // block the owner's deletion: the finalizer does that, and blockOwnerDeletion needs a
 // permission on the owner.
 func ownerOf(o *v1alpha1.NetworkTopology) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: o.Name, UID: o.UID,
-		Controller: new(true)}
+	return metav1.OwnerReference{
+		APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind, Name: o.Name, UID: o.UID,
+		Controller: new(true),
+	}
 }
 
 // configOf returns the config that names the topology and step of a class.

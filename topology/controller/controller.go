@@ -423,7 +423,8 @@ func (c *Controller) classes(ctx context.Context, o *v1alpha1.NetworkTopology) (
 
 // clashes describes the names of classes that other owners already use.
 func (c *Controller) clashes(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass,
-	want []*resourceapi.DeviceClass) ([]string, error) {
+	want []*resourceapi.DeviceClass,
+) ([]string, error) {
 	var out []string
 	for _, w := range want {
 		other := &resourceapi.DeviceClass{}
@@ -454,7 +455,8 @@ func (c *Controller) clashes(ctx context.Context, o *v1alpha1.NetworkTopology, h
 // scheduler takes the later one, and then the other is not found under its implicit name
 // either.
 func (c *Controller) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass,
-	want *resourceapi.DeviceClass) (string, error) {
+	want *resourceapi.DeviceClass,
+) (string, error) {
 	name := *want.Spec.ExtendedResourceName
 	named, _, err := Named(ctx, c.Client, name)
 	if err != nil {
@@ -485,7 +487,8 @@ func (c *Controller) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology,
 // apply creates, repairs and deletes classes. It returns how many there are afterwards, and
 // the steps of those that the API server has written without their extended resource name.
 func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, have []resourceapi.DeviceClass,
-	want []*resourceapi.DeviceClass) (n int, unnamed []string, err error) {
+	want []*resourceapi.DeviceClass,
+) (n int, unnamed []string, err error) {
 	there := map[string]*resourceapi.DeviceClass{}
 	for i := range have {
 		there[have[i].Name] = &have[i]

@@ -91,8 +91,10 @@ func NewNetworkStatus(config *rest.Config, topologies client.Reader, claims *Cla
 		return nil, fmt.Errorf("network status: %w", err)
 	}
 	claims.networks = true
-	return &NetworkStatus{Topologies: topologies, Claims: claims, Log: log,
-		pods: pods.Resource(corev1.SchemeGroupVersion.WithResource("pods")), claims: api}, nil
+	return &NetworkStatus{
+		Topologies: topologies, Claims: claims, Log: log,
+		pods: pods.Resource(corev1.SchemeGroupVersion.WithResource("pods")), claims: api,
+	}, nil
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: one replica writes.
@@ -256,8 +258,10 @@ func networkStatusPatch(pod *metav1.PartialObjectMetadata, text string) ([]byte,
 	if text != "" {
 		annotations = map[string]any{networkstatus.Annotation: text, networkstatus.Mark: networkstatus.Digest(text)}
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion,
-		"annotations": annotations}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": pod.UID, "resourceVersion": pod.ResourceVersion,
+		"annotations": annotations,
+	}})
 	if err != nil {
 		return nil, fmt.Errorf("network status: %w", err)
 	}

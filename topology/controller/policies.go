@@ -146,8 +146,10 @@ func PolicyStatus(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum Poli
 	s.ObservedGeneration = o.Generation
 	s.Devices, s.Offered, s.Nodes = int32(sum.Devices), int32(sum.Offered), int32(sum.Nodes)
 	s.Reported = fmt.Sprintf("%d/%d", sum.Reported, sum.All)
-	valid := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded,
-		Message: "the policy is valid"}
+	valid := metav1.Condition{
+		Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded,
+		Message: "the policy is valid",
+	}
 	if p.NotYet != nil {
 		valid.Message += ", but a field has no effect: " + p.NotYet.Error()
 	}

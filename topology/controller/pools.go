@@ -203,7 +203,8 @@ func (c *Pools) endOrphans(ctx context.Context, leases []v1alpha1.AddressLease) 
 // endKept deletes leases that were kept for long enough, and all that are kept of a pool which
 // ends. A lease that a node takes over meanwhile has changed, so that the deletion is refused.
 func (c *Pools) endKept(ctx context.Context, leases []v1alpha1.AddressLease,
-	pools []v1alpha1.AddressPool) (again time.Duration, errs []error) {
+	pools []v1alpha1.AddressPool,
+) (again time.Duration, errs []error) {
 	stays := map[string]bool{}
 	for i := range pools {
 		stays[pools[i].Name] = pools[i].DeletionTimestamp.IsZero()
@@ -320,7 +321,8 @@ func (c *Pools) end(ctx context.Context, l *v1alpha1.AddressLease, since time.Ti
 // PoolStatus returns the status of a pool. layouts are those of all valid
 // pools, networks those of the cluster.
 func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout, leases []*v1alpha1.AddressLease,
-	networks []Network) v1alpha1.AddressPoolStatus {
+	networks []Network,
+) v1alpha1.AddressPoolStatus {
 	s := *o.Status.DeepCopy()
 	s.ObservedGeneration = o.Generation
 	s.Size, s.Leased, s.Used, s.Nodes = 0, 0, 0, 0
@@ -332,8 +334,10 @@ func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout,
 	delete(nodes, v1alpha1.KeptNode)
 	s.Nodes = int32(len(nodes))
 	set := func(kind string, status bool, reason, message string) {
-		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, ObservedGeneration: o.Generation, Reason: reason,
-			Message: excerpt.Lines(message, maxMessage)}
+		c := metav1.Condition{
+			Type: kind, Status: metav1.ConditionFalse, ObservedGeneration: o.Generation, Reason: reason,
+			Message: excerpt.Lines(message, maxMessage),
+		}
 		if status {
 			c.Status = metav1.ConditionTrue
 		}

@@ -46,7 +46,8 @@ func (c *Controller) shares(ctx context.Context, t *topology.Topology, set contr
 
 // Unshared returns those of the steps whose device no policy of a cache shares.
 func Unshared(ctx context.Context, cache client.Reader, compiled *exposure.Compiled,
-	shared []validity.Sharing) ([]validity.Sharing, error) {
+	shared []validity.Sharing,
+) ([]validity.Sharing, error) {
 	var objects v1alpha1.DeviceExposurePolicyList
 	if err := cache.List(ctx, &objects, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list policies: %w", err)

@@ -68,8 +68,10 @@ func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopolo
 	}
 	valid := set(validCondition(found))
 	programmed := set(programming(found))
-	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonSucceeded,
-		Message: programmed.Message}
+	ready := metav1.Condition{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonSucceeded,
+		Message: programmed.Message,
+	}
 	for _, c := range []metav1.Condition{programmed, valid} { // the first problem is reported
 		if c.Status != metav1.ConditionTrue {
 			ready.Status, ready.Reason, ready.Message = c.Status, c.Reason, c.Message
@@ -96,8 +98,10 @@ func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopolo
 }
 
 func validCondition(found Outcome) metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded,
-		Message: excerpt.Count(found.Steps, "step")}
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded,
+		Message: excerpt.Count(found.Steps, "step"),
+	}
 	if found.Invalid != nil {
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, string(fault.Invalid), found.Invalid.Error()
 	}
@@ -137,8 +141,10 @@ func programming(found Outcome) metav1.Condition {
 }
 
 func usage(o *v1alpha1.NetworkTopology, u Use) metav1.Condition {
-	c := metav1.Condition{Type: v1alpha1.ConditionInUse, Status: metav1.ConditionFalse, Reason: reasonUnused,
-		Message: "no claim is allocated for it"}
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionInUse, Status: metav1.ConditionFalse, Reason: reasonUnused,
+		Message: "no claim is allocated for it",
+	}
 	if u.Claims == 0 {
 		return c
 	}

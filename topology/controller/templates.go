@@ -109,7 +109,8 @@ func refusal(want *resourceapi.ResourceClaimTemplate, err error) string {
 
 // wantTemplate is a topology's template as the API server returns it.
 func wantTemplate(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set,
-	namespace string) *resourceapi.ResourceClaimTemplate {
+	namespace string,
+) *resourceapi.ResourceClaimTemplate {
 	want := claim.Template(t, set, namespace)
 	want.Labels = map[string]string{claim.LabelTopology: o.Name}
 	want.OwnerReferences = []metav1.OwnerReference{ownerOf(o)}
@@ -174,7 +175,8 @@ func Chooses(spec *v1alpha1.ClaimTemplate, namespace string, of map[string]strin
 
 // keepTemplate creates or updates one template; clash reports that another object has its name.
 func (c *Controller) keepTemplate(ctx context.Context, o *v1alpha1.NetworkTopology, have,
-	want *resourceapi.ResourceClaimTemplate) (clash bool, err error) {
+	want *resourceapi.ResourceClaimTemplate,
+) (clash bool, err error) {
 	if have == nil {
 		err := c.Client.Create(ctx, want.DeepCopy())
 		switch {

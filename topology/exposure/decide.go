@@ -165,8 +165,10 @@ func among(ctx context.Context, policies []*Policy, d inventory.Device) (*Policy
 	case p.Action == v1alpha1.Withhold:
 		return p, inventory.Exposure{Policy: p.Name, Verdict: inventory.Withheld}
 	}
-	return p, inventory.Exposure{Policy: p.Name, Verdict: inventory.Exposed, BesideDrivers: p.Beside, BesideFunctions: p.BesideFunctions,
-		Sharing: p.Sharing}
+	return p, inventory.Exposure{
+		Policy: p.Name, Verdict: inventory.Exposed, BesideDrivers: p.Beside, BesideFunctions: p.BesideFunctions,
+		Sharing: p.Sharing,
+	}
 }
 
 // firstOf returns the first problem of a policy.

@@ -146,8 +146,10 @@ func Uncompiled(o *v1alpha1.DeviceExposurePolicy) *Policy {
 func Unreadable(name string, uid types.UID, generation int64, priority int32, err error) *Policy {
 	e := &Invalid{Policy: name}
 	e.add("cannot be read: %v", err)
-	return &Policy{Name: name, UID: uid, Generation: generation, Priority: priority, Err: e,
-		unread: errors.New("the policy cannot be read")}
+	return &Policy{
+		Name: name, UID: uid, Generation: generation, Priority: priority, Err: e,
+		unread: errors.New("the policy cannot be read"),
+	}
 }
 
 func checkLabels(e *Invalid, selector map[string]string) {

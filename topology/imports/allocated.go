@@ -81,8 +81,10 @@ func (c *converter) reservation(s *source) {
 		s.problem("metadata.name", "%q does not name an address", s.name)
 		return
 	}
-	c.excluded = append(c.excluded, allocated{from: s, spans: []span{{addr, addr}},
-		what: fmt.Sprintf("the address %s, which a pod has of whereabouts", addr)})
+	c.excluded = append(c.excluded, allocated{
+		from: s, spans: []span{{addr, addr}},
+		what: fmt.Sprintf("the address %s, which a pod has of whereabouts", addr),
+	})
 }
 
 // plus is the address so many behind another.

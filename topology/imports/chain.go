@@ -380,8 +380,10 @@ func (c *converter) bond(n *network, p *record) {
 		n.inside = links
 	} else {
 		for i, l := range links {
-			n.steps = append(n.steps, &step{name: fmt.Sprintf("port%d", i+1), typ: "host-device", selector: named("ifName", l),
-				config: map[string]any{"name": l}, at: p.at})
+			n.steps = append(n.steps, &step{
+				name: fmt.Sprintf("port%d", i+1), typ: "host-device", selector: named("ifName", l),
+				config: map[string]any{"name": l}, at: p.at,
+			})
 		}
 	}
 	p.ignore("ifname", "name") // the plugin uses neither: the interface is called as the pod wants it

@@ -300,8 +300,10 @@ func (c *converter) dranetRoutes(s *step, r *record) {
 		key, ours string
 		names     map[string]string
 	}{
-		{"routes", "routes", map[string]string{"destination": "destination", "gateway": "gateway", "source": "src", "table": "table",
-			"scope": "scope"}},
+		{"routes", "routes", map[string]string{
+			"destination": "destination", "gateway": "gateway", "source": "src", "table": "table",
+			"scope": "scope",
+		}},
 		{"rules", "rules", map[string]string{"source": "from", "destination": "to", "table": "table", "priority": "priority"}},
 		{"neighbors", "neighbors", map[string]string{"destination": "address", "hardwareAddr": "mac"}},
 	}
@@ -342,8 +344,10 @@ func (c *converter) claimConstraints(n *network, devices *record, taken map[stri
 			}
 			steps = append(steps, taken[name])
 		}
-		one := v1alpha1.ClaimConstraint{Steps: steps, MatchAttribute: r.text("matchAttribute"),
-			DistinctAttribute: r.text("distinctAttribute")}
+		one := v1alpha1.ClaimConstraint{
+			Steps: steps, MatchAttribute: r.text("matchAttribute"),
+			DistinctAttribute: r.text("distinctAttribute"),
+		}
 		switch {
 		case others:
 			n.from.note(r.at, "is left out: it also concerns devices outside of the topology: write it into a claim of your own")

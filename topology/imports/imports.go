@@ -120,8 +120,10 @@ func kindOf(name string) (kind, bool) {
 
 // Convert converts objects, as they are in JSON. The error is that of a context that has ended.
 func Convert(ctx context.Context, objects []map[string]any, o Options) (Result, error) {
-	c := &converter{Options: o, shares: map[string]map[string]bool{}, made: map[string]bool{}, divisions: map[string][]string{},
-		classes: map[string][]expression{}, owned: map[owner][]*source{}, resources: map[string]bool{}}
+	c := &converter{
+		Options: o, shares: map[string]map[string]bool{}, made: map[string]bool{}, divisions: map[string][]string{},
+		classes: map[string][]expression{}, owned: map[owner][]*source{}, resources: map[string]bool{},
+	}
 	for _, object := range objects {
 		c.read(object)
 	}

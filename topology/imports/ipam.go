@@ -167,8 +167,10 @@ func (c *converter) hostLocal(n *network, s *step, ipam *record) {
 
 // localRange reads a range of host-local. A gateway that is missing is the first address, as with the plugin.
 func localRange(r *record) v1alpha1.AddressSubnet {
-	out := v1alpha1.AddressSubnet{Prefix: r.text("subnet"), First: r.text("rangeStart"), Last: r.text("rangeEnd"),
-		Gateway: r.text("gateway")}
+	out := v1alpha1.AddressSubnet{
+		Prefix: r.text("subnet"), First: r.text("rangeStart"), Last: r.text("rangeEnd"),
+		Gateway: r.text("gateway"),
+	}
 	if p, err := netip.ParsePrefix(out.Prefix); err == nil && out.Gateway == "" {
 		out.Gateway = p.Masked().Addr().Next().String()
 	}

@@ -251,7 +251,8 @@ func (c *converter) resolvePods() {
 
 // composed returns the topology of a network and those of the pod that it builds on.
 func (c *converter) composed(p *pod, a *attached, variants map[string]*network, parts map[*network]bool,
-	built map[*attached]bool) *network {
+	built map[*attached]bool,
+) *network {
 	keys := []string{a.ref + "@" + a.ifName}
 	var below []*attached
 	for _, link := range a.net.inside {
@@ -398,7 +399,8 @@ func (c *converter) allowPods() {
 
 // patches returns what the pods need.
 func (c *converter) patches(roots map[*network][]*topology.Step,
-	topologies map[*network]*topology.Topology) (out []Patch, templates []map[string]any) {
+	topologies map[*network]*topology.Topology,
+) (out []Patch, templates []map[string]any) {
 	slices.SortStableFunc(c.pods, func(a, b *pod) int { return byID(a.from, b.from) })
 	for _, p := range c.pods {
 		if p.from.failed() {

@@ -289,8 +289,10 @@ func (r *Reader) readTopology(ctx context.Context, s *Status, name string) Topol
 const component = "plumbline"
 
 // aboutNetworks are the reasons of Events of others that may be about the network of a pod.
-var aboutNetworks = []string{"FailedScheduling", "FailedPrepareDynamicResources", "FailedCreatePodSandBox", "FailedResourceClaimCreation",
-	"NetworkNotReady"}
+var aboutNetworks = []string{
+	"FailedScheduling", "FailedPrepareDynamicResources", "FailedCreatePodSandBox", "FailedResourceClaimCreation",
+	"NetworkNotReady",
+}
 
 // readEvents reads the Events of the pod.
 func (r *Reader) readEvents(ctx context.Context, s *Status, pod *corev1.Pod) {
@@ -316,8 +318,10 @@ func (r *Reader) readEvents(ctx context.Context, s *Status, pod *corev1.Pod) {
 		if from != component && e.Source.Component != component && !slices.Contains(aboutNetworks, e.Reason) {
 			continue
 		}
-		s.Events = append(s.Events, Event{Type: e.Type, Reason: e.Reason, From: from, Message: excerpt.Of(e.Message, longest),
-			Count: max(1, count(e)), Last: last(e)})
+		s.Events = append(s.Events, Event{
+			Type: e.Type, Reason: e.Reason, From: from, Message: excerpt.Of(e.Message, longest),
+			Count: max(1, count(e)), Last: last(e),
+		})
 	}
 	slices.SortStableFunc(s.Events, func(a, b Event) int { return a.Last.Compare(b.Last) })
 	if more := len(s.Events) - MaxEvents; more > 0 {

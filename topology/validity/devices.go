@@ -80,8 +80,10 @@ func Shared(t *topology.Topology, set contract.Set) (out []Sharing) {
 			continue
 		}
 		master, _ := claim.Below(s, c)
-		out = append(out, Sharing{Step: s.Name, Type: s.Type, Master: master, Network: claim.MasterNet(s, c),
-			Optional: s.Selector == "" && len(requested) > 1})
+		out = append(out, Sharing{
+			Step: s.Name, Type: s.Type, Master: master, Network: claim.MasterNet(s, c),
+			Optional: s.Selector == "" && len(requested) > 1,
+		})
 	}
 	return out
 }

@@ -54,7 +54,8 @@ func File(ctx context.Context, data []byte, set contract.Set) (*topology.Topolog
 // Parameters returns a valid topology with what a claim sets, and that as it is recorded. The error names step and key: the
 // topology does not permit it, or is not valid with it.
 func Parameters(ctx context.Context, t *topology.Topology, set []topology.Parameters,
-	contracts contract.Set) (*topology.Topology, []topology.Parameters, error) {
+	contracts contract.Set,
+) (*topology.Topology, []topology.Parameters, error) {
 	permitted, err := t.Permitted(set)
 	if err != nil {
 		return nil, nil, err

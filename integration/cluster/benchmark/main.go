@@ -104,8 +104,10 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		if err := b.installDRANET(ctx, *dranet); err != nil {
 			return err
 		}
-		fields = append(fields, field{agent: dranetDaemon, pods: "app=dranet",
-			contenders: []*contender{{name: "DRANET, no claim"}, {name: "DRANET, 1 VF", claim: "dranet-vf"}}})
+		fields = append(fields, field{
+			agent: dranetDaemon, pods: "app=dranet",
+			contenders: []*contender{{name: "DRANET, no claim"}, {name: "DRANET, 1 VF", claim: "dranet-vf"}},
+		})
 	}
 	if err := b.alone(ctx, fields, ""); err != nil {
 		return err

@@ -102,7 +102,8 @@ type driver struct{}
 
 // PrepareResourceClaims has nothing to prepare.
 func (driver) PrepareResourceClaims(_ context.Context,
-	claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	claims []*resourceapi.ResourceClaim,
+) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	out := map[types.UID]kubeletplugin.PrepareResult{}
 	for _, c := range claims {
 		var result kubeletplugin.PrepareResult

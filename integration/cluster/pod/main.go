@@ -129,8 +129,10 @@ func version(w io.Writer) error {
 	if !roots.AppendCertsFromPEM(ca) {
 		return fmt.Errorf("%sca.crt: no certificate", secrets)
 	}
-	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots,
-		MinVersion: tls.VersionTLS12}}}
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: &tls.Config{
+		RootCAs:    roots,
+		MinVersion: tls.VersionTLS12,
+	}}}
 	server := net.JoinHostPort(os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"))
 	request, err := http.NewRequest(http.MethodGet, "https://"+server+"/version", nil)
 	if err != nil {

@@ -155,8 +155,10 @@ func useOf(size Size, topology int) controller.Use {
 		u.Pods++
 		u.Runs = append(u.Runs, controller.Run{
 			Namespace: c.Namespace, Claim: c.Name, Pod: c.Status.ReservedFor[0].Name, PodUID: c.Status.ReservedFor[0].UID,
-			Reported: claim.Reported{Node: c.Status.Allocation.Devices.Results[0].Pool,
-				Report: claim.Report{Topology: TopologyName(topology), Generation: 1}},
+			Reported: claim.Reported{
+				Node:   c.Status.Allocation.Devices.Results[0].Pool,
+				Report: claim.Report{Topology: TopologyName(topology), Generation: 1},
+			},
 		})
 	}
 	if topology == 0 {
@@ -187,25 +189,35 @@ func ours(size Size, i int) *resourceapi.ResourceClaim {
 		allocation.Devices.Results = append(allocation.Devices.Results,
 			resourceapi.DeviceRequestAllocationResult{Request: step, Driver: claim.Driver, Pool: node, Device: device})
 		// of strings and a number
-		raw, _ := json.Marshal(claim.Config{NetworkTopologyRef: claim.TopologyRef{Name: name, UID: object("", name, 1, of).UID,
-			Generation: 1}, Step: step})
+		raw, _ := json.Marshal(claim.Config{NetworkTopologyRef: claim.TopologyRef{
+			Name: name, UID: object("", name, 1, of).UID,
+			Generation: 1,
+		}, Step: step})
 		allocation.Devices.Config = append(allocation.Devices.Config, resourceapi.DeviceAllocationConfiguration{
 			Source: resourceapi.AllocationConfigSourceClass, Requests: []string{step},
-			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver,
-				Parameters: runtime.RawExtension{Raw: raw}}},
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver:     claim.Driver,
+				Parameters: runtime.RawExtension{Raw: raw},
+			}},
 		})
 		c.Status.Devices = append(c.Status.Devices, resourceapi.AllocatedDeviceStatus{
 			Driver: claim.Driver, Pool: node, Device: device,
-			Conditions: []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Attached", Message: "4 steps",
-				LastTransitionTime: created}},
+			Conditions: []metav1.Condition{{
+				Type: "Ready", Status: metav1.ConditionTrue, Reason: "Attached", Message: "4 steps",
+				LastTransitionTime: created,
+			}},
 			Data: &runtime.RawExtension{Raw: fmt.Appendf(nil, `{"topology":%q,"generation":1,"steps":[{"name":%q,"interfaces":[{"name":"net%d","mac":"02:00:00:00:%02x:%02x"}]}]}`, name, step, n, i%256, n)},
-			NetworkData: &resourceapi.NetworkDeviceData{InterfaceName: fmt.Sprint("net", n),
-				HardwareAddress: fmt.Sprintf("02:00:00:00:%02x:%02x", i%256, n)},
+			NetworkData: &resourceapi.NetworkDeviceData{
+				InterfaceName:   fmt.Sprint("net", n),
+				HardwareAddress: fmt.Sprintf("02:00:00:00:%02x:%02x", i%256, n),
+			},
 		})
 	}
 	c.Status.Allocation = allocation
-	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: fmt.Sprintf("pod-%06d", i),
-		UID: types.UID(fmt.Sprintf("00000004-0000-4000-8000-%012x", i))}}
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{
+		Resource: "pods", Name: fmt.Sprintf("pod-%06d", i),
+		UID: types.UID(fmt.Sprintf("00000004-0000-4000-8000-%012x", i)),
+	}}
 	return c
 }
 
@@ -219,20 +231,28 @@ func foreign(i int) *resourceapi.ResourceClaim {
 	c.Spec.Devices.Requests = []resourceapi.DeviceRequest{request("gpu", GPUClass)}
 	c.Status.Allocation = &resourceapi.AllocationResult{NodeSelector: on(NodeName(i % 5000)), Devices: resourceapi.DeviceAllocationResult{
 		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: GPUClass, Pool: NodeName(i % 5000), Device: fmt.Sprint("gpu-", i%8)}},
-		Config: []resourceapi.DeviceAllocationConfiguration{{Source: resourceapi.AllocationConfigSourceClass, Requests: []string{"gpu"},
+		Config: []resourceapi.DeviceAllocationConfiguration{{
+			Source: resourceapi.AllocationConfigSourceClass, Requests: []string{"gpu"},
 			DeviceConfiguration: resourceapi.DeviceConfiguration{
-				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: GPUClass,
-					Parameters: runtime.RawExtension{Raw: []byte(`{"sharing":{"strategy":"` + strings.Repeat("x", 200) + `"}}`)}},
-			}}},
+				Opaque: &resourceapi.OpaqueDeviceConfiguration{
+					Driver:     GPUClass,
+					Parameters: runtime.RawExtension{Raw: []byte(`{"sharing":{"strategy":"` + strings.Repeat("x", 200) + `"}}`)},
+				},
+			},
+		}},
 	}}
-	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: fmt.Sprintf("gpu-pod-%06d", i),
-		UID: types.UID(fmt.Sprintf("00000006-0000-4000-8000-%012x", i))}}
+	c.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{
+		Resource: "pods", Name: fmt.Sprintf("gpu-pod-%06d", i),
+		UID: types.UID(fmt.Sprintf("00000006-0000-4000-8000-%012x", i)),
+	}}
 	return c
 }
 
 func request(name, class string) resourceapi.DeviceRequest {
-	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class,
-		AllocationMode: resourceapi.DeviceAllocationModeExactCount, Count: 1}}
+	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{
+		DeviceClassName: class,
+		AllocationMode:  resourceapi.DeviceAllocationModeExactCount, Count: 1,
+	}}
 }
 
 func on(node string) *corev1.NodeSelector {
@@ -247,15 +267,19 @@ func slice(i int) *resourceapi.ResourceSlice {
 	s := &resourceapi.ResourceSlice{
 		TypeMeta:   metav1.TypeMeta{APIVersion: resourceapi.SchemeGroupVersion.String(), Kind: "ResourceSlice"},
 		ObjectMeta: object("", node+"-dra.networking-0", 7, i),
-		Spec: resourceapi.ResourceSliceSpec{Driver: claim.Driver, NodeName: &node,
-			Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1}},
+		Spec: resourceapi.ResourceSliceSpec{
+			Driver: claim.Driver, NodeName: &node,
+			Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
+		},
 	}
 	for n := range 16 {
-		s.Spec.Devices = append(s.Spec.Devices, resourceapi.Device{Name: fmt.Sprintf("vf-0000-01-10-%d", n),
+		s.Spec.Devices = append(s.Spec.Devices, resourceapi.Device{
+			Name: fmt.Sprintf("vf-0000-01-10-%d", n),
 			Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
 				"dra.networking/type": {StringValue: new("vf")}, "dra.networking/pfName": {StringValue: new("enp1s0")},
 				"dra.networking/numaNode": {IntValue: new(int64(0))},
-			}})
+			},
+		})
 	}
 	return s
 }

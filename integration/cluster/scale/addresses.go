@@ -274,8 +274,10 @@ func stopAll(nodes []*addressAgent) {
 func (n *addressAgent) allocate(ctx context.Context) (time.Duration, error) {
 	n.mu.Lock()
 	n.last++
-	of := addresses.Claim{UID: types.UID(fmt.Sprint(n.name, "-", n.last)), Namespace: population.Namespace, Name: fmt.Sprint(n.last),
-		Pod: fmt.Sprint(n.last)}
+	of := addresses.Claim{
+		UID: types.UID(fmt.Sprint(n.name, "-", n.last)), Namespace: population.Namespace, Name: fmt.Sprint(n.last),
+		Pod: fmt.Sprint(n.last),
+	}
 	n.mu.Unlock()
 	want := addresses.Want{Topology: "t", Step: "s", Pool: scalePool}
 	began := time.Now()
@@ -438,8 +440,10 @@ func (b *bench) populate(ctx context.Context, size addressSize) error {
 			return b.client.Create(within, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: population.NodeName(i)}})
 		})
 	}
-	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: scalePool},
-		Spec: v1alpha1.AddressPoolSpec{Subnets: []v1alpha1.AddressSubnet{{Prefix: size.prefix().String()}}}}
+	pool := &v1alpha1.AddressPool{
+		ObjectMeta: metav1.ObjectMeta{Name: scalePool},
+		Spec:       v1alpha1.AddressPoolSpec{Subnets: []v1alpha1.AddressSubnet{{Prefix: size.prefix().String()}}},
+	}
 	return errors.Join(g.Wait(), b.client.Create(ctx, pool))
 }
 

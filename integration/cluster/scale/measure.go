@@ -326,8 +326,10 @@ func (b *bench) startPod(ctx context.Context, o *v1alpha1.NetworkTopology, name 
 			resourceapi.DeviceRequestAllocationResult{Request: step, Driver: claim.Driver, Pool: node, Device: name + "-" + step})
 		allocation.Devices.Config = append(allocation.Devices.Config, resourceapi.DeviceAllocationConfiguration{
 			Source: resourceapi.AllocationConfigSourceClass, Requests: []string{step},
-			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver,
-				Parameters: runtime.RawExtension{Raw: raw}}},
+			DeviceConfiguration: resourceapi.DeviceConfiguration{Opaque: &resourceapi.OpaqueDeviceConfiguration{
+				Driver:     claim.Driver,
+				Parameters: runtime.RawExtension{Raw: raw},
+			}},
 		})
 	}
 	c.Status.Allocation = allocation
@@ -339,8 +341,10 @@ func (b *bench) startPod(ctx context.Context, o *v1alpha1.NetworkTopology, name 
 		c.Status.Devices = append(c.Status.Devices, resourceapi.AllocatedDeviceStatus{
 			Driver: claim.Driver, Pool: result.Pool, Device: result.Device,
 			Data: &runtime.RawExtension{Raw: fmt.Appendf(nil, `{"topology":%q,"generation":1}`, o.Name)},
-			Conditions: []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Attached",
-				LastTransitionTime: metav1.Now()}},
+			Conditions: []metav1.Condition{{
+				Type: "Ready", Status: metav1.ConditionTrue, Reason: "Attached",
+				LastTransitionTime: metav1.Now(),
+			}},
 		})
 	}
 	return b.client.Status().Update(ctx, c)

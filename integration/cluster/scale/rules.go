@@ -273,8 +273,10 @@ func (b *bench) rules(ctx context.Context, size ruleSize) (_ *ruleResults, err e
 		return nil, err
 	}
 	// No controller makes the account that pods have.
-	if err := b.client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: population.Namespace,
-		Name: "default"}}); client.IgnoreAlreadyExists(err) != nil {
+	if err := b.client.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
+		Namespace: population.Namespace,
+		Name:      "default",
+	}}); client.IgnoreAlreadyExists(err) != nil {
 		return nil, err
 	}
 	a, stop, err := b.startRuleAgents(ctx, size)

@@ -342,8 +342,10 @@ func (s *server) leads(ctx context.Context) error {
 	if s.member == nil {
 		return nil
 	}
-	query := ovsdb.Operation{Op: ovsdb.OperationSelect, Table: serverdb.DatabaseTable, Where: Named(s.database),
-		Columns: []string{"model", "leader"}}
+	query := ovsdb.Operation{
+		Op: ovsdb.OperationSelect, Table: serverdb.DatabaseTable, Where: Named(s.database),
+		Columns: []string{"model", "leader"},
+	}
 	results, err := transact(ctx, s.member, []ovsdb.Operation{query})
 	if err != nil {
 		return err

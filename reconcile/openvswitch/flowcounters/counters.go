@@ -74,7 +74,8 @@ func (r *Reader) Read(ctx context.Context, rules []ports.LogicalRule) ([]ports.R
 
 // bridge reads the rules of the ports of a bridge, over one connection.
 func (r *Reader) bridge(ctx context.Context, bridge string, numbers map[string]uint32, links map[string][]int, rules []ports.LogicalRule,
-	out []ports.Reading) error {
+	out []ports.Reading,
+) error {
 	c, err := dial(ctx, filepath.Join(r.Dir, bridge+".mgmt"))
 	if err != nil {
 		return err

@@ -240,7 +240,8 @@ func (c *Client) Update(ctx context.Context, l *v1alpha1.AddressLease) (*v1alpha
 }
 
 func (c *Client) write(ctx context.Context, l *v1alpha1.AddressLease,
-	f func(context.Context, *unstructured.Unstructured) (*unstructured.Unstructured, error)) (*v1alpha1.AddressLease, error) {
+	f func(context.Context, *unstructured.Unstructured) (*unstructured.Unstructured, error),
+) (*v1alpha1.AddressLease, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	l.APIVersion, l.Kind = v1alpha1.GroupVersion.String(), v1alpha1.AddressLeaseKind

@@ -178,8 +178,10 @@ func usesOf(c *resourceapi.ResourceClaim) map[string]use {
 			steps = append(steps, d.Step)
 		}
 		for i, d := range a.Devices {
-			key := deviceKey(resourceapi.AllocatedDeviceStatus{Driver: claim.Driver, Pool: d.Pool, Device: d.Name,
-				ShareID: (*string)(d.ShareID)})
+			key := deviceKey(resourceapi.AllocatedDeviceStatus{
+				Driver: claim.Driver, Pool: d.Pool, Device: d.Name,
+				ShareID: (*string)(d.ShareID),
+			})
 			out[key] = use{a.Topology.Name, d.Step, i == 0, steps}
 		}
 	}

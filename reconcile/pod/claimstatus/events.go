@@ -33,8 +33,10 @@ const earlyMax = 1000
 
 func newEvents(client kubernetes.Interface, node string) *events {
 	b := record.NewBroadcaster()
-	return &events{client: client, broadcaster: b,
-		recorder: b.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component, Host: node})}
+	return &events{
+		client: client, broadcaster: b,
+		recorder: b.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component, Host: node}),
+	}
 }
 
 func (e *events) start() (stop func()) {

@@ -35,8 +35,10 @@ func (r *Reporter) Links(s Subject, of ports.Report) {
 		case failed:
 			text += "; links built on it continue without it"
 		}
-		links[step.Name] = condition{linkUp[v.Status], string(v.Reason),
-			fmt.Sprintf("topology %q step %q: %s", of.Topology.Name, step.Name, text)}
+		links[step.Name] = condition{
+			linkUp[v.Status], string(v.Reason),
+			fmt.Sprintf("topology %q step %q: %s", of.Topology.Name, step.Name, text),
+		}
 		switch {
 		case v == before:
 		case v.Status == ports.Down:

@@ -57,8 +57,10 @@ func describe(c *claims.Claim, results [][]topology.StepResult) []kubeletplugin.
 			out = append(out, kubeletplugin.Device{
 				Requests: []string{d.Request}, PoolName: d.Pool, DeviceName: d.Name, ShareID: d.ShareID,
 				CDIDeviceIDs: []string{gate.ID(c.UID)},
-				Metadata: &kubeletplugin.DeviceMetadata{Attributes: attributes(d, results[i]),
-					NetworkData: networkData(results[i], d.Step)},
+				Metadata: &kubeletplugin.DeviceMetadata{
+					Attributes:  attributes(d, results[i]),
+					NetworkData: networkData(results[i], d.Step),
+				},
 			})
 		}
 	}

@@ -193,7 +193,8 @@ func (p *Plugin) Ready() error { return p.Registration.Ready() }
 
 // PrepareResourceClaims implements kubeletplugin.DRAPlugin.
 func (p *Plugin) PrepareResourceClaims(ctx context.Context,
-	all []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
+	all []*resourceapi.ResourceClaim,
+) (map[types.UID]kubeletplugin.PrepareResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Patience)
 	defer cancel()
 	out := map[types.UID]kubeletplugin.PrepareResult{}

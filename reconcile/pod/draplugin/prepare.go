@@ -321,7 +321,8 @@ func wired(ctx context.Context, t *topology.Topology, step string, host inventor
 // lacks devices, or does not permit what the claim sets. It repeats the checks of admission, which may have been bypassed.
 // It returns the topology with the claim's parameters, and these as they are recorded.
 func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim.Assignment,
-	of claim.Source) (*topology.Topology, []topology.Parameters, error) {
+	of claim.Source,
+) (*topology.Topology, []topology.Parameters, error) {
 	if pin := a.Topology.UID; pin != "" && pin != o.UID {
 		return nil, nil, invalid("NetworkTopology %q was deleted and created again since ResourceClaim %q was allocated: delete the claim, or its pod, and create it again", o.Name, of.Name)
 	}

@@ -92,8 +92,10 @@ func (c client) Beside(ctx context.Context, rc *resourceapi.ResourceClaim) (out 
 		of, read := slices[r.Driver]
 		if !read {
 			list, err := c.kube.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{
-				FieldSelector: fields.Set{resourceapi.ResourceSliceSelectorDriver: r.Driver,
-					resourceapi.ResourceSliceSelectorNodeName: c.node}.String(),
+				FieldSelector: fields.Set{
+					resourceapi.ResourceSliceSelectorDriver:   r.Driver,
+					resourceapi.ResourceSliceSelectorNodeName: c.node,
+				}.String(),
 			})
 			if err != nil {
 				return nil, passing(fault.New(fault.NotReady, fmt.Errorf("ResourceSlices of driver %q: %w", r.Driver, err)))

@@ -53,8 +53,10 @@ func (f *failure) due(now time.Time) bool { return now.Sub(f.since) >= f.after }
 
 // New returns an empty Tracker.
 func New(o Options) *Tracker {
-	return &Tracker{Options: o, down: map[reconcile.SandboxID]map[string]failure{}, held: map[string]time.Time{},
-		evicting: map[string]bool{}}
+	return &Tracker{
+		Options: o, down: map[reconcile.SandboxID]map[string]failure{}, held: map[string]time.Time{},
+		evicting: map[string]bool{},
+	}
 }
 
 // Restore takes what an earlier agent has published. A hold goes on, and a pod that is being

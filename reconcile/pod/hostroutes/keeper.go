@@ -310,8 +310,10 @@ func (k *Keeper) pass(ctx context.Context) error {
 	if missing := slices.Concat(leftRules, leftOfPods, left); failed == nil && len(missing) > 0 {
 		errs = append(errs, fault.New(fault.Conflict, fmt.Errorf("%s and %d more are not set: an equal route with a protocol other than %d exists, or is set repeatedly; delete it", missing[0].Object().Key(), len(missing)-1, netstate.RouteProtocol)))
 	}
-	k.note(result{needs, places, pools, len(haveRoutes), len(left) + len(leftOfPods) + beyond, len(leftRules), toPods.refused, todo,
-		failed})
+	k.note(result{
+		needs, places, pools, len(haveRoutes), len(left) + len(leftOfPods) + beyond, len(leftRules), toPods.refused, todo,
+		failed,
+	})
 	return errors.Join(append(errs, unknown)...)
 }
 

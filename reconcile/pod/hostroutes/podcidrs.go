@@ -86,7 +86,8 @@ func attachedTo(addresses []netstate.Addr) []attached {
 // registers its node may choose them. What a kubelet can write later, its InternalIP, decides
 // where packets to its own pods are sent, and nothing else.
 func podRoutesOf(self string, nodes []Node, host []attached,
-	cluster []netip.Prefix) (routes []netstate.Route, rules []netstate.Rule, refused []refusal, known bool) {
+	cluster []netip.Prefix,
+) (routes []netstate.Route, rules []netstate.Rule, refused []refusal, known bool) {
 	nodes = slices.Clone(nodes)
 	slices.SortFunc(nodes, func(a, b Node) int {
 		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
@@ -125,8 +126,10 @@ func podRoutesOf(self string, nodes []Node, host []attached,
 				refused = append(refused, refusal{n.Name, c, why})
 				continue
 			}
-			routes = append(routes, netstate.Route{Link: link, Dst: c.String(), Gateway: hop.String(), Table: netstate.PodTable,
-				Metric: metric})
+			routes = append(routes, netstate.Route{
+				Link: link, Dst: c.String(), Gateway: hop.String(), Table: netstate.PodTable,
+				Metric: metric,
+			})
 			families[c.Addr().Is4()] = true
 		}
 	}

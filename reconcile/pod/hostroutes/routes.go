@@ -144,8 +144,10 @@ func routesOf(node string, sites []site, pools map[string]pool) (routes []netsta
 				default:
 					had[to] = true
 					of[l.node]++
-					routes = append(routes, netstate.Route{Link: at.link, Dst: part.String(), Gateway: gateway, Table: netstate.HostTable,
-						Metric: metric})
+					routes = append(routes, netstate.Route{
+						Link: at.link, Dst: part.String(), Gateway: gateway, Table: netstate.HostTable,
+						Metric: metric,
+					})
 				}
 			}
 		}

@@ -175,8 +175,10 @@ func (f *Follower) Run(ctx context.Context) {
 			o.FieldSelector = fields.OneTermEqualSelector("spec.role", string(v1alpha1.Primary)).String()
 		}).Informer()
 	poke := func(any) { f.wake.Now() }
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: poke, DeleteFunc: poke,
-		UpdateFunc: func(_, o any) { poke(o) }})
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: poke, DeleteFunc: poke,
+		UpdateFunc: func(_, o any) { poke(o) },
+	})
 	if err != nil {
 		f.Log.Error("cannot watch the topologies of role primary", "error", err)
 		return

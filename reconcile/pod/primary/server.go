@@ -164,8 +164,10 @@ func New(o Options) *Server {
 	if o.Alive == nil {
 		o.Alive = func(time.Duration) {}
 	}
-	return &Server{Options: o, slots: newSlots(o.Parallel), ends: newSlots(o.Parallel), lastEnd: o.Now(), seen: map[string]bool{},
-		orphaned: map[string]time.Time{}}
+	return &Server{
+		Options: o, slots: newSlots(o.Parallel), ends: newSlots(o.Parallel), lastEnd: o.Now(), seen: map[string]bool{},
+		orphaned: map[string]time.Time{},
+	}
 }
 
 // config is what the server reads of a network's configuration.
@@ -300,8 +302,10 @@ func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, 
 		return nil, err
 	}
 	if len(r.Container) > maxContainer {
-		return nil, &types.Error{Code: types.ErrInvalidEnvironmentVariables,
-			Msg: fmt.Sprintf("the ID of the container has more than %d bytes", maxContainer)}
+		return nil, &types.Error{
+			Code: types.ErrInvalidEnvironmentVariables,
+			Msg:  fmt.Sprintf("the ID of the container has more than %d bytes", maxContainer),
+		}
 	}
 	if err := utils.ValidateInterfaceName(r.IfName); err != nil {
 		return nil, err
@@ -480,13 +484,17 @@ func (s *Server) decide(ctx context.Context, r cnisocket.Request, path string, p
 	if err != nil {
 		return nil, fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q: %w", t.Name, err))
 	}
-	sb := &reconcile.Sandbox{ID: reconcile.IDOfPrimary(r.Container, r.IfName, t.Name), Netns: path, Topology: t, Given: ops.Givens{},
-		Pod: pod.recorded()}
+	sb := &reconcile.Sandbox{
+		ID: reconcile.IDOfPrimary(r.Container, r.IfName, t.Name), Netns: path, Topology: t, Given: ops.Givens{},
+		Pod: pod.recorded(),
+	}
 	if len(wants) == 0 {
 		return sb, nil
 	}
-	given, err := s.Addresses.TakeSoon(ctx, addresses.Claim{UID: k8stypes.UID(owner), Namespace: pod.Namespace, Name: pod.Name,
-		Pod: pod.Name, PodUID: k8stypes.UID(pod.UID), InPod: r.IfName}, wants)
+	given, err := s.Addresses.TakeSoon(ctx, addresses.Claim{
+		UID: k8stypes.UID(owner), Namespace: pod.Namespace, Name: pod.Name,
+		Pod: pod.Name, PodUID: k8stypes.UID(pod.UID), InPod: r.IfName,
+	}, wants)
 	if err != nil {
 		return nil, fmt.Errorf("NetworkTopology %q: %w", t.Name, err)
 	}

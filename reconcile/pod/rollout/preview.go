@@ -41,7 +41,8 @@ type Preview struct {
 // PreviewOf plans a later version of a topology in a sandbox, which may use these
 // devices. The plan is made by plan, which is that of the engine.
 func PreviewOf(ctx context.Context, sb reconcile.Sandbox, later *topology.Topology, devices []claims.Device, set contract.Set,
-	ported Ported, plan func(context.Context, reconcile.Sandbox) (*ops.Plan, error)) (Preview, error) {
+	ported Ported, plan func(context.Context, reconcile.Sandbox) (*ops.Plan, error),
+) (Preview, error) {
 	was, had := sb.Topology, sb.Given
 	sb.Topology, sb.Given = later, sb.Given.ForSteps(later).Networks()
 	p := Preview{Sandbox: sb, Effects: map[string]Effect{}, Interrupted: []string{}}

@@ -149,7 +149,8 @@ func (r *Reader) find(ctx context.Context, groups *metav1.APIGroupList, from imp
 
 // list reads the objects of a kind, page by page.
 func (r *Reader) list(ctx context.Context, resource metav1.APIResource, from imports.Source, scope Scope,
-	atMost int) ([]map[string]any, error) {
+	atMost int,
+) ([]map[string]any, error) {
 	gvr := schema.GroupVersionResource{Group: resource.Group, Version: resource.Version, Resource: resource.Name}
 	var of dynamic.ResourceInterface = r.dynamic.Resource(gvr)
 	where := "in all namespaces"
