@@ -150,11 +150,7 @@ func (p *pass) addHolder(err error) error {
 	if !ok {
 		return err
 	}
-	records, _ := p.r.opts.Store.List() // as above
-	for _, other := range records {
-		if other.Sandbox.ID == p.sandbox.ID || other.Sandbox.Netns != p.sandbox.Netns {
-			continue
-		}
+	for _, other := range p.beside() {
 		for _, c := range other.History {
 			if l, ok := c.Object().(netstate.Link); ok && l.Name == way.Link {
 				return fmt.Errorf("%w (sandbox %q made it)", err, other.Sandbox.ID)

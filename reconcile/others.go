@@ -15,28 +15,38 @@ func (p *pass) findOthers() {
 		return
 	}
 	for _, rec := range p.beside() {
-		if rec.BootID == p.r.opts.BootID && rec.NetnsID == p.domain.NetnsID() && rec.Phase != Releasing {
+		if rec.NetnsID == p.domain.NetnsID() && rec.Phase != Releasing {
 			p.others = append(p.others, rec)
 		}
 	}
 }
 
-// beside returns the records of the other sandboxes of the namespace: those of its path, and those that have opened it by
-// another one. A Store that can find them without reading all records does so.
+// beside returns the records of the other sandboxes of the namespace. A Store that can find them without reading all records
+// does so.
 func (p *pass) beside() []Record {
-	var open NetnsID
-	if p.domain != nil {
-		open = p.domain.NetnsID()
-	}
+	var records []Record
 	if s, ok := p.r.opts.Store.(interface {
 		Beside(id SandboxID, netns string, open NetnsID) []Record
 	}); ok {
-		return s.Beside(p.sandbox.ID, p.sandbox.Netns, open)
+		records = s.Beside(p.sandbox.ID, p.sandbox.Netns, p.opened())
+	} else {
+		records, _ = p.r.opts.Store.List() // damaged records are reported by List's other callers
 	}
-	records, _ := p.r.opts.Store.List() // damaged records are reported by List's other callers
-	return slices.DeleteFunc(records, func(rec Record) bool {
-		return rec.Sandbox.ID == p.sandbox.ID || rec.Sandbox.Netns != p.sandbox.Netns && !open.Is(rec.NetnsID)
-	})
+	return slices.DeleteFunc(records, func(rec Record) bool { return rec.Sandbox.ID == p.sandbox.ID || !p.here(rec) })
+}
+
+// here reports whether a record is of this pass's namespace, by its path or by another one. IDs of namespaces, and paths, are those of
+// one boot.
+func (p *pass) here(rec Record) bool {
+	return rec.BootID == p.r.opts.BootID && (rec.Sandbox.Netns == p.sandbox.Netns || p.opened().Is(rec.NetnsID))
+}
+
+// opened is the ID of the open namespace, zero if none is.
+func (p *pass) opened() NetnsID {
+	if p.domain == nil {
+		return NetnsID{}
+	}
+	return p.domain.NetnsID()
 }
 
 func othersOf(records []Record) []ops.Other {

@@ -143,3 +143,32 @@ func (e *pair) unchanged(t *testing.T, sb reconcile.Sandbox) {
 		t.Errorf("record: %v, %+v", err, rec)
 	}
 }
+
+// TestHolderByAnotherPath: a conflict names the sandbox of this boot that made the link, also one whose record has another path of the namespace.
+func TestHolderByAnotherPath(t *testing.T) {
+	store, err := journal.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &sandbox{t: t, Snapshot: netstate.NewSnapshot(netstate.Link{Name: "lo", LinkKind: "device"})}
+	boot := func(id string) *reconcile.Reconciler {
+		return reconcile.New(reconcile.Options{Registry: registry, Store: store, BootID: id, Open: func(string) (reconcile.Domain, error) { return k, nil }})
+	}
+	first := shared(t, "first", "d0", "    - {name: d, type: dummy, config: {name: LINK}}\n")
+	second := shared(t, "second", "d0", "    - {name: e, type: dummy, config: {name: e0}}\n    - {name: v, type: vrf, dependOn: [e], config: {vrfname: LINK, table: 7}}\n")
+	second.Netns = "/proc/7/ns/net"
+	if _, err := boot("boot").Ensure(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	const by = `(sandbox "blue/first" made it)`
+	if _, err := boot("boot").Ensure(t.Context(), second); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), by) {
+		t.Errorf("of this boot: %v", err)
+	}
+	if _, err := boot("next").Ensure(t.Context(), second); fault.Of(err) != fault.Conflict || strings.Contains(err.Error(), by) {
+		t.Errorf("of another boot: %v", err)
+	}
+}

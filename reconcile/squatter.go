@@ -44,8 +44,8 @@ func (p *pass) takeAddress(ctx context.Context, a netstate.Addr, refused error) 
 		return refused
 	}
 	unread := ""
-	for netns, records := range p.r.withLinks(link.LinkKind) {
-		if netns == p.sandbox.Netns {
+	for _, records := range p.r.withLinks(link.LinkKind) {
+		if slices.ContainsFunc(records, p.here) {
 			continue
 		}
 		d, addr, err := p.r.findHolder(ctx, h, records[0])
@@ -145,7 +145,7 @@ func (p *pass) takeFrom(ctx context.Context, d Domain, records []Record, a netst
 			}
 			rec = now
 		}
-		if rec.has(a, rec.Sandbox.Netns == p.sandbox.Netns) {
+		if rec.has(a, rec.Sandbox.ID == p.sandbox.ID || p.here(rec)) {
 			return fault.Detailed(fmt.Errorf("another sandbox has it by its topology: give one of them another address, or end that pod: %w", refused),
 				fmt.Sprintf("sandbox %q has it on link %q", rec.Sandbox.ID, a.Link))
 		}
