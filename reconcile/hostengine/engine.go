@@ -98,9 +98,11 @@ func (b *Base) Domain(netns string) (reconcile.Domain, error) {
 // In returns what reports whether a record is of the namespace at a path, if that exists also by another path.
 func (b *Base) In(netns string) func(reconcile.Record) bool {
 	var open reconcile.NetnsID
-	if d, err := b.Domain(netns); err == nil && netns != "" {
-		open = d.NetnsID()
-		d.Close()
+	if netns != "" {
+		if d, err := b.Domain(netns); err == nil {
+			open = d.NetnsID()
+			d.Close()
+		}
 	}
 	return func(rec reconcile.Record) bool {
 		return rec.Sandbox.Netns == netns || open.Is(rec.NetnsID) && rec.BootID == b.Host.BootID()

@@ -133,6 +133,9 @@ func (f sysfs) rdmaDevices(d netstate.Device) []string {
 	for _, e := range entries {
 		out = append(out, e.Name())
 	}
+	if len(out) > 0 && !f.rdmaExclusive() {
+		return out
+	}
 	verbs, _ := os.ReadDir(filepath.Join(dir, "infiniband_verbs"))
 	for _, e := range verbs {
 		if name := f.text(filepath.Join(dir, "infiniband_verbs", e.Name()), "ibdev"); name != "" && !slices.Contains(out, name) {
