@@ -23,9 +23,9 @@ const (
 )
 
 // NetworkQoSDestinations are the addresses of the pods that the rules of one NetworkQoS have as a destination, on the
-// topologies that it covers, and the networks that it selects by labels of objects that agents do not read. Its name is the UID of the
-// NetworkQoS. Those pods may be of any namespace, so whoever reads
-// the NetworkQoS must not thereby read them: only the controller writes, and only agents read, objects of this kind.
+// topologies that it covers, and the networks that it selects by labels of objects that agents do not read. Its name is
+// the UID of the NetworkQoS. Those pods may be of any namespace, so whoever reads the NetworkQoS must not thereby read
+// them: only the controller writes, and only agents read, objects of this kind.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=networkqosdestinations,singular=networkqosdestinations,scope=Cluster,shortName=qosdest
