@@ -57,7 +57,7 @@ func testTold(t *testing.T, c *cluster.Cluster, node *cluster.Node) {
 	}
 	eventually.True(t, time.Minute, "an Event about the variable that the pod has set", func() bool {
 		said, err := c.Kubectl(t.Context(), nil, "get", "events", "--field-selector=involvedObject.name=told,reason=NetworkVariablesReplaced", "-o", "jsonpath={.items[*].message}")
-		return err == nil && strings.HasPrefix(said, `container "main" has set NCCL_SOCKET_IFNAME itself, and gets the values that the topology of claim`)
+		return err == nil && strings.HasPrefix(said, `container "main" sets NCCL_SOCKET_IFNAME, which the topology of claim`)
 	})
 	if own := have.Environment["OWN"]; own != "of the pod" {
 		t.Errorf("OWN=%q", own)
