@@ -18,6 +18,7 @@ import (
 	"github.com/containerd/nri/pkg/net/multiplex"
 	"github.com/containerd/ttrpc"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
 	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
 )
@@ -35,7 +36,7 @@ type peer struct {
 
 // newPeer serves a connection; register answers RegisterPlugin.
 func newPeer(ctx context.Context, t *testing.T, c net.Conn, register func() error) *peer {
-	mux := multiplex.Multiplex(c)
+	mux := multiplex.Multiplex(c, multiplex.WithBlockedRead()) // else what comes before Serve may be dropped
 	l, err := mux.Listen(multiplex.RuntimeServiceConn)
 	if err != nil {
 		t.Error(err)
@@ -53,6 +54,7 @@ func newPeer(ctx context.Context, t *testing.T, c net.Conn, register func() erro
 	client := ttrpc.NewClient(to, ttrpc.WithOnClose(func() { close(p.lost) }))
 	p.plugin = api.NewPluginClient(client)
 	go server.Serve(ctx, l) //nolint:errcheck // it ends with the connection
+	mux.Unblock()
 	context.AfterFunc(ctx, func() {
 		mux.Close()
 		client.Close()
@@ -191,9 +193,7 @@ func TestConversations(t *testing.T) {
 				}
 			}
 			r.BlockPluginSync().Unblock()
-			if err := p.Ready(); err != nil {
-				t.Error(err)
-			}
+			eventually.True(t, time.Minute, "the plugin is ready", func() bool { return p.Ready() == nil })
 			if err := r.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: sandboxOf("after")}); err != nil {
 				t.Error(err)
 			}

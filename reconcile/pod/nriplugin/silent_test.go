@@ -101,7 +101,7 @@ func (r registration) UpdateContainers(context.Context, *api.UpdateContainersReq
 }
 
 func (r *containerd17) accept(c net.Conn) error {
-	mux := multiplex.Multiplex(c)
+	mux := multiplex.Multiplex(c, multiplex.WithBlockedRead()) // else what comes before Serve may be dropped
 	l, err := mux.Listen(multiplex.RuntimeServiceConn)
 	if err != nil {
 		return err
@@ -119,6 +119,7 @@ func (r *containerd17) accept(c net.Conn) error {
 	lost := make(chan struct{})
 	client := ttrpc.NewClient(to, ttrpc.WithOnClose(func() { close(lost) }))
 	go server.Serve(r.ctx, l) //nolint:errcheck // it ends with the connection
+	mux.Unblock()
 	context.AfterFunc(r.ctx, func() {
 		mux.Close()
 		client.Close()
