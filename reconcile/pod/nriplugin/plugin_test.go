@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
 	"github.com/plumbline/plumbline/reconcile/pod/nriplugin"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -144,8 +145,9 @@ func plug(t *testing.T, k *keeper, dir string) *nriplugin.Plugin {
 
 // settled waits until the runtime calls the plugin, which it does only when the answer
 // to its list of sandboxes has arrived.
-func settled(r *runtimeSide, p *nriplugin.Plugin) {
-	<-p.Connected()
+func settled(t *testing.T, r *runtimeSide, p *nriplugin.Plugin) {
+	t.Helper()
+	eventually.True(t, time.Minute, "the plugin is connected", func() bool { return p.Ready() == nil })
 	r.BlockPluginSync().Unblock()
 }
 
@@ -167,7 +169,7 @@ func TestHooks(t *testing.T) {
 	r := newRuntime(t, dir, sandboxOf("s0"))
 	k := newKeeper()
 	p := plug(t, k, dir)
-	settled(r, p)
+	settled(t, r, p)
 	if pods := <-k.synced; len(pods) != 1 || pods[0].Netns != "/netns/s0" || pods[0].UID != "uid-s0" || pods[0].Handler != "kata" {
 		t.Errorf("synchronised with %+v", pods)
 	}
@@ -213,7 +215,7 @@ func TestFailure(t *testing.T) {
 		return fault.New(fault.Unsupported, errors.New(`topology "t": step "vf": no such thing`))
 	}
 	p := plug(t, k, dir)
-	settled(r, p)
+	settled(t, r, p)
 	err := r.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: sandboxOf("s1")})
 	if err == nil || !strings.Contains(err.Error(), `step "vf": no such thing`) {
 		t.Errorf("the runtime receives %v", err)
@@ -241,7 +243,7 @@ func TestDeadline(t *testing.T) {
 	}
 	p := plug(t, k, dir)
 	for tries := 1; ; tries++ {
-		settled(r, p)
+		settled(t, r, p)
 		err := r.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: sandboxOf(fmt.Sprint("s", tries))})
 		if late := time.Since(<-ends); late > time.Second && tries < 5 {
 			t.Logf("answered %s after the end of the hook, which this machine may have paused", late)
@@ -323,7 +325,7 @@ func TestReconnect(t *testing.T) {
 		if pods := <-k.synced; len(pods) != 1 {
 			t.Errorf("synchronised with %+v", pods)
 		}
-		settled(r, p)
+		settled(t, r, p)
 	}
 	if err := p.Ready(); err != nil {
 		t.Error(err)
@@ -341,8 +343,8 @@ func TestOverlap(t *testing.T) {
 	dir := shortDir(t)
 	r := newRuntime(t, dir)
 	one, two := newKeeper(), newKeeper()
-	settled(r, plug(t, one, dir))
-	settled(r, plug(t, two, dir))
+	settled(t, r, plug(t, one, dir))
+	settled(t, r, plug(t, two, dir))
 	if err := r.RunPodSandbox(t.Context(), &api.RunPodSandboxRequest{Pod: sandboxOf("s1")}); err != nil {
 		t.Error(err)
 	}
