@@ -291,7 +291,7 @@ func (p *Planner) addressRoute(link, field string, r Route, own map[string]bool)
 	case v4 && r.Gateway == "" && r.OnLink != nil && *r.OnLink:
 		return Invalid(field+".onlink", "needs a gateway: name it, or remove onlink")
 	case v4 && r.Gateway != "" && r.Scope != nil && *r.Scope != "global":
-		return Invalid(field+".scope", "%q is that of routes without a gateway, and the route has gateway %q: remove one of the two", *r.Scope, r.Gateway)
+		return Invalid(field+".scope", "%q is for routes without a gateway, and the route has gateway %q: remove one of the two", *r.Scope, r.Gateway)
 	case r.Table != nil && *r.Table == 255 && !p.Kept():
 		return Invalid(field+".table", "255 is the kernel's table \"local\", of the node's own addresses: use another, or none")
 	}

@@ -80,8 +80,8 @@ func (p *Planner) moveRDMA(d netstate.Device, given netstate.RDMADevice, wanted 
 	switch {
 	case owned >= 0:
 	case *at.Netns != netstate.RDMAOfHost:
-		return p.withoutRDMA(wanted, fault.New(fault.Conflict, fmt.Errorf("RDMA device %q of device %q belongs to another network namespace, and not by us (\"rdma dev\" does not show it on the host): "+
-			"end what has moved it there, or set rdma: false", *at.Name, d.ID)))
+		return p.withoutRDMA(wanted, fault.New(fault.Conflict, fmt.Errorf("RDMA device %q of device %q is in another network namespace, and plumbline did not move it there (\"rdma dev\" does not show it on the host): "+
+			"move it back to the host, or set rdma: false", *at.Name, d.ID)))
 	case slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == d.Key() }):
 		return p.withoutRDMA(wanted, fault.New(fault.NotReady, fmt.Errorf("the pod was attached without RDMA device %q of device %q: create the pod again", *at.Name, d.ID)))
 	}

@@ -100,7 +100,7 @@ func (g *agentFlags) podNetwork(f *pflag.FlagSet) {
 	f.StringVar(&p.Plugin, "cni-plugin", "/plumbline-cni", "`program` to install as the CNI plugin")
 	f.StringVar(&p.BinDir, "cni-bin-dir", "/opt/cni/bin", "CNI plugin `directory` of the container runtime")
 	f.StringVar(&p.ConfDir, "cni-conf-dir", "/etc/cni/net.d", "CNI configuration `directory` of the container runtime")
-	f.StringVar(&p.ConfName, "cni-conf-name", "10-plumbline.conflist", "`name` of the network's file in --cni-conf-dir; the runtime uses the first by name")
+	f.StringVar(&p.ConfName, "cni-conf-name", "10-plumbline.conflist", "`name` of the network's file in --cni-conf-dir; the runtime uses the file whose name sorts first")
 	f.StringVar(&p.Socket, "cni-socket", cnisocket.DefaultPath, "`socket` for the CNI plugin, in a directory of its own")
 	f.StringSliceVar(&g.clusterCIDRs, "cluster-cidr", nil, "`CIDR` of all pods, the value of --cluster-cidr of kube-controller-manager; may be repeated; default: private addresses (docs/primary.md)")
 	f.StringVar(&p.NetnsDir, "netns-dir", "/var/run/netns", "`directory` of the container runtime's network namespaces")

@@ -53,7 +53,7 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Pods && format == formatJSON {
-				return fmt.Errorf("--output: the patches of --pods are comments, which %s does not have: leave out --pods, or this flag", formatJSON)
+				return fmt.Errorf("--output: %s has no comments, and --pods writes its patches as comments: leave out --pods, or --output", formatJSON)
 			}
 			objects, err := a.toImport(files)
 			if from.on {

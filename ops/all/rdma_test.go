@@ -188,7 +188,7 @@ func TestNodesResult(t *testing.T) {
 // one is attached without one that is elsewhere. What asks for it waits, or is refused.
 func TestRDMANotMoved(t *testing.T) {
 	const function = "0000:03:00.2"
-	const running, other = `the pod was attached without RDMA device "mlx5_2" of device "0000:03:00.2"`, `RDMA device "mlx5_2" of device "0000:03:00.2" belongs to another network namespace`
+	const running, other = `the pod was attached without RDMA device "mlx5_2" of device "0000:03:00.2"`, `RDMA device "mlx5_2" of device "0000:03:00.2" is in another network namespace, and plumbline did not move it there`
 	for name, tt := range map[string]struct {
 		config, netns string
 		kept, before  bool

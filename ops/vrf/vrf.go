@@ -73,7 +73,7 @@ func plan(p *ops.Planner, c config) error {
 	named := p.Wanted(netstate.LinkKey(c.Name)) // by an earlier step
 	for _, l := range p.Links() {
 		if l.Name != c.Name && l.VRF != nil && l.VRF.Table != nil && *l.VRF.Table == table && !p.Leaves(l.Key()) && !p.Kept() {
-			return ops.Conflict("table: VRF %q has table %d, which would route for both: use another table, or the name of that VRF", l.Name, table)
+			return ops.Conflict("table: VRF %q has table %d, and two VRFs cannot share one: use another table, or the name of that VRF", l.Name, table)
 		}
 	}
 	err = p.Adopt(netstate.Link{Name: c.Name, LinkKind: "vrf", VRF: &netstate.VRF{Table: &table}, Up: new(true)})
