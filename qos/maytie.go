@@ -91,42 +91,56 @@ func (r *PolicyRule) sharesPorts(s *PolicyRule) bool {
 
 // mayShareNetwork reports whether there may be a network that both policies cover.
 func (n *comparisons) mayShareNetwork(p, q *Policy) bool {
-	if len(p.networks) == 0 || len(q.networks) == 0 {
-		return len(p.networks) == len(q.networks) || slices.ContainsFunc(slices.Concat(p.networks, q.networks), func(t networkTerm) bool {
-			return t.primary == nil || *t.primary
-		})
-	}
-	return slices.ContainsFunc(p.networks, func(a networkTerm) bool {
-		return slices.ContainsFunc(q.networks, func(b networkTerm) bool {
+	return slices.ContainsFunc(p.terms(), func(a networkTerm) bool {
+		return slices.ContainsFunc(q.terms(), func(b networkTerm) bool {
 			return n.mayMeet(a, b) && !n.exclude(a.required, b.required)
 		})
 	})
 }
 
-// mayMeet reports whether a network may be of the kinds and names of both terms: a topology may be the default network, and be on
-// any that a term selects by labels.
-func (n *comparisons) mayMeet(a, b networkTerm) bool {
-	if a.among == nil {
-		a, b = b, a
+// terms are those of the policy's networks: the primary network, if it has none.
+func (p *Policy) terms() []networkTerm {
+	if len(p.networks) == 0 {
+		return []networkTerm{{kind: DefaultNetwork}}
 	}
+	return p.networks
+}
+
+// mayMeet reports whether a network may be of both terms. Agents make topologies: any may be the default network, and be on the network
+// of one NetworkAttachmentDefinition.
+func (n *comparisons) mayMeet(a, b networkTerm) bool {
+	defined, also := a.definitions(), b.definitions()
 	switch {
-	case a.among == nil:
-		return (a.kind == b.kind ||
-			a.kind == DefaultNetwork && b.kind == NetworkTopology || a.kind == NetworkTopology && b.kind == DefaultNetwork) &&
-			(a.name == "" || b.name == "" || a.name == b.name && a.namespace == b.namespace)
-	case b.among != nil:
-		*n += comparisons(len(a.among))
-		for name := range a.among {
-			if b.among[name] {
+	case defined != nil && also != nil:
+		*n += comparisons(len(defined))
+		for name := range defined {
+			if also[name] {
 				return true
 			}
 		}
 		return false
-	case b.definition() != "":
-		return a.among[b.definition()]
+	case defined != nil:
+		return len(defined) > 0 && b.ofTopologies()
+	case also != nil:
+		return len(also) > 0 && a.ofTopologies()
+	case a.ofTopologies() && b.ofTopologies():
+		return a.name == "" || b.name == "" || a.name == b.name
 	default:
-		return b.kind == NetworkTopology
+		return a.kind == b.kind // networks by labels, which are not resolved
 	}
+}
+
+// ofTopologies reports whether the term selects topologies by their names, labels or role.
+func (t networkTerm) ofTopologies() bool {
+	return t.kind == NetworkTopology || t.kind == DefaultNetwork
+}
+
+// definitions are the NetworkAttachmentDefinitions whose networks the term selects, nil if it selects by something else.
+func (t networkTerm) definitions() map[string]bool {
+	if d := t.definition(); d != "" {
+		return map[string]bool{d: true}
+	}
+	return t.among
 }
 
 // required are the values of a label of which a selector requires one.
