@@ -236,7 +236,7 @@ func (c *NetworkQoS) define(o any) {
 		c.destinations.SetDefinitions(t.Name, topology.DefinitionsOf(t, c.Contracts))
 	}
 	if ok && c.PodNetwork {
-		c.destinations.SetPrimary(t.Name, t.Labels, t.Spec.Role != v1alpha1.Primary)
+		c.destinations.SetPrimary(t.Name, qos.TopologyLabels(&t.ObjectMeta), t.Spec.Role != v1alpha1.Primary)
 	}
 }
 
@@ -535,7 +535,7 @@ func selectables(topologies []v1alpha1.NetworkTopology, contracts contract.Set) 
 	out := make([]selectable, len(topologies))
 	for i := range topologies {
 		t := &topologies[i]
-		out[i] = selectable{t.Name, t.Spec.Role == v1alpha1.Primary, t.Labels, qosLabels(t, contracts)}
+		out[i] = selectable{t.Name, t.Spec.Role == v1alpha1.Primary, qos.TopologyLabels(&t.ObjectMeta), qosLabels(t, contracts)}
 	}
 	return out
 }

@@ -15,6 +15,8 @@ import (
 // TestPrimaryNetwork holds what Accepted says of objects about the primary network of pods: who makes it decides.
 func TestPrimaryNetwork(t *testing.T) {
 	own := v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "pods"}, Spec: v1alpha1.NetworkTopologySpec{Role: v1alpha1.Primary}}
+	named := own
+	named.Annotations = map[string]string{v1alpha1.AnnotationDefinition: "ns/x"}
 	rail := v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "rail"}}
 	const both = ", networkSelectors: [{networkSelectionType: DefaultNetwork}, {networkSelectionType: NetworkTopologies, networkTopologySelector: {}}]"
 	for _, tt := range []struct {
@@ -28,6 +30,7 @@ func TestPrimaryNetwork(t *testing.T) {
 		{both, []v1alpha1.NetworkTopology{rail}, true, "True Accepted: 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; not on the primary network of pods, which is that of another CNI plugin"},
 		{", netAttachRefs: [{kind: NetworkTopology, name: pods}]", []v1alpha1.NetworkTopology{own, rail}, false, `False PrimaryNetwork: it selects only topology "pods" (role: primary), and no agent makes the own network of pods: set podNetwork.enabled`},
 		{", netAttachRefs: [{kind: NetworkTopology, name: pods}, {kind: NetworkTopology, name: rail}]", []v1alpha1.NetworkTopology{own, rail}, false, `True Accepted: 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; not on topology "pods" (role: primary), since no agent makes the own network of pods`},
+		{", netAttachRefs: [{kind: NetworkAttachmentDefinition, name: x}]", []v1alpha1.NetworkTopology{named, rail}, false, `False PrimaryNetwork: it selects only topology "pods" (role: primary)`},
 	} {
 		objects, _, err := qos.Decode(fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: q}\nspec: {priority: 1, egress: [{dscp: 1}]%s}", tt.spec))
 		if err != nil {

@@ -240,7 +240,7 @@ func networkOf(data []byte) (qos.Network, error) {
 		return qos.Network{}, fault.New(fault.Invalid, err)
 	}
 	if o.Spec.Role == v1alpha1.Primary {
-		return qos.PodNetwork(o.Name, o.Labels), nil
+		return qos.PodNetwork(o.Name, qos.TopologyLabels(&o.ObjectMeta)), nil
 	}
 	return qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: o.Name}, Labels: qos.TopologyLabels(&o.ObjectMeta)}, nil
 }
