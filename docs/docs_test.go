@@ -36,7 +36,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated pages and pictures")
 
-const generated = "<!-- Written by make generate; change the code instead. -->\n\n"
+const generated = "<!-- Written by make generate. -->\n\n"
 
 func registry(t *testing.T) *ops.Registry {
 	t.Helper()
@@ -86,17 +86,21 @@ func TestStepPages(t *testing.T) {
 		contracts = append(contracts, c)
 	}
 	common := ops.AddressParams()
-	addressing := contract.Elsewhere{Title: "Keys of several types", Link: "addressing.md", Params: append(common, contract.Blocks(contracts, common)...)}
-	generates(t, filepath.Join("steps", addressing.Link), generated+addressing.Markdown("Step types have these keys with the same meaning. Keys of addresses and routes come first."))
-	pages := map[string]bool{"README.md": true, addressing.Link: true}
+	const link = "addressing.md"
+	addresses := contract.Elsewhere{Title: "keys of addresses and routes", Link: link, Params: common, Whole: true}
+	others := contract.Elsewhere{Title: "keys of several types", Link: link, Params: contract.Blocks(contracts, common), Results: contract.Results(contracts)}
+	page := contract.Elsewhere{Title: "Keys of several types", Params: append(slices.Clone(common), others.Params...), Results: others.Results}
+	generates(t, filepath.Join("steps", link), generated+page.Markdown("Keys of addresses and routes, from `addresses` to `sourceRouting`, and others that several types have."))
+	pages := map[string]bool{"README.md": true, link: true}
 	for _, typ := range reg.Types() {
 		c, _ := reg.Contract(typ)
 		page := typ + ".md"
 		pages[page] = true
 		fmt.Fprintf(&list, "| [%s](%s) | %s |\n", typ, page, c.Summary)
-		generates(t, filepath.Join("steps", page), generated+contract.Markdown(c, addressing, described(t, reg, typ)))
+		generates(t, filepath.Join("steps", page), generated+contract.Markdown(c, addresses, others, described(t, reg, typ)))
 	}
-	fmt.Fprintf(&list, "\n[%s](%s): addresses, routes and others.\n", addressing.Title, addressing.Link)
+	list.WriteString("\nA key has its other spellings in parentheses. A step passes the interfaces, addresses and routes of its dependencies on.\n\n" +
+		"[Keys of several types](" + link + "): addresses, routes and others.\n")
 	generates(t, filepath.Join("steps", "README.md"), list.String())
 
 	files, err := filepath.Glob("steps/*")
@@ -116,7 +120,7 @@ func TestStepPages(t *testing.T) {
 }
 
 // similar names for a step type the type on whose page many of its keys are described.
-var similar = map[string]string{"vfio-pci": "sriov", "macvlan": "ipvlan"}
+var similar = map[string]string{"vfio-pci": "sriov", "macvlan": "ipvlan", "host-device": "sriov", "ptp": "bridge"}
 
 // described returns the keys that the page of a similar type describes.
 func described(t *testing.T, reg *ops.Registry, typ string) contract.Elsewhere {

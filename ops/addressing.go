@@ -96,60 +96,60 @@ const (
 func AddressParams() []contract.Param {
 	addresses := contract.Param{
 		Name: "addresses", Type: contract.List,
-		Description: "IP addresses in CIDR notation, IPv4 or IPv6; an entry is the address or {address, gateway}",
+		Description: "IPv4 and IPv6 addresses",
 		Items: &contract.Param{Type: contract.Object, Shorthand: "address", Properties: []contract.Param{
-			{Name: "address", Type: contract.String, Format: contract.CIDR, Required: true, Description: "address/prefix"},
-			{Name: "gateway", Type: contract.String, Format: contract.IP, Description: "gateway of routes of that family that name none"},
+			{Name: "address", Type: contract.String, Format: contract.CIDR, Required: true, Description: "address with prefix length"},
+			{Name: "gateway", Type: contract.String, Format: contract.IP, Description: "gateway of routes of its family without one"},
 		}},
 	}
 	routes := contract.Param{
 		Name: "routes", Type: contract.List,
-		Description: "routes out of the interface; in a VRF they go to its table",
+		Description: "routes over the interface, in the table of its VRF",
 		Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
-			{Name: "destination", Aliases: []string{"dst"}, Type: contract.String, Format: contract.Prefix, Required: true, Description: "destination prefix; 0.0.0.0/0 or ::/0 is the default route"},
-			{Name: "gateway", Aliases: []string{"gw"}, Type: contract.String, Format: contract.IP, Description: "next hop; none makes a route on the link"},
-			{Name: "metric", Aliases: []string{"priority"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "metric; a route without one never takes over, or shares, the traffic of a route that is there already"},
-			{Name: "table", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "routing table; else the VRF's, else main"},
+			{Name: "destination", Aliases: []string{"dst"}, Type: contract.String, Format: contract.Prefix, Required: true, Description: "destination; 0.0.0.0/0 or ::/0: default route"},
+			{Name: "gateway", Aliases: []string{"gw"}, Type: contract.String, Format: contract.IP, Description: "next hop; default: none, on the link"},
+			{Name: "metric", Aliases: []string{"priority"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "metric; without one, an existing route keeps the traffic"},
+			{Name: "table", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "routing table; default: the VRF's or main"},
 			{Name: "scope", Type: contract.String, Enum: []string{"global", "link", "host"}, Refused: refusedScopes, Description: "route scope"},
 			{Name: "src", Type: contract.String, Format: contract.IP, Description: "preferred source address"},
 			{Name: "mtu", Type: contract.Integer, Minimum: contract.Int(68), Maximum: contract.Int(65535), Description: "path MTU in bytes"},
-			{Name: "advmss", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535), Description: "advertised TCP maximum segment size in bytes"},
-			{Name: "onlink", Type: contract.Boolean, Description: "the gateway is on this link although it is in none of its subnets"},
+			{Name: "advmss", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535), Description: "advertised TCP MSS in bytes"},
+			{Name: "onlink", Type: contract.Boolean, Description: "gateway is reached directly, outside the link's subnets"},
 		}},
 	}
 	ranges := []contract.Param{
-		{Name: "subnet", Type: contract.String, Format: contract.Prefix, Description: "of type host-local: the network of the addresses"},
-		{Name: "rangeStart", Type: contract.String, Format: contract.IP, Description: "first address that is allocated; else the first of the subnet"},
-		{Name: "rangeEnd", Type: contract.String, Format: contract.IP, Description: "last address that is allocated; else the last of the subnet"},
-		{Name: "gateway", Type: contract.String, Format: contract.IP, Description: "gateway of routes that name none, which is not allocated; else the first address of the subnet"},
+		{Name: "subnet", Type: contract.String, Format: contract.Prefix, Description: "host-local: network of the addresses"},
+		{Name: "rangeStart", Type: contract.String, Format: contract.IP, Description: "first allocated address; default: the subnet's"},
+		{Name: "rangeEnd", Type: contract.String, Format: contract.IP, Description: "last allocated address; default: the subnet's"},
+		{Name: "gateway", Type: contract.String, Format: contract.IP, Description: "gateway of routes without one, not allocated; default: the subnet's first address"},
 	}
 	ipam := append([]contract.Param{
 		{
 			Name: "type", Type: contract.String, Required: true,
 			Enum: []string{ipamStatic, ipamPool, ipamLocal, ipamMulti, ipamSLAAC, ipamDHCP}, Refused: refusedIPAM,
-			Description: "static: the addresses here; pool: one address of each family of an AddressPool, another for each pod; host-local: one of each family of ranges, unique on the node only; multi-nic-ipam: as pool, with what the step expects of the pool's division; slaac: IPv6 addresses of router advertisements; dhcp: an IPv4 address that a DHCP server leases",
+			Description: "static: `addresses` of ipam; pool: of an AddressPool, for each pod; host-local: of ranges, unique on the node only; multi-nic-ipam: as pool; slaac: router advertisements; dhcp: a DHCP server",
 		},
-		{Name: "pool", Type: contract.String, Description: "name of the AddressPool, of type pool or multi-nic-ipam; of the latter, default: the name of the topology"},
-		{Name: "interface", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(31), Description: "part of a pool with interfaceBlock, counted from 0"},
+		{Name: "pool", Type: contract.String, Description: "AddressPool, for pool and multi-nic-ipam (default: named as the topology)"},
+		{Name: "interface", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(31), Description: "part of a pool with interfaceBlock"},
 	}, ranges...)
 	return append([]contract.Param{
 		addresses, routes,
-		{Name: "ipam", Type: contract.Object, Description: "CNI spelling of addresses and routes; type static, pool, host-local, multi-nic-ipam, slaac or dhcp", Properties: append(ipam,
-			contract.Param{Name: "ranges", Type: contract.List, Description: "of type host-local: sets of ranges, one for each family", Items: &contract.Param{Type: contract.List, Items: &contract.Param{Type: contract.Object, Properties: ranges}}},
-			contract.Param{Name: "exclude", Type: contract.List, Description: "of type host-local: addresses, prefixes and ranges FIRST-LAST that are not allocated", Items: &contract.Param{Type: contract.String}},
-			contract.Param{Name: "hostBlock", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(addresspool.MaxHostBits), Description: "of type multi-nic-ipam: hostBlock of the AddressPool"},
-			contract.Param{Name: "interfaceBlock", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(addresspool.MaxInterfaceBits), Description: "of type multi-nic-ipam: interfaceBlock of the AddressPool; default: 0"},
-			contract.Param{Name: "excludeCIDRs", Type: contract.List, Description: "of type multi-nic-ipam: what the AddressPool excludes, at least", Items: &contract.Param{Type: contract.String, Format: contract.Prefix}},
-			contract.Param{Name: "vlanMode", Type: contract.String, Enum: []string{"l2", "l3", "l3s"}, FoldCase: true, Description: "of type multi-nic-ipam, in a step of type ipvlan: another place for its mode"},
-			contract.Param{Name: "acceptDefaultRoute", Type: contract.Boolean, Description: "of type slaac and dhcp: the router may also become the default route of the pod; default: false"},
-			contract.Param{Name: "priority", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "of type dhcp: metric of the default route"},
-			contract.Param{Name: "provide", Type: contract.List, Description: "of type dhcp: options that are sent to the server, {option: host-name, value: NAME} only", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+		{Name: "ipam", Type: contract.Object, Description: "where addresses and routes come from, as in CNI", Properties: append(ipam,
+			contract.Param{Name: "ranges", Type: contract.List, Description: "host-local: sets of ranges, one per family", Items: &contract.Param{Type: contract.List, Items: &contract.Param{Type: contract.Object, Properties: ranges}}},
+			contract.Param{Name: "exclude", Type: contract.List, Description: "host-local: addresses, prefixes and FIRST-LAST ranges that are not allocated", Items: &contract.Param{Type: contract.String}},
+			contract.Param{Name: "hostBlock", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(addresspool.MaxHostBits), Description: "multi-nic-ipam: hostBlock of the AddressPool"},
+			contract.Param{Name: "interfaceBlock", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(addresspool.MaxInterfaceBits), Description: "multi-nic-ipam: interfaceBlock of the AddressPool; default: 0"},
+			contract.Param{Name: "excludeCIDRs", Type: contract.List, Description: "multi-nic-ipam: the AddressPool must exclude these", Items: &contract.Param{Type: contract.String, Format: contract.Prefix}},
+			contract.Param{Name: "vlanMode", Type: contract.String, Enum: []string{"l2", "l3", "l3s"}, FoldCase: true, Description: "multi-nic-ipam in an ipvlan step: its mode"},
+			contract.Param{Name: "acceptDefaultRoute", Type: contract.Boolean, Description: "slaac, dhcp: the router may become the pod's default route; default: false"},
+			contract.Param{Name: "priority", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "dhcp: metric of the default route"},
+			contract.Param{Name: "provide", Type: contract.List, Description: "dhcp: options to send; only {option: host-name, value: NAME}", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
 				{Name: "option", Type: contract.String, Required: true, Description: "host-name"},
 				{Name: "value", Type: contract.String, Description: "value of the option"},
-				{Name: "fromArg", Type: contract.String, Description: "refused: it is an argument of CNI; set value"},
+				{Name: "fromArg", Type: contract.String, Description: "refused: set value"},
 			}}},
-			contract.Param{Name: "request", Type: contract.List, Description: "of type dhcp: what of the server is used beside the address: {option: classless-static-routes} its routes, {option: interface-mtu} its MTU, if that is smaller; default: nothing", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
-				{Name: "option", Type: contract.String, Required: true, Enum: []string{optionRoutes, "121", optionMTU, "26"}, Description: "the option, by name or number"},
+			contract.Param{Name: "request", Type: contract.List, Description: "dhcp: what to use of the server beside the address; default: nothing", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+				{Name: "option", Type: contract.String, Required: true, Enum: []string{optionRoutes, "121", optionMTU, "26"}, Description: "name or number"},
 				{Name: "skipDefault", Type: contract.Any, Description: "refused: nothing is requested by default"},
 			}}},
 			contract.Param{Name: "daemonSocketPath", Type: contract.Any, Description: "refused: no daemon is needed"},
@@ -158,9 +158,9 @@ func AddressParams() []contract.Param {
 		)},
 		{
 			Name: "dad", Type: contract.String, Enum: []string{dadOff, dadOptimistic, dadWait}, OnOff: true,
-			Description: "duplicate address detection of IPv6 addresses. wait: no container starts until the addresses can be used, and the attach fails if another host has one; optimistic: used at once, while detection goes on; off: none. Default: detection that nothing waits for, and until it ends no program can bind to the address",
+			Description: "IPv6 duplicate address detection. wait: containers start after it, and not if another host has an address; optimistic: they use addresses meanwhile; off: none. Default: they start, and cannot bind until it ends",
 		},
-		{Name: "acceptRA", Type: contract.Boolean, Description: "accept IPv6 router advertisements as the kernel does: addresses, routes, a default route. Any host of the network can send them. Default: false, but for what ipam of type slaac needs, on each interface that a step makes or moves into the pod"},
+		{Name: "acceptRA", Type: contract.Boolean, Description: "take addresses, routes and a default route from IPv6 router advertisements, which any host of the network can send. Default on interfaces of plumbline: false, but for what ipam of type slaac needs"},
 	}, policyParams()...)
 }
 

@@ -23,7 +23,7 @@ var nodeKinds = map[string]struct{ imagined, advice string }{
 func NodesParam() contract.Param {
 	return contract.Param{
 		Name: "deviceNodes", Type: contract.List, AtCreation: true,
-		Description: "further device nodes for the containers, readable and writable: `umad`, `issm` of the RDMA device (`/dev/infiniband/umadN`, `issmN`: a program can be the subnet's manager), `ptp` (`/dev/ptpN`, the clock of the device: a program can set it), `vhost-net` (`/dev/vhost-net`), `tun` (`/dev/net/tun`). Only a topology can name them, not a claim",
+		Description: "more device nodes for the containers, readable and writable: `/dev/infiniband/umadN`, `issmN` (a program can be the subnet's manager), `/dev/ptpN` (a program can set the device's clock), `/dev/vhost-net`, `/dev/net/tun`. Claims cannot set them",
 		Items: &contract.Param{
 			Name: "deviceNode", Type: contract.String, Description: "kind of device node",
 			Enum: []string{netstate.NodeUMAD, netstate.NodeISSM, netstate.NodePTP, netstate.NodeVhost, netstate.NodeTun},

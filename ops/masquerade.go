@@ -23,8 +23,8 @@ const maxExcepted = 64
 // MasqueradeParams describes MasqueradeConfig.
 func MasqueradeParams() []contract.Param {
 	return []contract.Param{
-		{Name: "ipMasq", Type: contract.Boolean, Description: "packets of the addresses to other networks leave the host with its own address"},
-		{Name: "ipMasqExcept", Aliases: []string{"nonMasqueradeCIDRs"}, Type: contract.List, Items: &contract.Param{Type: contract.String, Format: contract.Prefix}, Description: "with ipMasq: further networks that see the address of the pod, beside that of the address and multicast"},
+		{Name: "ipMasq", Type: contract.Boolean, Description: "packets to other networks leave the host with its address"},
+		{Name: "ipMasqExcept", Aliases: []string{"nonMasqueradeCIDRs"}, Type: contract.List, Items: &contract.Param{Type: contract.String, Format: contract.Prefix}, Description: "with ipMasq: more networks that see the pod's address, beside its own network and multicast"},
 		{Name: "ipMasqBackend", Type: contract.String, Description: "accepted, without effect: it is nftables", Ignored: "masquerading is by nftables; remove it"},
 	}
 }

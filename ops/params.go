@@ -13,18 +13,18 @@ import (
 func NameParam(dflt string) contract.Param {
 	return contract.Param{
 		Name: "name", Aliases: []string{"ifName"}, Type: contract.String, Format: contract.InterfaceName,
-		Description: "name of the interface in the sandbox; default: " + dflt,
+		Description: "interface name; default: " + dflt,
 	}
 }
 
 // RootName is the default NameParam text of a root step.
-const RootName = "net and the position of the step among the root steps, from 1"
+const RootName = "`net1`, `net2`, … by position among root steps"
 
 // MTUParam is the interface's MTU.
 func MTUParam(dflt string) contract.Param {
 	return contract.Param{
 		Name: "mtu", Type: contract.Integer, Minimum: contract.Int(68), Maximum: contract.Int(65535),
-		Description: "maximum transmission unit in bytes; default: " + dflt,
+		Description: "MTU in bytes; default: " + dflt,
 	}
 }
 
@@ -36,7 +36,7 @@ func MACParam(description string) contract.Param {
 // DeviceParams are the keys by which a root step may name its device itself.
 func DeviceParams() []contract.Param {
 	return []contract.Param{
-		{Name: "deviceID", Aliases: []string{"pciAddress", "pciBusID"}, Type: contract.String, Format: contract.PCIAddress, Description: "PCI address of the device; normally the allocation says it"},
+		{Name: "deviceID", Aliases: []string{"pciAddress", "pciBusID"}, Type: contract.String, Format: contract.PCIAddress, Description: "PCI address of the device; default: that of the allocated one"},
 		{Name: "runtimeConfig", Type: contract.Object, Description: "CNI spelling of deviceID", Properties: []contract.Param{
 			{Name: "deviceID", Type: contract.String, Format: contract.PCIAddress, Description: "PCI address of the device"},
 		}},

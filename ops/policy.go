@@ -40,24 +40,23 @@ func policyParams() []contract.Param {
 		}
 	}
 	return []contract.Param{
-		{Name: "rules", Type: contract.List, Description: "policy routing rules of the sandbox", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
-			{Name: "priority", Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "rules are evaluated in ascending order; the main table has 32766"},
+		{Name: "rules", Type: contract.List, Description: "policy routing rules of the pod", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+			{Name: "priority", Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "lowest first; the main table has 32766"},
 			{Name: "table", Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "routing table to look up"},
 			{Name: "from", Type: contract.String, Format: contract.Prefix, Description: "source prefix"},
 			{Name: "to", Type: contract.String, Format: contract.Prefix, Description: "destination prefix"},
-			{Name: "iif", Type: contract.String, Format: contract.InterfaceName, Description: "interface a packet came in by; lo is for those sent here"},
+			{Name: "iif", Type: contract.String, Format: contract.InterfaceName, Description: "incoming interface; lo: sent by the pod"},
 			{Name: "oif", Type: contract.String, Format: contract.InterfaceName, Description: "interface that a socket is bound to"},
 			mark("fwmark", "mark of the packet"),
-			mark("fwmask", "bits of the mark that are compared; default: all"),
-			{Name: "suppressPrefixLength", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(128), Description: "passes over routes whose prefix is this long or shorter; 0 passes over default routes"},
+			mark("fwmask", "compared bits of the mark; default: all"),
+			{Name: "suppressPrefixLength", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(128), Description: "skips routes whose prefix is this long or shorter; 0 skips default routes"},
 			{Name: "family", Type: contract.String, Enum: []string{netstate.IPv4, netstate.IPv6}, Description: "needed without from and to"},
 		}}},
 		{Name: "neighbors", Type: contract.List, Description: "static entries of the interface's neighbor table (ARP, NDP)", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
 			{Name: "address", Type: contract.String, Format: contract.IP, Required: true, Description: "IP address of the neighbor"},
 			{Name: "mac", Type: contract.String, Format: contract.MAC, Required: true, Description: "MAC address of the neighbor"},
 		}}},
-		{Name: "sourceRouting", Type: contract.Boolean, Description: "what is sent from an address of this step leaves by its interface: " +
-			"a rule for each address leads to a table of the interface, which has the networks of the addresses, the routes of this step and a default route by the addresses' gateway; each further gateway of a family has a table of its own"},
+		{Name: "sourceRouting", Type: contract.Boolean, Description: "packets from the step's addresses leave by its interface, by routing tables of its own"},
 	}
 }
 

@@ -18,8 +18,8 @@ type GuardConfig struct {
 // GuardParams describes GuardConfig.
 func GuardParams() []contract.Param {
 	return []contract.Param{
-		{Name: "macspoofchk", Type: contract.Boolean, Description: "drop frames of the pod with a source MAC that its interfaces do not have, and ARP and neighbor discovery that say it has an address of another pod or of the gateway; default: true on a bridge that plumbline creates"},
-		{Name: "raGuard", Type: contract.Boolean, Description: "drop router advertisements and redirects that the pod sends; default: true on a bridge that plumbline creates"},
+		{Name: "macspoofchk", Type: contract.Boolean, Description: "drop frames of the pod with a foreign source MAC, and ARP and neighbor discovery that claim an address of another pod or the gateway; default: true on a bridge of plumbline"},
+		{Name: "raGuard", Type: contract.Boolean, Description: "drop router advertisements and redirects of the pod; default: true on a bridge of plumbline"},
 	}
 }
 

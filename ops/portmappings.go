@@ -35,12 +35,12 @@ func PortMappingParams() []contract.Param {
 			Minimum: contract.Int(1), Maximum: contract.Int(65535), Description: description,
 		}
 	}
-	return []contract.Param{{Name: "portMappings", Type: contract.List, Description: "ports of the host that lead to ports of the pod; of a pod's own network the hostPorts of its containers", Items: &contract.Param{
+	return []contract.Param{{Name: "portMappings", Type: contract.List, Description: "ports of the host that lead to the pod; in a pod's own network its hostPorts", Items: &contract.Param{
 		Type: contract.Object, Properties: []contract.Param{
 			port("hostPort", "port of the host"),
 			port("containerPort", "port of the pod"),
 			{Name: "protocol", Type: contract.String, Enum: netstate.PortProtocols, Description: "default: tcp"},
-			{Name: "hostIP", Type: contract.String, Format: contract.IP, Description: "one address of the host, of IPv4 also one of the loopback; default: all but those of the loopback"},
+			{Name: "hostIP", Type: contract.String, Format: contract.IP, Description: "address of the host, also of 127.0.0.0/8; default: all but those"},
 		},
 	}}}
 }

@@ -17,7 +17,7 @@ import (
 func RDMAParam() contract.Param {
 	return contract.Param{
 		Name: "rdma", Type: contract.Boolean, AtCreation: true,
-		Description: "give the containers the device nodes of the RDMA device: `/dev/infiniband/uverbsN` and `rdma_cm`. Default: if the device has one. With true a device without one is refused",
+		Description: "give containers `/dev/infiniband/uverbsN` and `rdma_cm` of the RDMA device. Default: if there is one; true: refuse a device without",
 	}
 }
 

@@ -34,16 +34,16 @@ type GIDRequirement struct {
 func RDMARequireParam() contract.Param {
 	return contract.Param{
 		Name: "require", Type: contract.Object,
-		Description: "what must be true of the RDMA device before a container starts. Afterwards a difference is drift",
+		Description: "conditions of the RDMA device before a container starts; later differences are drift",
 		Properties: []contract.Param{
-			{Name: "gid", Type: contract.Object, Description: "the device has such a GID for an address of the interface; its index is the result `gidIndex`", Properties: []contract.Param{
+			{Name: "gid", Type: contract.Object, Description: "it has such a GID for an address of the interface; result: `gidIndex`", Properties: []contract.Param{
 				{Name: "type", Type: contract.String, Enum: []string{"RoCEv2", "RoCEv1", "IB"}, Description: "type of the GID"},
 				{Name: "family", Type: contract.String, Enum: []string{"IPv4", "IPv6"}, Description: "family of the address"},
-				{Name: "scope", Type: contract.String, Enum: []string{"global", "linkLocal"}, Description: "scope of the address: one that is linkLocal is not routed. A GID that the kernel adds without such an address is chosen only with linkLocal"},
+				{Name: "scope", Type: contract.String, Enum: []string{"global", "linkLocal"}, Description: "scope of the address. linkLocal is not routed, and also chooses a GID that the kernel adds without such an address"},
 			}},
 			{Name: "state", Type: contract.String, Enum: []string{"ACTIVE"}, Description: "state of the port"},
-			{Name: "minRate", Type: contract.String, Description: "rate of the port, at least: 100Gbps, 400Gbps"},
-			{Name: "mtu", Type: contract.String, Scalar: true, Enum: []string{"256", "512", "1024", "2048", "4096"}, Description: "bytes of payload that the port sends in a packet, at least. The MTU of the interface has to be 96 more (iboe_get_mtu in include/rdma/ib_addr.h)"},
+			{Name: "minRate", Type: contract.String, Description: "minimum rate of the port, such as 100Gbps"},
+			{Name: "mtu", Type: contract.String, Scalar: true, Enum: []string{"256", "512", "1024", "2048", "4096"}, Description: "minimum payload in bytes of the port's packets; the interface needs an MTU 96 above"},
 		},
 	}
 }

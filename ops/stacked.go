@@ -28,12 +28,12 @@ type StackedConfig struct {
 // StackedParams describes StackedConfig without its mode.
 func StackedParams() []contract.Param {
 	return Join([]contract.Param{
-		NameParam(RootName + "; of a derived step its own name"),
-		{Name: "master", Type: contract.String, Format: contract.InterfaceName, Description: "interface below; default: the last interface of the dependencies, for a root step the allocated device, else the one with the default route"},
-		{Name: "masterNet", Type: contract.String, Format: contract.Prefix, Description: "network of the master's address, such as 10.0.1.0/24, instead of its name: each node has the interface below that has an address in it; of a root step"},
-		{Name: "masterNets", Type: contract.List, Items: &contract.Param{Type: contract.String, Format: contract.Prefix}, Description: "of a root step: it stands for one step with masterNet for each of these, NAME-0, NAME-1 and so on, as their interfaces are called; with ipam of type pool or multi-nic-ipam the position here is the interface of the pool"},
+		NameParam(RootName + "; of a derived step its name"),
+		{Name: "master", Type: contract.String, Format: contract.InterfaceName, Description: "interface below; default: the dependencies' last; of a root step the allocated device, else that of the default route"},
+		{Name: "masterNet", Type: contract.String, Format: contract.Prefix, Description: "of a root step, instead of the name: the master is the node's interface with an address in this network"},
+		{Name: "masterNets", Type: contract.List, Items: &contract.Param{Type: contract.String, Format: contract.Prefix}, Description: "of a root step: one step for each network, as with masterNet; steps and interfaces are NAME-0, NAME-1, …; with ipam of type pool or multi-nic-ipam the position is the pool's interface"},
 		MTUParam("the master's"),
-		{Name: "linkInContainer", Type: contract.Boolean, Description: "the master is in the sandbox; default: true for a derived step, false for a root step"},
+		{Name: "linkInContainer", Type: contract.Boolean, Description: "the master is in the pod; default: in a derived step"},
 	}, DeviceParams(), AddressParams())
 }
 

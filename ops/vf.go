@@ -24,17 +24,17 @@ func VFParams(mac string) []contract.Param {
 	onOff := []string{"on", "off"}
 	return []contract.Param{
 		MACParam(mac),
-		{Name: "vlan", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(4094), Description: "VLAN the PF tags the VF's traffic with; 0 clears it"},
+		{Name: "vlan", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(4094), Description: "VLAN tag that the PF adds; 0 clears it"},
 		{Name: "vlanQoS", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(7), Description: "802.1p priority of that VLAN"},
-		{Name: "vlanProto", Type: contract.String, Enum: []string{"802.1q", "802.1ad"}, FoldCase: true, Description: "protocol of that VLAN; default 802.1q when vlan is given"},
-		{Name: "minTxRate", Aliases: []string{"min_tx_rate"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "guaranteed transmit rate in Mbit/s; 0 is none"},
-		{Name: "maxTxRate", Aliases: []string{"max_tx_rate"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "transmit rate limit in Mbit/s; 0 is none"},
+		{Name: "vlanProto", Type: contract.String, Enum: []string{"802.1q", "802.1ad"}, FoldCase: true, Description: "protocol of that VLAN; default: 802.1q"},
+		{Name: "minTxRate", Aliases: []string{"min_tx_rate"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "guaranteed transmit rate in Mbit/s; 0: none"},
+		{Name: "maxTxRate", Aliases: []string{"max_tx_rate"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "transmit rate limit in Mbit/s; 0: none"},
 		{Name: "spoofchk", Type: contract.String, Enum: onOff, OnOff: true, Description: "drop frames with a foreign source MAC"},
 		{Name: "trust", Type: contract.String, Enum: onOff, OnOff: true, Description: "let the VF change its MAC and enter promiscuous mode"},
 		{
 			Name: "linkState", Aliases: []string{"link_state"}, Type: contract.String,
 			Enum:        []string{"auto", "enable", "disable", followLACP},
-			Description: "link state the VF sees; follow is disable while the physical function is a port of a bond with LACP that LACP does not use, else auto",
+			Description: "link state of the VF; follow: disable while its PF is a port that LACP does not use, else auto",
 		},
 	}
 }

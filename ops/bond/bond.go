@@ -50,13 +50,11 @@ func millis(name, description string) contract.Param {
 var Op = ops.New(contract.Contract{
 	Type:    "bond",
 	Summary: "Bond interfaces of the sandbox.",
-	Description: `Creates a bond and enslaves its links in the order given (default: the last interface of each dependency), so that it takes
-the MAC of the first. The bond forces its own MTU on its ports. mode and failOverMac are changed by releasing and enslaving the
-ports, lacpRate and adSelect with the bond down for a moment, other options live.
+	Description: `Creates a bond over its links, which takes the MAC of the first and sets its MTU on all. Changes of mode and failOverMac
+release and enslave the ports, those of lacpRate and adSelect take the bond down for a moment, others are live.
 
-A bond without miimon and arpInterval has miimon 100; ` + "`miimon: 0`" + ` asks for no monitoring, and is noted. An option that the
-kernel does not use in the mode is refused, or noted where existing configs have it. balance-tlb and balance-alb need ports with
-different MACs.`,
+A bond without miimon and arpInterval has miimon 100; ` + "`miimon: 0`" + ` means no monitoring, with a note. An option that the kernel
+does not use in the mode is refused, or noted where existing configs have it. balance-tlb and balance-alb need ports with different MACs.`,
 	Example: `- name: bond0
   type: bond
   dependOn: [vf0, vf1]
@@ -72,28 +70,28 @@ different MACs.`,
 `,
 	Params: ops.Join([]contract.Param{
 		{Name: "mode", Type: contract.String, Required: true, Enum: modes, Description: "bonding mode"},
-		{Name: "links", Type: contract.List, MinItems: 2, Description: "ports, in order; default: the last interface of each dependency", Items: &contract.Param{
+		{Name: "links", Type: contract.List, MinItems: 2, Description: "ports in order; default: the last interface of each dependency", Items: &contract.Param{
 			Type: contract.Object, Shorthand: "name", Properties: []contract.Param{
 				{Name: "name", Type: contract.String, Format: contract.InterfaceName, Required: true, Description: "interface name"},
 			},
 		}},
 		{Name: "name", Aliases: []string{"ifName"}, Type: contract.String, Format: contract.InterfaceName, Default: "bond0", Description: "name of the bond"},
-		{Name: "linksInContainer", Type: contract.Boolean, Default: true, Enum: nil, Description: "CNI: the links are in the sandbox, as they always are here"},
+		{Name: "linksInContainer", Type: contract.Boolean, Default: true, Enum: nil, Description: "from CNI: the links are in the pod, as always here"},
 		ops.MTUParam("the kernel's 1500, or the MTU wanted above the bond"),
 		ops.MACParam("MAC address; default: the first port's"),
 		millis("miimon", "link monitoring interval in ms; 0 is none; excludes arpInterval, and without both it is 100"),
 		millis("updelay", "ms before a link that came up is used; a multiple of miimon"),
 		millis("downdelay", "ms before a link that went down is dropped; a multiple of miimon"),
 		millis("arpInterval", "ARP monitoring interval in ms; excludes miimon"),
-		{Name: "arpIpTargets", Type: contract.List, MaxItems: 16, Description: "IPv4 addresses ARP monitoring asks for", Items: &contract.Param{Type: contract.String, Format: contract.IP}},
-		{Name: "xmitHashPolicy", Type: contract.String, Enum: []string{"layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4", "vlan+srcmac"}, Description: "how a port is chosen for a flow"},
-		{Name: "lacpRate", Type: contract.String, Enum: []string{"slow", "fast"}, Description: "LACPDU rate requested from the partner; mode 802.3ad only"},
-		{Name: "adSelect", Type: contract.String, Enum: []string{"stable", "bandwidth", "count"}, Description: "aggregator selection; mode 802.3ad only"},
-		{Name: "minLinks", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<31 - 1), Description: "ports that must be up for the bond to have carrier, in mode 802.3ad"},
-		{Name: "failOverMac", Type: contract.String, Enum: []string{"none", "active", "follow", "0", "1", "2"}, NumericString: true, Description: "which MAC the ports bear in active-backup; 0, 1, 2 are none, active, follow"},
-		{Name: "allSlavesActive", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1), Description: "1 delivers duplicate frames that arrive on inactive ports"},
-		{Name: "tlbDynamicLb", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1), Description: "0 turns off shuffling by load; modes balance-tlb and balance-alb only"},
-		{Name: "primary", Type: contract.String, Format: contract.InterfaceName, Description: "preferred port in active-backup, balance-tlb and balance-alb"},
+		{Name: "arpIpTargets", Type: contract.List, MaxItems: 16, Description: "IPv4 targets of ARP monitoring", Items: &contract.Param{Type: contract.String, Format: contract.IP}},
+		{Name: "xmitHashPolicy", Type: contract.String, Enum: []string{"layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4", "vlan+srcmac"}, Description: "choice of the port for a flow"},
+		{Name: "lacpRate", Type: contract.String, Enum: []string{"slow", "fast"}, Description: "LACPDU rate requested from the partner; mode 802.3ad"},
+		{Name: "adSelect", Type: contract.String, Enum: []string{"stable", "bandwidth", "count"}, Description: "aggregator selection; mode 802.3ad"},
+		{Name: "minLinks", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<31 - 1), Description: "ports that must be up for carrier; mode 802.3ad"},
+		{Name: "failOverMac", Type: contract.String, Enum: []string{"none", "active", "follow", "0", "1", "2"}, NumericString: true, Description: "MAC of the ports in active-backup; 0, 1, 2: none, active, follow"},
+		{Name: "allSlavesActive", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1), Description: "1: deliver duplicate frames of inactive ports"},
+		{Name: "tlbDynamicLb", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1), Description: "0: no shuffling by load; modes balance-tlb, balance-alb"},
+		{Name: "primary", Type: contract.String, Format: contract.InterfaceName, Description: "preferred port; modes active-backup, balance-tlb, balance-alb"},
 	}, ops.AddressParams()),
 	Input:  contract.Input{Required: true, MinInterfaces: 2},
 	Output: ops.Appends(),

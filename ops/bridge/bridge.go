@@ -54,18 +54,16 @@ func boolean(name, description string) contract.Param {
 var Op = ops.New(contract.Contract{
 	Type:    "bridge",
 	Summary: "Join a bridge on the host, or create one in the sandbox.",
-	Description: `As a root step: creates a veth pair, one end in the sandbox, the other a port of a bridge on the host. A bridge that does
-not exist is created, and deleted with its last port; an existing one is refused if its VLAN filtering or MTU does not fit the config.
-In a cluster the step uses a share of a bridge ([shared devices](../policies.md#shared-devices)).
+	Description: `A root step creates a veth pair: one end in the pod, the other a port of a bridge on the host. A missing bridge is created,
+and deleted with its last port; an existing one is refused if its VLAN filtering or MTU contradicts the config. In a cluster the step uses
+a [share of a bridge](../policies.md#shared-devices). A derived step creates a bridge in the pod over the last interface of each
+dependency.
 
-As a derived step: creates a bridge in the sandbox whose ports are the last interfaces of the dependencies.
+ipMasq, of a root step, needs nftables in the kernel and waits until the host forwards, as ` + "`ptp`" + ` does.
 
-ipMasq is for root steps; it needs nftables in the kernel, and waits until the host forwards, as ` + "`ptp`" + ` does.
-
-On a bridge that plumbline creates, macspoofchk and raGuard check what pods send ([security](../security.md#pods-of-one-bridge)); on
-another bridge of the host only where they are true. Set macspoofchk to false for a pod that sends with MACs of its own making, such as
-one with virtual machines, and raGuard for a router. Frames with two VLAN tags are dropped. The checks need nft_meta_bridge in
-the kernel.`,
+macspoofchk and raGuard [check what pods send](../security.md#pods-of-one-bridge), and need nft_meta_bridge in the kernel; frames with two
+VLAN tags are dropped. Set macspoofchk to false for a pod that sends with other MACs, such as those of virtual machines, and raGuard for a
+router.`,
 	Example: `- name: net1
   type: bridge
   config:
@@ -74,24 +72,24 @@ the kernel.`,
     addresses: ["192.0.2.10/24"]
 `,
 	Params: ops.Join([]contract.Param{
-		{Name: "bridge", Aliases: []string{"name"}, Type: contract.String, Format: contract.InterfaceName, Description: "name of the bridge; default cni0 on the host, the step's name in the sandbox"},
-		{Name: "ifName", Type: contract.String, Format: contract.InterfaceName, Description: "name of the interface in the sandbox; default: " + ops.RootName},
-		{Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName, Description: "name of the port on the host; default: derived from sandbox and step"},
+		{Name: "bridge", Aliases: []string{"name"}, Type: contract.String, Format: contract.InterfaceName, Description: "bridge; default: cni0 on the host, the step's name in the pod"},
+		{Name: "ifName", Type: contract.String, Format: contract.InterfaceName, Description: "interface name; default: " + ops.RootName},
+		{Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName, Description: "port on the host; default: derived from sandbox and step"},
 		ops.MTUParam("1500"),
-		ops.MACParam("MAC address of the interface, or of the bridge in the sandbox"),
-		boolean("isGateway", "give the bridge on the host the gateway address of each address; excludes a vlan that is not the bridge's own"),
-		boolean("isDefaultGateway", "isGateway, and a default route to it in the sandbox"),
+		ops.MACParam("of the interface, or of the bridge in the pod"),
+		boolean("isGateway", "give the host's bridge the gateway of each address; excludes a vlan other than the bridge's"),
+		boolean("isDefaultGateway", "isGateway, and a default route to it"),
 		{Name: "forceAddress", Type: contract.Boolean, Description: "accepted, without effect", Ignored: "an address of the bridge that is not ours is never removed; remove it"},
-		boolean("hairpinMode", "let a frame leave through the port it came from; excludes promiscMode"),
+		boolean("hairpinMode", "frames may leave by the port they came from; excludes promiscMode"),
 		boolean("promiscMode", "make the bridge promiscuous; excludes hairpinMode"),
 		boolean("portIsolation", "block traffic to other isolated ports"),
 		boolean("disableContainerInterface", "leave the interface down; excludes addresses"),
-		boolean("enabledad", "accepted: duplicate address detection is the kernel's default"),
+		boolean("enabledad", "accepted; it is the kernel's default"),
 		vid("vlan", "VLAN of untagged traffic; 0 is none", 0),
 		{Name: "vlanTrunk", Type: contract.List, Description: "VLANs carried tagged", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
 			vid("id", "one VLAN", 1), vid("minID", "first of a range", 1), vid("maxID", "last of a range", 1),
 		}}},
-		{Name: "preserveDefaultVlan", Type: contract.Boolean, Default: true, Description: "with vlan or vlanTrunk, whether the port is also in the VLAN in which the bridge puts each new port (vlan_default_pvid, usually 1), without tag; false keeps it out of that"},
+		{Name: "preserveDefaultVlan", Type: contract.Boolean, Default: true, Description: "with vlan or vlanTrunk: the port is also in the bridge's default VLAN (vlan_default_pvid, usually 1), untagged"},
 	}, ops.GuardParams(), ops.MasqueradeParams(), ops.PortMappingParams(), ops.AddressParams()),
 	Input:  contract.Input{Shares: true, NamedBy: "bridge", DeviceTypes: []string{"virtual"}},
 	Output: ops.Appends(),

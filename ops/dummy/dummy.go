@@ -17,16 +17,16 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:        "dummy",
 	Summary:     "Create a dummy link.",
-	Description: `Creates a link that drops all packets. It needs no device, so it is the cheapest root step.`,
+	Description: `The link drops all packets.`,
 	Example: `- name: loop
   type: dummy
   config:
     addresses: ["192.0.2.1/32"]
 `,
 	Params: ops.Join([]contract.Param{
-		ops.NameParam(ops.RootName + "; of a derived step its own name"),
+		ops.NameParam(ops.RootName + "; of a derived step its name"),
 		ops.MTUParam("the kernel's 1500"),
-		ops.MACParam("MAC address; default: one that the link keeps when it is created again"),
+		ops.MACParam("MAC address; default: one that the link keeps"),
 	}, ops.AddressParams()),
 	Output: ops.Appends(),
 }, plan)

@@ -24,13 +24,11 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "host-device",
 	Summary: "Move a whole network device of the host into the sandbox.",
-	Description: `Moves the allocated device into the sandbox, renames it and brings it up. On
-release it is found by its PCI address, under any name and in any namespace, and returns with its
-own name, MAC, MTU and state; if its name is taken on the host, it gets a free one and the plan
-notes that. A device the host itself needs (its default route, a bridge or bond port) is refused.
+	Description: `Renames the device and brings it up. On release it is found by its PCI address, under any name and in any namespace, and
+returns with its name, MAC, MTU and state; if its name is taken, it gets a free one, with a note. A device that the host needs (default
+route, port of a bridge or bond) is refused.
 
-The keys device, hwaddr and kernelpath name a device if none is allocated, as on the command line;
-they are resolved on the host before planning.`,
+device, hwaddr and kernelpath name a device if none is allocated, as on the command line.`,
 	Example: `- name: nic0
   type: host-device
   config:
@@ -39,8 +37,8 @@ they are resolved on the host before planning.`,
 `,
 	Params: ops.Join(ops.DeviceParams(), []contract.Param{
 		ops.NameParam(ops.RootName),
-		{Name: "device", Type: contract.String, Format: contract.InterfaceName, Description: "name of the interface on the host"},
-		{Name: "hwaddr", Type: contract.String, Format: contract.MAC, Description: "MAC address of the interface on the host"},
+		{Name: "device", Type: contract.String, Format: contract.InterfaceName, Description: "interface on the host"},
+		{Name: "hwaddr", Type: contract.String, Format: contract.MAC, Description: "MAC address of that interface"},
 		{Name: "kernelpath", Type: contract.String, Description: "path of the device below /sys/devices/"},
 		ops.MACParam("MAC address; default: unchanged"),
 		ops.MTUParam("unchanged"),

@@ -17,15 +17,10 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "ipvlan",
 	Summary: "Create an ipvlan link.",
-	Description: `In a cluster a root step needs a DeviceExposurePolicy that shares its master
-([shared devices](../policies.md#shared-devices)).
+	Description: `The link has its master's MAC. A root step's master stays on the host; in a cluster a policy has to [share
+it](../policies.md#shared-devices).
 
-Creates a link that shares its master's MAC. The master is not moved; for a root step it is on the host,
-also if it is an allocated device.
-
-The mode and the flag belong to the master: the kernel switches all its ipvlan links when one is
-created with other values. So a second mode or flag on one master is refused. A master carries
-ipvlan or macvlan, not both.`,
+All ipvlan links of a master have one mode and flag, so another one is refused. A master has ipvlan or macvlan links, not both.`,
 	Example: `- name: net1
   type: ipvlan
   config:

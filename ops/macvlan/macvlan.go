@@ -18,16 +18,11 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "macvlan",
 	Summary: "Create a macvlan link.",
-	Description: `In a cluster a root step needs a DeviceExposurePolicy that shares its master
-([shared devices](../policies.md#shared-devices)).
+	Description: `The link has a MAC of its own. A root step's master stays on the host; in a cluster a policy has to [share
+it](../policies.md#shared-devices).
 
-Creates a link with a MAC of its own on a master. The master is not moved; for a root step it is on
-the host, also if it is an allocated device. Without a mac it has one that no other sandbox has, and that
-later steps can refer to; of mode passthru, that of the master.
-
-bridge, private and vepa are switched live; passthru uses the master exclusively and cannot be
-switched to or from. The kernel refuses a MAC that another macvlan of the master has when the link
-is brought up.`,
+bridge, private and vepa are switched live; passthru uses the master exclusively and cannot be switched. The kernel refuses a MAC that
+another macvlan of the master has.`,
 	Example: `- name: net1
   type: macvlan
   config:
@@ -37,8 +32,8 @@ is brought up.`,
 `,
 	Params: ops.Join([]contract.Param{
 		{Name: "mode", Type: contract.String, Enum: []string{"bridge", "private", "vepa", "passthru"}, Default: "bridge", Description: "who of one master may talk to whom"},
-		ops.MACParam("MAC address; default: one that the link keeps when it is created again; of mode passthru the master's"),
-		{Name: "bcqueuelen", Aliases: []string{"bcQueueLen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "length of the broadcast queue in packets"},
+		ops.MACParam("MAC address; default: one that the link keeps; of mode passthru the master's"),
+		{Name: "bcqueuelen", Aliases: []string{"bcQueueLen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "broadcast queue length in packets"},
 	}, ops.StackedParams()),
 	Input:  contract.Input{Shares: true, NamedBy: "master"},
 	Output: ops.Relays(),

@@ -28,17 +28,14 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "ptp",
 	Summary: "Connect the sandbox with the host by a veth pair, and route.",
-	Description: `Creates a veth pair. The end on the host has the gateway of each address, as /32 or /128, and a route to the address. The sandbox
-reaches the network of the address over the gateway, so pods of one network reach one another through the host. A default route
-is one of ` + "`routes`" + `, or ` + "`isDefaultGateway`" + `. The gateway is the one that an address or its pool names, else the first
-address of its network; a pool has to name one.
+	Description: `Creates a veth pair. The end on the host has the gateway of each address, as /32 or /128, and a route to the address; the
+pod reaches the network of the address over the gateway. The gateway is that of the address or its pool (required there), else the first
+address of the network.
 
-The host has to forward: the step waits until ` + "`net.ipv4.ip_forward`" + `, and for an IPv6 address
-` + "`net.ipv6.conf.all.forwarding`" + `, is 1. plumbline sets neither: with the second the host ignores router advertisements.
-
-The host accepts packets with any source address from the pair, unless the sysctl ` + "`rp_filter`" + ` of IPv4 is 1 on the host; IPv6 has
-none. Without an mtu the pair has that of the host's interface with the default route; 1500 if there is none. ipMasq needs nftables in
-the kernel, and a firewall of the host that accepts the pod's packets.`,
+The step waits until the host forwards: set ` + "`net.ipv4.ip_forward`" + `, and for IPv6 addresses
+` + "`net.ipv6.conf.all.forwarding`" + `, to 1. With the second the host ignores router advertisements. With ` + "`rp_filter`" + `
+other than 1 the host accepts any source address from the pair. ipMasq needs nftables in the kernel, and a firewall of the host that
+accepts the pod's packets.`,
 	Example: `- name: net1
   type: ptp
   config:
@@ -48,10 +45,10 @@ the kernel, and a firewall of the host that accepts the pod's packets.`,
 `,
 	Params: ops.Join([]contract.Param{
 		ops.NameParam(ops.RootName),
-		{Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName, Description: "name of the end on the host; default: derived from sandbox and step"},
+		{Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName, Description: "end on the host; default: derived from sandbox and step"},
 		ops.MTUParam("that of the host's default route"),
-		ops.MACParam("MAC address; default: one that the link keeps when it is created again"),
-		{Name: "isDefaultGateway", Type: contract.Boolean, Description: "add a default route of each address's family over its gateway"},
+		ops.MACParam("MAC address; default: one that the link keeps"),
+		{Name: "isDefaultGateway", Type: contract.Boolean, Description: "default route over the gateway of each family"},
 		{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'", Ignored: ops.NoDNS},
 	}, ops.MasqueradeParams(), ops.PortMappingParams(), ops.AddressParams()),
 	Output: ops.Appends(),

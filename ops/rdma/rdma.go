@@ -18,14 +18,11 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "rdma",
 	Summary: "Give the RDMA device of a function to the containers, without its network interface.",
-	Description: `Gives the containers that use the claim the character devices of the allocated device's RDMA
-device: ` + "`/dev/infiniband/uverbsN`" + ` and ` + "`/dev/infiniband/rdma_cm`" + `. No other RDMA device of the node is visible
-there as a file. The network interface of the device, if it has one, stays where it is. RoCE needs the interface and its
-addresses in the pod: the step types ` + "`sriov`" + ` and ` + "`host-device`" + ` move it, and give the RDMA device too.
+	Description: `Gives the containers of the claim ` + "`/dev/infiniband/uverbsN`" + ` and ` + "`/dev/infiniband/rdma_cm`" + ` of the
+device, and of no other. Its network interface stays where it is. RoCE needs the interface and its addresses in the pod: use
+` + "`sriov`" + ` or ` + "`host-device`" + `, which give the RDMA device, too.
 
-The node has to share RDMA devices between network namespaces, as is the kernel's default
-(` + "`rdma system show`" + `). In exclusive mode the step is refused, since it is applied before the pod has a
-network namespace: use ` + "`sriov`" + ` or ` + "`host-device`" + `, which move the RDMA device after the interface.`,
+On a node in [exclusive mode](../devices.md#rdma) the step is refused: use ` + "`sriov`" + ` or ` + "`host-device`" + `.`,
 	Example: `- name: ib0
   type: rdma
   selector:

@@ -16,19 +16,17 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "rxe",
 	Summary: "Make an RDMA device in software (soft RoCE) on an interface.",
-	Description: `Makes what ` + "`rdma link add NAME type rxe netdev IF`" + ` makes: RoCE v2 by the kernel, over any Ethernet interface of the
-pod, without hardware for it. The containers get the device's ` + "`/dev/infiniband/uverbsN`" + ` and ` + "`/dev/infiniband/rdma_cm`" + `.
-It is slower than TCP: use it for tests, and for programs that need verbs.
+	Description: `Makes what ` + "`rdma link add NAME type rxe netdev IF`" + ` makes: RoCE v2 over any Ethernet interface of the pod, for
+tests and programs that need verbs; it is slower than TCP. Containers get ` + "`/dev/infiniband/uverbsN`" + ` and
+` + "`/dev/infiniband/rdma_cm`" + `.
 
-The name of the RDMA device is plumbline's own, since all RDMA devices of a node share their names. The device is made again
-if somebody deletes it, renamed back if somebody renames it, and ends with the pod's interface. A device that was made again has another
-device node, which containers get when they are created: the claim's status says so, until the pod is created again.
+The device's name is plumbline's own. If somebody deletes it, it is made again with another device node, which only new containers get:
+the claim's status says so until the pod is created again.
 
-The node needs the kernel modules ` + "`rdma_rxe`, `ib_uverbs` and `rdma_ucm`" + `. A VLAN cannot have one: put the device on the interface
-below, where the VLAN's addresses are usable too. On Linux 6.12 devices on interfaces outside of the host's namespace exchange no data.
-
-On a node in exclusive mode (` + "`rdma system show`" + `) the device is moved to the pod once it is made.
-Linux 6.12 refuses that, and programs cannot use the connection manager (` + "`rping`" + `) there.`,
+The node needs the kernel modules ` + "`rdma_rxe`" + `, ` + "`ib_uverbs`" + ` and ` + "`rdma_ucm`" + `. A VLAN cannot have one: put
+it on the interface below, where the VLAN's addresses work, too. On Linux 6.12 it exchanges no data outside of the host's namespace, and
+cannot be made on a node in [exclusive mode](../devices.md#rdma), in which programs cannot use the connection manager
+(` + "`rping`" + `).`,
 	Example: `- name: vf0
   type: sriov
   config: {addresses: ["192.0.2.1/24"]}
@@ -37,7 +35,7 @@ Linux 6.12 refuses that, and programs cannot use the connection manager (` + "`r
   dependOn: [vf0]
 `,
 	Params: []contract.Param{
-		{Name: "netdev", Type: contract.String, Format: contract.InterfaceName, AtCreation: true, Description: "the interface; default: the last one of the dependencies"},
+		{Name: "netdev", Type: contract.String, Format: contract.InterfaceName, AtCreation: true, Description: "interface; default: the dependencies' last"},
 		ops.RDMARequireParam(),
 	},
 	Input: contract.Input{Required: true, MinInterfaces: 1},

@@ -24,16 +24,12 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "sriov",
 	Summary: "Move an SR-IOV virtual function into the sandbox.",
-	Description: `Moves the network interface of the allocated VF into the sandbox, renames it, and sets MAC, VLAN, rates, spoof checking, trust
-and link state on the physical function. Every setting that is changed is restored on release. A key that is not given is not
-changed.
+	Description: `Renames the VF's interface, and sets MAC, VLAN, rates, spoof checking, trust and link state on the PF, where the config has
+them; release restores them. Of a VF bound to a userspace driver (vfio-pci, igb_uio, uio_pci_generic) only the settings on the PF are
+applied.
 
-A VF bound to a userspace driver (vfio-pci, igb_uio, uio_pci_generic) has no interface to move; then only the settings on the
-physical function are applied.
-
-With linkState follow the VF has no carrier while LACP does not use its physical function, so a bond in the pod uses its other port
-(docs/health.md). Some drivers refuse what others accept; the error names the key. The Intel 82576 (igb) for instance does not support
-minTxRate, linkState or 802.1ad.`,
+With ` + "`linkState: follow`" + ` a bond in the pod [uses its other port](../health.md) while LACP does not use the PF. Some drivers
+refuse a key, and the error names it: Intel's 82576 (igb) has no minTxRate, linkState or 802.1ad.`,
 	Example: `- name: vf0
   type: sriov
   selector:

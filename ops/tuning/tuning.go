@@ -47,18 +47,14 @@ func switches(name, description string) contract.Param {
 var Op = ops.New(contract.Contract{
 	Type:    "tuning",
 	Summary: "Tune an interface: MTU, MAC, flags, sysctls, ethtool settings, addresses, routes.",
-	Description: `Works on dev, by default the last interface of the dependencies. The earlier values are recorded
-once, before the first change, and restored on release.
+	Description: `Release restores the earlier values.
 
-Sysctls are below net. and inside the network namespace; a key may be dotted or slashed, IFNAME in
-it is replaced by dev, and a dotted interface name must be written with IFNAME or slashes. Values
-are compared with white space folded, as the kernel reads them back with tabs. The keys in
+Sysctls are below net., with dots or slashes. IFNAME stands for dev; write a dotted interface name with it, or with slashes. The keys in
 ` + "`stable_secret`" + ` and ` + "`tcp_fastopen_key`" + ` are refused: a topology is no place for secrets.
 
-Features have the kernel's names (ethtool -k --json) or the short ones of ethtool (tso, gro, rx, …);
-a short name of several features means those that the driver can change. A single feature that
-the driver fixes at another value is refused, except one that a stacked link (a VLAN, a bond)
-inherits: that is left to the links below and noted.`,
+Features have the kernel's names (ethtool -k --json) or short ones of ethtool (tso, gro, rx, …), which stand for those that the driver can
+change. A feature that the driver fixes at another value is refused, except where a VLAN or bond inherits it: that is left to the links
+below, with a note.`,
 	Example: `- name: tune-vlan100
   type: tuning
   dependOn: [vlan100]
@@ -76,7 +72,7 @@ inherits: that is left to the links below and noted.`,
         tcp-segmentation-offload: true
 `,
 	Params: ops.Join([]contract.Param{
-		{Name: "dev", Type: contract.String, Format: contract.InterfaceName, Description: "the interface; default: the last one of the dependencies"},
+		{Name: "dev", Type: contract.String, Format: contract.InterfaceName, Description: "interface; default: the dependencies' last"},
 		ops.MTUParam("unchanged"),
 		ops.MACParam("MAC address"),
 		{Name: "promisc", Type: contract.Boolean, Description: "promiscuous mode"},

@@ -29,23 +29,16 @@ const vfio = "vfio-pci"
 var Op = ops.New(contract.Contract{
 	Type:    "vfio-pci",
 	Summary: "Give an SR-IOV virtual function to a process in the container, as for DPDK.",
-	Description: `Binds the allocated VF to ` + "`vfio-pci`" + ` and gives the containers that use the claim
-its character devices: ` + "`/dev/vfio/GROUP`" + ` and ` + "`/dev/vfio/vfio`" + `. The VF has no network interface
-meanwhile, so no other step can build on it. On release its driver is bound again, and its interface
-returns to the host with its own name, MAC, MTU and state.
+	Description: `Binds the VF to ` + "`vfio-pci`" + ` and gives the containers of the claim ` + "`/dev/vfio/GROUP`" + ` and
+` + "`/dev/vfio/vfio`" + `. No step can build on it. Release waits while a process has the VF open, then binds its driver again and
+restores its interface. The settings on the PF cannot be changed by the process.
 
-MAC, VLAN, rates, spoof checking, trust and link state are set on the physical function, as by
-` + "`sriov`" + `. A process that drives the VF cannot change them.
+The driver must be loaded on the node, the IOMMU on, and the VF alone in its IOMMU group, but for bridges and devices of the same
+topology. ` + "`uio_pci_generic`" + `, ` + "`igb_uio`" + ` and VFIO's no-IOMMU mode use no IOMMU, and need
+` + "`allowUnprotectedDMA`" + `.
 
-A function with RDMA that never has an interface (a device of type ` + "`rdma`" + `) is not taken, as it may be no VF.
-
-The driver must be loaded on the node. The IOMMU must be on, and the VF alone in its IOMMU group, but for bridges and other devices of
-the same topology: functions of one group can reach each other's memory. ` + "`uio_pci_generic`" + `, ` + "`igb_uio`" + ` and
-VFIO's no-IOMMU mode use no IOMMU: a container with such a device can read and write all memory of the node, and
-` + "`allowUnprotectedDMA`" + ` has to say that this is meant.
-
-While a process has the VF open, a release waits. If the VF is bound to another driver, that is drift; it is repaired unless the
-host uses the resulting interface.`,
+A device of type ` + "`rdma`" + ` is not taken, as it may be no VF. Another driver is drift, repaired unless the host uses the resulting
+interface.`,
 	Example: `- name: dpdk0
   type: vfio-pci
   selector:
@@ -55,8 +48,8 @@ host uses the resulting interface.`,
     mac: "02:00:00:00:00:0a"
 `,
 	Params: ops.Join(ops.DeviceParams(), []contract.Param{
-		{Name: "driver", Type: contract.String, Enum: []string{vfio, "igb_uio", "uio_pci_generic"}, Default: vfio, AtCreation: true, Description: "kernel driver to bind; a running pod keeps the one that it has"},
-		{Name: "allowUnprotectedDMA", Type: contract.Boolean, Description: "accept that no IOMMU confines the device, so that the container can read and write all memory of the node"},
+		{Name: "driver", Type: contract.String, Enum: []string{vfio, "igb_uio", "uio_pci_generic"}, Default: vfio, AtCreation: true, Description: "kernel driver to bind; a running pod keeps its own"},
+		{Name: "allowUnprotectedDMA", Type: contract.Boolean, Description: "permit a device without an IOMMU: the container can then read and write all memory of the node"},
 		ops.NodesParam(),
 	}, ops.VFParams("MAC address, set on the PF"), ops.LogParams()),
 	Input: contract.Input{Device: true, DeviceTypes: []string{"vf"}},

@@ -23,13 +23,10 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "vlan",
 	Summary: "Create a VLAN link on an interface.",
-	Description: `Creates a VLAN link on the master, by default the last interface of the step's dependencies. The
-kernel allows one link per master, protocol and id, in all namespaces together, and ignores a later
-change of the id: if it changes in the config, the link is recreated.
+	Description: `The kernel allows one link per master, protocol and id, in all namespaces together. A change of the id creates the link
+again.
 
-An mtu above the master's raises the master's, down to the devices, unless another step sets
-a lower one; then the error names both steps and nothing is changed. Without an mtu the link has its
-master's. No ipam block is needed.`,
+An mtu above the master's raises the master's, down to the devices; if another step sets a lower one, the error names both.`,
 	Example: `- name: vlan100
   type: vlan
   dependOn: [bond0]
@@ -40,12 +37,12 @@ master's. No ipam block is needed.`,
 `,
 	Params: ops.Join([]contract.Param{
 		{Name: "id", Aliases: []string{"vlanId"}, Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(4094), Description: "VLAN ID"},
-		{Name: "master", Type: contract.String, Format: contract.InterfaceName, Description: "interface below; default: the last interface of the dependencies"},
+		{Name: "master", Type: contract.String, Format: contract.InterfaceName, Description: "interface below; default: the dependencies' last"},
 		ops.NameParam("the master's name, a dot and the id"),
 		{Name: "protocol", Aliases: []string{"vlanProto"}, Type: contract.String, Enum: []string{"802.1q", "802.1ad"}, FoldCase: true, Default: "802.1q", Description: "tag protocol"},
 		ops.MTUParam("the master's"),
 		ops.MACParam("MAC address; default: the master's"),
-		{Name: "linkInContainer", Type: contract.Boolean, Default: true, Description: "CNI: the master is in the sandbox; false takes one of the host"},
+		{Name: "linkInContainer", Type: contract.Boolean, Default: true, Description: "the master is in the pod; false: on the host"},
 	}, ops.AddressParams()),
 	Input:  contract.Input{Required: true, MinInterfaces: 1},
 	Output: ops.Appends(),

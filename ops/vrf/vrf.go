@@ -20,16 +20,11 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "vrf",
 	Summary: "Put interfaces into a VRF.",
-	Description: `Creates the VRF if it does not exist and enslaves the interfaces, by default the last one of the
-dependencies. Several steps may name one VRF, and one of them its table. Without a table the lowest one is taken that no VRF, route
-or rule of the sandbox uses and no step names, and kept from then on. A VRF of that name with another
-table is an error, as is another VRF with that table. Addresses and routes of the members follow into the VRF's table, also those of earlier
-steps: interfaces join before they are addressed, since joining drops routes and IPv6 addresses.
-The VRF is removed with its last member.
+	Description: `Creates the VRF, and removes it with its last member. Several steps may name one VRF, and one of them its table; another
+table for a VRF of that name, or another VRF with the table, is an error. A table chosen by plumbline is one that no VRF, route, rule or
+step has, and is kept. Addresses and routes of members follow into the table, also those of earlier steps.
 
-Packets for which the VRF has no route are refused, by unreachable default routes of its table with
-metric 4278198272, as the kernel's vrf.rst advises. Without them the kernel looks such packets up in
-the main table next, and they leave by the interface of the pod's own network; leak: true allows that.`,
+Packets without a route in the VRF are [refused](../concepts.md#what-plumbline-does-by-itself), unless ` + "`leak`" + ` is true.`,
 	Example: `- name: blue
   type: vrf
   dependOn: [net1]
@@ -39,9 +34,9 @@ the main table next, and they leave by the interface of the pod's own network; l
 `,
 	Params: []contract.Param{
 		{Name: "vrfname", Aliases: []string{"vrfName", "name"}, Type: contract.String, Format: contract.InterfaceName, Required: true, Description: "name of the VRF"},
-		{Name: "table", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "routing table; 0 or none: the lowest free one"},
-		{Name: "leak", Type: contract.Boolean, Description: "packets for which the VRF has no route are looked up in the main table; default: false, they are refused"},
-		{Name: "interfaces", Type: contract.List, MinItems: 1, Description: "members; default: the last interface of the dependencies", Items: &contract.Param{Type: contract.String, Format: contract.InterfaceName}},
+		{Name: "table", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "routing table; 0 or none: the lowest free"},
+		{Name: "leak", Type: contract.Boolean, Description: "packets without a route in the VRF use the main table; default: false, they are refused"},
+		{Name: "interfaces", Type: contract.List, MinItems: 1, Description: "members; default: the dependencies' last", Items: &contract.Param{Type: contract.String, Format: contract.InterfaceName}},
 	},
 	Input: contract.Input{Required: true, MinInterfaces: 1},
 	Output: contract.Output{

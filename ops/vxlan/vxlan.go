@@ -31,24 +31,16 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "vxlan",
 	Summary: "Create a VXLAN tunnel.",
-	Description: `Creates an Ethernet link whose frames are sent in UDP packets. They leave through the master, by
-default the last interface of the step's dependencies. With ` + "`routed: true`" + `, and in a root step
-without a master, the routes of the sandbox decide instead.
+	Description: `Creates an Ethernet link whose frames are sent in UDP packets, from the master or as ` + "`routed`" + `. Frames for
+unknown MACs and for all stations go to ` + "`remote`" + `, each of ` + "`remotes`" + `, or the multicast ` + "`group`" + `; without
+any, only forwarding entries of others count. Addresses of a tunnel are of one family, and may have a prefix length. ` + "`remotes`" + `
+are entries of the MAC 00:00:00:00:00:00 in ` + "`bridge fdb`" + `; entries of others stay.
 
-Frames for an unknown MAC, and those for all stations, are sent to ` + "`remote`" + `, to each of ` + "`remotes`" + `, or to the
-multicast ` + "`group`" + `; without any, only forwarding entries that others add have an effect. The addresses of
-one tunnel are of one family. ` + "`remotes`" + ` are forwarding entries of the MAC 00:00:00:00:00:00, as ` + "`bridge fdb`" + `
-shows them; entries that others add stay.
+Both ends need the same port; the kernel's own default is 8472. A network namespace has one tunnel per id, port and family, and no other
+socket on the port; a tunnel through a VRF needs another port than one through none. Put the master into its VRF in an earlier step.
 
-The port is 4789 unless set (the kernel's own default is 8472); both ends need the same. A network namespace has one tunnel per id, port
-and family, and no other socket on the port; a tunnel through a VRF needs another port than one through none. Put the master into
-its VRF in a step before this one.
-
-The headers take 50 bytes, over IPv6 70. An mtu that does not fit with them into the master's raises the
-master's, down to the devices. Without an mtu the tunnel has what fits.
-
-local, remote, remotes, ttl and learning change in place. A new group makes the link go down and up, because
-older kernels join it only then. For another id, port, family or master the link is recreated.`,
+The headers take 50 bytes, over IPv6 70: a larger mtu raises the master's, down to the devices. Another id, port, family or master creates
+the link again, another group takes it down for a moment, other changes are live.`,
 	Example: `- name: tunnel
   type: vxlan
   dependOn: [bond0]
@@ -59,19 +51,19 @@ older kernels join it only then. For another id, port, family or master the link
     addresses: ["198.51.100.5/24"]
 `,
 	Params: ops.Join([]contract.Param{
-		{Name: "id", Aliases: []string{"vni"}, Type: contract.Integer, Required: true, Minimum: contract.Int(0), Maximum: contract.Int(1<<24 - 1), Description: "VXLAN network identifier (VNI)"},
-		{Name: "master", Aliases: []string{"dev"}, Type: contract.String, Format: contract.InterfaceName, Description: "interface that packets leave through; default: the last interface of the dependencies"},
-		{Name: "routed", Type: contract.Boolean, Default: false, Description: "no master: the routes of the sandbox decide; a root step without a master is routed in any case"},
-		{Name: "local", Type: contract.String, Description: "source address of packets; a prefix length is ignored, so that `{{ step.ips[0].address }}` can be written; default: the route's"},
-		{Name: "remote", Type: contract.String, Description: "address of the other end; a prefix length is ignored"},
-		{Name: "remotes", Type: contract.List, MaxItems: 256, Items: &contract.Param{Type: contract.String}, Description: "addresses of several other ends; prefix lengths are ignored; excludes remote and group"},
+		{Name: "id", Aliases: []string{"vni"}, Type: contract.Integer, Required: true, Minimum: contract.Int(0), Maximum: contract.Int(1<<24 - 1), Description: "VNI"},
+		{Name: "master", Aliases: []string{"dev"}, Type: contract.String, Format: contract.InterfaceName, Description: "interface that packets leave by; default: the dependencies' last"},
+		{Name: "routed", Type: contract.Boolean, Default: false, Description: "no master: routes of the pod decide, as in a root step without master"},
+		{Name: "local", Type: contract.String, Description: "source address, such as `{{ step.ips[0].address }}`; default: the route's"},
+		{Name: "remote", Type: contract.String, Description: "address of the other end"},
+		{Name: "remotes", Type: contract.List, MaxItems: 256, Items: &contract.Param{Type: contract.String}, Description: "addresses of several other ends; excludes remote and group"},
 		{Name: "group", Type: contract.String, Format: contract.IP, Description: "multicast group of the other ends; needs a master"},
 		{Name: "port", Aliases: []string{"dstport", "dstPort"}, Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535), Default: 4789, Description: "UDP port of both ends"},
-		{Name: "ttl", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(255), Default: 0, Description: "TTL or hop limit of packets; 0: the sandbox's default, and 1 to a group"},
-		{Name: "learning", Type: contract.Boolean, Default: true, Description: "learn from received frames which MAC is behind which address"},
+		{Name: "ttl", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(255), Default: 0, Description: "TTL or hop limit; 0: the pod's default, 1 to a group"},
+		{Name: "learning", Type: contract.Boolean, Default: true, Description: "learn the other ends of MACs from received frames"},
 		ops.NameParam("vxlan and the id"),
-		ops.MTUParam("the master's less 50, over IPv6 less 70; without a master 1450 and 1430"),
-		ops.MACParam("MAC address; default: one that the link keeps when it is created again"),
+		ops.MTUParam("50 below the master's, over IPv6 70; without a master 1450 and 1430"),
+		ops.MACParam("MAC address; default: one that the link keeps"),
 	}, ops.AddressParams()),
 	Output: ops.Appends(),
 }, plan)

@@ -12,54 +12,48 @@ import (
 type Elsewhere struct {
 	Title, Link string
 	Params      []Param
+	Whole       bool    // a type that has all Params has them by the title, not by their names
+	Results     []Param // device fields that the page describes
 }
 
 // Markdown renders the documentation page of a step type. Keys that are described elsewhere are
 // named with a link; one that this type has in another form is described here.
 func Markdown(c Contract, elsewhere ...Elsewhere) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\n%s\n", c.Type, strings.TrimSpace(c.Summary))
+	fmt.Fprintf(&b, "# %s\n\n%s %s\n", c.Type, strings.TrimSpace(c.Summary), flows(c))
 	if d := strings.TrimSpace(c.Description); d != "" {
 		fmt.Fprintf(&b, "\n%s\n", d)
 	}
 	b.WriteString("\n## Keys\n\n")
-	own, ignored := c.Params, []string(nil)
-	var links []string
+	own, links := c.Params, []string(nil)
 	for _, e := range elsewhere {
 		var shared []string
-		if own, shared = e.split(own); len(shared) > 0 {
-			links = append(links, fmt.Sprintf("For %s see [%s](%s).", strings.Join(shared, ", "), e.Title, e.Link))
+		if own, shared = e.split(own); len(shared) == 0 {
+			continue
+		}
+		if e.Whole && len(shared) == len(e.Params) {
+			links = append(links, fmt.Sprintf("[%s](%s)", e.Title, e.Link))
+		} else {
+			links = append(links, fmt.Sprintf("%s ([%s](%s))", strings.Join(shared, ", "), e.Title, e.Link))
 		}
 	}
-	own = slices.DeleteFunc(slices.Clone(own), func(p Param) bool {
-		effectless := p.Ignored != "" && strings.HasPrefix(p.Description, "accepted")
-		if effectless {
-			ignored = append(ignored, "`"+p.Name+"`")
-		}
-		return effectless
-	})
+	own, refused := withPrefix(own, "refused", func(p Param) bool { return p.Type == Any })
+	own, ignored := withPrefix(own, "accepted", func(p Param) bool { return p.Ignored != "" })
 	switch {
 	case len(c.Params) == 0:
 		b.WriteString("None.\n")
 	case len(own) > 0:
 		b.WriteString(table(own))
 	}
-	if len(ignored) > 0 {
-		fmt.Fprintf(&b, "\nAccepted, without effect: %s.\n", strings.Join(ignored, ", "))
-	}
-	if len(links) > 0 {
-		fmt.Fprintf(&b, "\n%s\n", strings.Join(links, "\n"))
-	}
-	fmt.Fprintf(&b, "\n## Input\n\n%s\n", c.Input.sentence())
-	o := c.Output
-	fmt.Fprintf(&b, "\n## Output\n\nInterfaces of the dependencies: %s; added: %s. Addresses: %s; added: %s. Routes: %s; added: %s.\n",
-		o.Interfaces.kept(), o.Interfaces.added(), o.IPs.kept(), o.IPs.added(), o.Routes.kept(), o.Routes.added())
-	if len(c.Output.Devices) > 0 {
-		b.WriteString("\nDevice fields:\n\n")
-		for _, p := range c.Output.Devices {
-			fmt.Fprintf(&b, "- `%s` (%s): %s\n", p.Name, p.TypeName(), p.Description)
+	for _, list := range []struct {
+		title string
+		names []string
+	}{{"Also", links}, {"Without effect", ignored}, {"Refused, with the reason", refused}} {
+		if len(list.names) > 0 {
+			fmt.Fprintf(&b, "\n%s: %s.\n", list.title, strings.Join(list.names, ", "))
 		}
 	}
+	b.WriteString(results(c.Output.Devices, elsewhere))
 	if c.Explain != "" {
 		fmt.Fprintf(&b, "\n%s\n", c.Explain)
 	}
@@ -69,9 +63,65 @@ func Markdown(c Contract, elsewhere ...Elsewhere) string {
 	return b.String()
 }
 
+// withPrefix takes the parameters with such a description out of params, and returns their names.
+func withPrefix(params []Param, prefix string, also func(Param) bool) (rest []Param, names []string) {
+	for _, p := range params {
+		if strings.HasPrefix(p.Description, prefix) && also(p) {
+			names = append(names, "`"+p.Name+"`")
+		} else {
+			rest = append(rest, p)
+		}
+	}
+	return rest, names
+}
+
+// results lists device fields, without the descriptions that another page has.
+func results(fields []Param, elsewhere []Elsewhere) string {
+	var out []string
+	for _, p := range fields {
+		text := fmt.Sprintf("`%s` (%s): %s", p.Name, p.TypeName(), p.Description)
+		for _, e := range elsewhere {
+			if e.describes(p) {
+				text = fmt.Sprintf("[`%s`](%s)", p.Name, e.Link)
+			}
+		}
+		out = append(out, text)
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\nDevice fields: %s.\n", strings.Join(out, "; "))
+}
+
+func (e Elsewhere) describes(field Param) bool {
+	return slices.ContainsFunc(e.Results, func(p Param) bool { return reflect.DeepEqual(p, field) })
+}
+
 // Markdown renders the page.
 func (e Elsewhere) Markdown(about string) string {
-	return fmt.Sprintf("# %s\n\n%s\n\n%s", e.Title, strings.TrimSpace(about), table(e.Params))
+	out := fmt.Sprintf("# %s\n\n%s\n\n%s", e.Title, strings.TrimSpace(about), table(e.Params))
+	if len(e.Results) > 0 {
+		out += "\n## Device fields\n\n| field | type | meaning |\n| --- | --- | --- |\n"
+	}
+	for _, p := range e.Results {
+		out += fmt.Sprintf("| `%s` | %s | %s |\n", p.Name, p.TypeName(), cell(p.Description))
+	}
+	return out
+}
+
+// Results returns the device fields that several contracts have in the same form.
+func Results(contracts []Contract) []Param {
+	var all, out []Param
+	for _, c := range contracts {
+		for _, p := range c.Output.Devices {
+			same := func(o Param) bool { return reflect.DeepEqual(o, p) }
+			if slices.ContainsFunc(all, same) && !slices.ContainsFunc(out, same) {
+				out = append(out, p)
+			}
+			all = append(all, p)
+		}
+	}
+	return out
 }
 
 // split returns the parameters that this page does not describe, and the names of those that it describes.
@@ -139,7 +189,7 @@ func (t *tableOfKeys) rows(path string, params []Param) {
 			fmt.Fprintf(&t.b, "| `%s` | | as `%s` |\n", at, p.Name)
 			continue
 		}
-		fmt.Fprintf(&t.b, "| `%s` | %s | %s |\n", at, cell(p.value()), cell(p.meaning()))
+		fmt.Fprintf(&t.b, "| `%s`%s | %s | %s |\n", at, p.aliases(), cell(p.value()), cell(p.Description))
 		t.rows(at, p.Properties)
 		if p.Items != nil {
 			entry := map[Type]string{List: "[]", Map: ".*"}[p.Type]
@@ -204,11 +254,11 @@ func (p Param) accepts() string {
 	}
 	switch {
 	case p.Minimum != nil && p.Maximum != nil:
-		out = append(out, fmt.Sprintf("%d to %d", *p.Minimum, *p.Maximum))
+		out = append(out, fmt.Sprintf("%d–%d", *p.Minimum, *p.Maximum))
 	case p.Minimum != nil:
-		out = append(out, fmt.Sprintf("%d or more", *p.Minimum))
+		out = append(out, fmt.Sprintf("at least %d", *p.Minimum))
 	case p.Maximum != nil:
-		out = append(out, fmt.Sprintf("%d or less", *p.Maximum))
+		out = append(out, fmt.Sprintf("at most %d", *p.Maximum))
 	}
 	switch {
 	case p.Scalar:
@@ -220,11 +270,11 @@ func (p Param) accepts() string {
 	}
 	switch {
 	case p.MinItems > 0 && p.MaxItems > 0:
-		out = append(out, fmt.Sprintf("%d to %d entries", p.MinItems, p.MaxItems))
+		out = append(out, fmt.Sprintf("%d–%d entries", p.MinItems, p.MaxItems))
 	case p.MinItems > 0:
-		out = append(out, fmt.Sprintf("%d entries or more", p.MinItems))
+		out = append(out, fmt.Sprintf("at least %d entries", p.MinItems))
 	case p.MaxItems > 0:
-		out = append(out, fmt.Sprintf("%d entries or less", p.MaxItems))
+		out = append(out, fmt.Sprintf("at most %d entries", p.MaxItems))
 	}
 	if p.Items != nil {
 		if inner := p.Items.accepts(); inner != "" {
@@ -237,84 +287,90 @@ func (p Param) accepts() string {
 	return strings.Join(out, "; ")
 }
 
-func (p Param) meaning() string {
-	out := p.Description
-	if len(p.Aliases) > 0 {
-		out += " (also spelled `" + strings.Join(p.Aliases, "`, `") + "`)"
+// aliases lists the other spellings of a key.
+func (p Param) aliases() string {
+	if len(p.Aliases) == 0 {
+		return ""
 	}
-	return out
+	return " (`" + strings.Join(p.Aliases, "`, `") + "`)"
 }
 
 // words describes a format for the documentation.
 func (f Format) words() string {
 	switch f {
 	case MAC:
-		return "a MAC address"
+		return "MAC address"
 	case CIDR:
-		return "an address with prefix length"
+		return "address/length"
 	case Prefix:
-		return "a network with prefix length, or `default`"
+		return "network/length or `default`"
 	case IP:
-		return "an IP address"
+		return "IP address"
 	case InterfaceName:
-		return "an interface name"
+		return "interface name"
 	case PCIAddress:
-		return "a PCI address"
+		return "PCI address"
 	case SysctlPath:
-		return "a sysctl below `net.`"
+		return "sysctl below `net.`"
 	default:
 		return string(f)
 	}
 }
 
+// flows says what a step needs and adds.
+func flows(c Contract) string {
+	add, change := []string(nil), []string(nil)
+	for _, f := range []struct {
+		Flow
+		one, several string
+	}{{c.Output.Interfaces, "interface", "interfaces"}, {c.Output.IPs, "address", "addresses"}, {c.Output.Routes, "route", "routes"}} {
+		switch {
+		case f.Appends < 0:
+			add = append(add, "configured "+f.several)
+		case f.Conditional:
+			add = append(add, fmt.Sprintf("%d %s if the device has it", max(1, f.Appends), f.one))
+		case f.Appends == 1:
+			add = append(add, "1 "+f.one)
+		case f.Appends > 1:
+			add = append(add, fmt.Sprintf("%d %s", f.Appends, f.several))
+		}
+		if f.Passthrough && f.Modifies {
+			change = append(change, f.several)
+		}
+	}
+	out := c.Input.sentence()
+	if len(add) > 0 {
+		out += " Adds " + strings.Join(add, ", ") + "."
+	}
+	if len(change) > 0 {
+		out += " May change " + strings.Join(change, ", ") + "."
+	}
+	return out
+}
+
 func (i Input) sentence() string {
-	var out []string
+	var out string
 	switch {
 	case i.Required:
-		out = append(out, "A step of this type needs `dependOn`.")
+		out = "Needs `dependOn`"
 	case i.Device:
-		out = append(out, "As a root step it consumes one device.")
+		out = "A root step consumes one device"
 	case i.Functions:
-		out = append(out, "As a root step it uses one shared device, takes one virtual function, or needs no device.")
+		out = "A root step uses one shared device, takes one virtual function, or needs no device"
 	case i.Shares:
-		out = append(out, "As a root step it uses one shared device, or what its config names.")
+		out = "A root step uses one shared device, or what its config names"
 	default:
-		out = append(out, "It can be a root step and consumes no device.")
+		out = "A root step needs no device"
 	}
 	switch {
 	case i.MinInterfaces > 0 && i.MaxInterfaces > 0:
-		out = append(out, fmt.Sprintf("Its dependencies give %d to %d interfaces.", i.MinInterfaces, i.MaxInterfaces))
+		out += fmt.Sprintf(", with %d–%d interfaces", i.MinInterfaces, i.MaxInterfaces)
 	case i.MinInterfaces == 1:
-		out = append(out, "Its dependencies give at least 1 interface.")
+		out += ", with at least 1 interface"
 	case i.MinInterfaces > 0:
-		out = append(out, fmt.Sprintf("Its dependencies give at least %d interfaces.", i.MinInterfaces))
+		out += fmt.Sprintf(", with at least %d interfaces", i.MinInterfaces)
 	case i.MaxInterfaces > 0:
-		out = append(out, fmt.Sprintf("Its dependencies give at most %d interfaces.", i.MaxInterfaces))
+		out += fmt.Sprintf(", with at most %d interfaces of dependencies", i.MaxInterfaces)
 	}
-	return strings.Join(out, " ")
-}
-
-func (f Flow) kept() string {
-	switch {
-	case f.Passthrough && f.Modifies:
-		return "kept, may change"
-	case f.Passthrough:
-		return "kept"
-	default:
-		return "none"
-	}
-}
-
-func (f Flow) added() string {
-	n := fmt.Sprint(f.Appends)
-	switch {
-	case f.Appends < 0:
-		n = "as configured"
-	case f.Appends == 0 && f.Conditional:
-		return "1, if the device has it"
-	}
-	if f.Conditional {
-		n += ", if the device has it"
-	}
-	return n
+	return out + "."
 }
