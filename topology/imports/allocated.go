@@ -180,7 +180,7 @@ func (c *converter) exclude() {
 				}
 			}
 			if spans = append(spans, of...); len(of) > 0 && !a.named {
-				a.from.note("", "the AddressPool %q excludes %s: remove them there when these pods have ended, or convert with --moved", p.name, a.what)
+				a.from.note("", "the AddressPool %q excludes %s: remove them there when these pods have ended, or convert with --moved. What is allocated later is not known: divide the range until then", p.name, a.what)
 			}
 		}
 		room := addresspool.MaxExcludes - len(p.spec.Exclude)
