@@ -25,7 +25,7 @@ RUN ?= .
 # LONG=1 is the long form of tests that have one, the build tag soak.
 LONG ?=
 TAGS = $(if $(LONG),-tags soak)
-KERNELS ?= stable backports
+KERNELS ?= stable backports$(if $(LONG), oldstable)
 KERNEL_PKG ?= ./cmd/... ./integration/kernel ./reconcile/agent ./reconcile/kernel/... ./reconcile/watch
 # The packages of which the short form runs tests on one kernel only.
 ONE_KERNEL_PKG := ./cmd/...
@@ -106,8 +106,9 @@ test: ## unit and test-kernel, side by side
 
 .PHONY: test-all
 # The nodes of test-cluster are virtual machines too, so that lane runs after test-kernel.
+test-all: LONG = 1
 test-all: ## every test in its long form, lint, verify and fuzz: hours (LANES='unit lint')
-	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(KERNELS:%=test-kernel-%) -- 'test-cluster test-versions' 'unit lint verify test-reports test-examples test-imports test-network-status test-arm64 test-ovn fuzz')
+	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(firstword $(KERNELS:%=test-kernel-%)) $(if $(word 2,$(KERNELS)),'$(wordlist 2,$(words $(KERNELS)),$(KERNELS:%=test-kernel-%))') -- 'test-cluster test-versions' 'unit lint verify test-reports test-examples test-imports test-network-status test-arm64 test-ovn fuzz')
 
 .PHONY: compile
 # Two lanes that start together would both compile their common packages. Nothing is
@@ -158,8 +159,8 @@ unit: ## tests that need neither root nor network (PKG=./ops/... RUN=TestLaws LO
 	fi
 
 .PHONY: test-kernel
-test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels (KERNELS=stable LONG=1)
-	@COMPILE='$(KERNEL_PKG)' .ci/lanes machine compile -- $(KERNELS:%=test-kernel-%)
+test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels, on three with LONG=1 (KERNELS=stable)
+	@COMPILE='$(KERNEL_PKG)' .ci/lanes machine compile -- $(firstword $(KERNELS:%=test-kernel-%)) $(if $(word 2,$(KERNELS)),'$(wordlist 2,$(words $(KERNELS)),$(KERNELS:%=test-kernel-%))')
 
 .PHONY: $(KERNELS:%=test-kernel-%)
 # A machine has one CPU, since virtual ones wait for one another where several machines share

@@ -27,7 +27,7 @@ type NodeOptions struct {
 	Name string
 	// Containerd is "2.4", built from its module, or "1.7", Debian's. Default 2.4.
 	Containerd string
-	// Kernel is "stable" or "backports". Default stable.
+	// Kernel is "stable", "backports" or "oldstable". Default stable.
 	Kernel string
 	// NICs is "none", "hub" or "quad": see integration/README.md. Default hub.
 	NICs string

@@ -46,7 +46,7 @@ const (
 // represents the card. On the backports kernel igbvf blocks the lock for links forever
 // when its link is closed within a reset, which an attacker can cause about soon
 // (integration/README.md, pitfalls).
-func realCard() bool { return hasCards() && os.Getenv("PLUMBLINE_KERNEL") == "stable" }
+func realCard() bool { return hasCards() && os.Getenv("PLUMBLINE_KERNEL") != "backports" }
 
 // hostile is a run in which one pod after the other is hostile.
 type hostile struct {
