@@ -395,7 +395,7 @@ func TestFlags(t *testing.T) {
 	help := map[string]string{}
 	for section := range strings.SplitSeq(read(t, "cli.md"), "\n## ") {
 		name, text, _ := strings.Cut(section, "\n")
-		help[name] = text
+		help[name] = strings.ReplaceAll(text, "\n", " \n") // a flag may end its line
 	}
 	seen := 0
 	for file, text := range pages(t) {
@@ -472,7 +472,7 @@ func TestArchitecture(t *testing.T) {
 	page := read(t, "architecture.md")
 	listed := map[string]bool{}
 	for folder, text := range map[string]string{"docs": page, "integration": read(t, "../integration/README.md")} {
-		for _, m := range packageLine.FindAllStringSubmatch(text, -1) {
+		for _, m := range slices.Concat(packageLine.FindAllStringSubmatch(text, -1), stepTypeLink.FindAllStringSubmatch(text, -1)) {
 			if listed[m[1]] {
 				t.Errorf("the package %q has two lines", m[1])
 			}
@@ -507,7 +507,9 @@ func TestArchitecture(t *testing.T) {
 }
 
 var (
-	packageLine = regexp.MustCompile(`(?m)^\| \[([a-z0-9/-]+)\]\(([./a-z0-9-]+)\) \| \S`)
+	// The packages of step types are in a list, separated by commas.
+	stepTypeLink = regexp.MustCompile(`(?m)[:,]\s\[(ops/[a-z0-9]+)\]\((\.\./ops/[a-z0-9]+)\)`)
+	packageLine  = regexp.MustCompile(`(?m)^\| \[([a-z0-9/-]+)\]\(([./a-z0-9-]+)\) \| \S`)
 	// A link to a Go file is followed by functions of it.
 	namedFuncs = regexp.MustCompile("\\]\\((\\S+\\.go)\\)((?:(?:,| and)?\\s+`\\w+`)+)")
 	codeWord   = regexp.MustCompile("`(\\w+)`")

@@ -48,6 +48,9 @@ type Part struct {
 	Reads, Writes []string
 }
 
+// isAlone reports whether the part is data that needs no other part.
+func (p Part) isAlone() bool { return !p.Runs && len(p.Reads) == 0 && len(p.Writes) == 0 }
+
 // given are the parameters that are no parts: the configuration, and what New makes.
 var given = map[reflect.Type]bool{
 	reflect.TypeFor[Config]():  true,
@@ -179,16 +182,26 @@ func the[T any](parts []built) T {
 	return none
 }
 
-// Graph returns the parts of every agent in the order in which they are built, as a table in Markdown. It
-// is made of the declarations that build the agent.
+// Graph returns the parts of every agent in the order in which they are built, in Markdown: a list of those that need no
+// other, and a table. It is made of the declarations that build the agent.
 func Graph() (string, error) {
 	parts, err := graph(declared())
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
+	var alone []string
+	for _, p := range parts {
+		if p.isAlone() {
+			alone = append(alone, p.Name)
+		}
+	}
+	fmt.Fprintf(&b, "Parts that do not run and need no other: %s.\n\n", strings.Join(alone, ", "))
 	b.WriteString("| part | runs | reads or calls | writes |\n| --- | --- | --- | --- |\n")
 	for _, p := range parts {
+		if p.isAlone() {
+			continue
+		}
 		runs := ""
 		if p.Runs {
 			runs = "yes"
