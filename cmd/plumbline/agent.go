@@ -43,15 +43,15 @@ func (a *app) agent() *cobra.Command {
 		Use:   "agent",
 		Short: "Run the agent of a node",
 		Long: `Runs on each node of a Kubernetes cluster: publishes its devices, prepares
-ResourceClaims for the kubelet, applies their topologies before containers start,
-repairs drift, and restores everything when the pod ends.
+ResourceClaims, applies their topologies before containers start, repairs drift, and
+restores everything when the pod ends.
 
 Needs NET_ADMIN, SYS_ADMIN, the host's network namespace, and the directories below at
 their paths on the host. In a container, --proc names a directory with the host's
-/proc/sys, and for steps of type vfio-pci --sys one with its /sys, both writable.
+/proc/sys, and --sys (for vfio-pci) one with its /sys, both writable.
 
-Serves /metrics, /healthz and /readyz. When it stops, the networks of all pods stay.
-Two agents may run at the same time during an update.`,
+Serves /metrics, /healthz and /readyz. The networks of pods outlive the agent. During an
+update two agents may run.`,
 		Example: `  plumbline agent --node-name n1 --kubeconfig /etc/kubernetes/agent.conf`,
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -66,7 +66,7 @@ Two agents may run at the same time during an update.`,
 		},
 	}
 	f := cmd.Flags()
-	f.BoolVar(&g.graph, "graph", false, "print the parts of the agent, and exit")
+	f.BoolVar(&g.graph, "graph", false, "print the parts of the agent and exit")
 	f.StringVar(&g.NodeName, "node-name", os.Getenv("NODE_NAME"), "`name` of the node; default: NODE_NAME")
 	f.StringVar(&g.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the service account of the pod")
 	f.StringVar(&g.NRISocket, "nri-socket", "/var/run/nri/nri.sock", "NRI `socket` of the container runtime")
@@ -76,33 +76,33 @@ Two agents may run at the same time during an update.`,
 	f.StringVar(&g.CDIDir, "cdi-dir", "/var/run/cdi", "CDI `directory` of the container runtime")
 	f.StringVar(&g.Proc, "proc", "/proc", "`directory` with a writable sys/net")
 	f.StringVar(&g.Sys, "sys", "/sys", "`directory` with a writable bus/pci and devices, to bind drivers")
-	f.StringToStringVar(&g.PhysicalNetworks, "physical-network", nil, "`interface=network`: the physical network of a PF; may be repeated")
-	f.BoolVar(&g.LLDP, "lldp", false, "listen to LLDP, for the attributes switch, switchPort and rail; needs NET_RAW")
-	f.BoolVar(&g.NetworkQoS, "network-qos", false, "enforce NetworkQoS objects, which needs list and watch of networkqoses, networkqosdestinations and pods; without it, filters of an earlier agent are removed")
+	f.StringToStringVar(&g.PhysicalNetworks, "physical-network", nil, "`interface=network`: physical network of a PF; may be repeated")
+	f.BoolVar(&g.LLDP, "lldp", false, "listen to LLDP (attributes switch, switchPort, rail); needs NET_RAW")
+	f.BoolVar(&g.NetworkQoS, "network-qos", false, "enforce NetworkQoS objects; needs list and watch of networkqoses, networkqosdestinations and pods. Without it, earlier filters are removed")
 	g.ovn.flags(cmd, "", "")
 	g.podNetwork(f)
 	f.StringVar(&g.MetricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
-	f.IntVar(&g.InterfaceMetrics, "interface-metrics", 1024, "maximum `number` of interfaces in pods with counters in /metrics; 0 for none")
-	f.IntVar(&g.RuleMetrics, "rule-metrics", 512, "maximum `number` of NetworkQoS rules with counters in /metrics; 0 for none")
+	f.IntVar(&g.InterfaceMetrics, "interface-metrics", 1024, "maximum `number` of interfaces in pods with metrics; 0 for none")
+	f.IntVar(&g.RuleMetrics, "rule-metrics", 512, "maximum `number` of NetworkQoS rules with metrics; 0 for none")
 	f.StringVar(&g.ProbeSocket, "probe-socket", "", "`socket` to serve probes on; none if empty")
 	f.StringVar(&g.logLevel, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
-	f.DurationVar(&g.AttachTimeout, "attach-timeout", 5*time.Minute, "`time` after which an attachment is rolled back and tried again")
-	f.StringSliceVar(&g.SealedHandlers, "vm-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"}, "`patterns` of runtime handlers whose containers do not use the pod's network namespace (docs/install.md)")
+	f.DurationVar(&g.AttachTimeout, "attach-timeout", 5*time.Minute, "`time` after which an attachment is rolled back and retried")
+	f.StringSliceVar(&g.SealedHandlers, "vm-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"}, "`patterns` of runtime handlers that do not use the pod's network namespace (docs/install.md)")
 	a.daemon.add(cmd)
-	f.DurationVar(&g.Resync, "resync", time.Minute, "`interval` of the periodic check of each sandbox; at most two checks a second")
+	f.DurationVar(&g.Resync, "resync", time.Minute, "`interval` of checks of each sandbox; at most two checks a second")
 	return cmd
 }
 
 // podNetwork adds the flags for the own network of pods.
 func (g *agentFlags) podNetwork(f *pflag.FlagSet) {
 	p := &g.PodNetwork
-	f.BoolVar(&p.Enabled, "pod-network", false, "install a CNI plugin, and give pods their own network (docs/primary.md)")
+	f.BoolVar(&p.Enabled, "pod-network", false, "install a CNI plugin, the own network of pods (docs/primary.md)")
 	f.StringVar(&p.Plugin, "cni-plugin", "/plumbline-cni", "`program` to install as the CNI plugin")
 	f.StringVar(&p.BinDir, "cni-bin-dir", "/opt/cni/bin", "CNI plugin `directory` of the container runtime")
 	f.StringVar(&p.ConfDir, "cni-conf-dir", "/etc/cni/net.d", "CNI configuration `directory` of the container runtime")
-	f.StringVar(&p.ConfName, "cni-conf-name", "10-plumbline.conflist", "`name` of the network's file in --cni-conf-dir; the runtime uses the file whose name sorts first")
+	f.StringVar(&p.ConfName, "cni-conf-name", "10-plumbline.conflist", "`name` of the network's file in --cni-conf-dir; the runtime uses the first by name")
 	f.StringVar(&p.Socket, "cni-socket", cnisocket.DefaultPath, "`socket` for the CNI plugin, in a directory of its own")
-	f.StringSliceVar(&g.clusterCIDRs, "cluster-cidr", nil, "`CIDR` of all pods, the value of --cluster-cidr of kube-controller-manager; may be repeated; default: private addresses (docs/primary.md)")
+	f.StringSliceVar(&g.clusterCIDRs, "cluster-cidr", nil, "`CIDR` of all pods, as --cluster-cidr of kube-controller-manager; may be repeated; default: private addresses (docs/primary.md)")
 	f.StringVar(&p.NetnsDir, "netns-dir", "/var/run/netns", "`directory` of the container runtime's network namespaces")
 }
 

@@ -9,19 +9,17 @@ func (a *app) apply() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE --netns NAMESPACE",
 		Short: "Apply a topology to a network namespace",
-		Long: `Applies a topology to a network namespace, and prints the changes and the result. If
-anything fails, all changes of this call are rolled back. Only what differs is
-changed: a second apply changes nothing.
+		Long: `Applies a topology to a network namespace, and prints the changes and the result. If one
+fails, all are rolled back. A second apply changes nothing.
 
-A root step takes the device that --device or its config names; else that of an
-earlier apply; else the first free one of plumbline devices that its selector matches.
---address gives a step addresses beside those of its config; without it, a step keeps
-those of an earlier apply.
+A root step takes the device of --device or its config; else that of an earlier apply;
+else the first free match of its selector in plumbline devices. A step keeps the
+addresses of an earlier apply unless --address names others.
 
-Further files of -f may have NetworkQoS objects for a pod of --namespace with --labels;
-without them nothing is marked or limited any more.
+Further files of -f may have NetworkQoS objects, for a pod of --namespace with --labels;
+without them, rules of an earlier apply are removed.
 
-The JSON form holds the changes and the result of each step, as CNI 1.1 prints it.`,
+The JSON form holds the changes and a CNI 1.1 result for each step.`,
 		Example: `  plumbline apply -f topology.yaml --netns blue
   plumbline apply -f topology.yaml --netns blue --device vf0=enp3s0f0v0 --device vf1=enp3s0f1v0
   plumbline apply -f topology.yaml -f qos.yaml --netns blue --namespace ai --labels app=training

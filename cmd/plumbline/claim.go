@@ -24,16 +24,16 @@ func (a *app) claim() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "claim -f FILE [--kind template|claim|limits] [-o yaml|json]",
 		Short: "Print the claim of a pod that uses a topology",
-		Long: `Prints what a pod that uses a topology asks for, in YAML or JSON: a ResourceClaimTemplate with a
-request for each root step that takes a device and the constraints between them; the
-same as a ResourceClaim; or the limits of the containers of a pod without a claim.
+		Long: `Prints what a pod that uses a topology asks for: a ResourceClaimTemplate with a request
+for each root step that takes a device; the same as a ResourceClaim; or, for pods without
+a claim, limits.
 
 The ports of a bond are constrained to different physical functions, unless
-spec.claimTemplate.bondPorts says Any; limits cannot express that. With --parameter the
-claim sets keys that spec.claimParameters permits; standard error lists these.
+spec.claimTemplate.bondPorts is Any; limits cannot express that. Standard error lists the
+keys that --parameter may set (spec.claimParameters).
 
 With --pair each device comes with one of another DeviceClass, such as a GPU, below the
-same PCIe root: its driver has to publish resource.kubernetes.io/pcieRoot.`,
+same PCIe root; its driver has to publish resource.kubernetes.io/pcieRoot.`,
 		Example: `  plumbline claim -f topology.yaml | kubectl apply -f -
   plumbline claim -f topology.yaml --parameter net1.addresses=192.0.2.70
   plumbline claim -f topology.yaml --pair gpu.example.com
@@ -55,8 +55,8 @@ same PCIe root: its driver has to publish resource.kubernetes.io/pcieRoot.`,
 	parameterFlag(cmd, &parameters)
 	choiceFlag(cmd, &kind, "kind", "", "`kind` of request: "+strings.Join([]string{kindTemplate, kindClaim, kindLimits}, ", "), kindTemplate, kindClaim, kindLimits)
 	outputFlag(cmd, &format, formatYAML, formatJSON)
-	cmd.Flags().StringVar(&pair, "pair", "", "`DeviceClass` of a device that comes with each, below the same PCIe root")
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the object; default: none, so that kubectl decides")
+	cmd.Flags().StringVar(&pair, "pair", "", "`DeviceClass` of a device for each, below the same PCIe root")
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the object; default: none")
 	return cmd
 }
 

@@ -58,14 +58,13 @@ func (a *app) controller() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "controller",
 		Short: "Run the controller of a cluster",
-		Long: `Keeps a DeviceClass for every root step that takes a device, the status of
-NetworkTopologies, and CNIPluginSchemas of the step types. Serves the admission webhook,
-which validates topologies, claims, claim templates and NetworkQoS objects.
+		Long: `Keeps DeviceClasses for root steps that take a device, the status of NetworkTopologies,
+and CNIPluginSchemas. Serves the webhook that validates topologies, claims, claim
+templates and NetworkQoS objects.
 
-One of several replicas leads and writes; all of them serve the webhook. The controller
-renews the webhook's certificate and writes its authority into the webhook
-configurations; with --tls-dir both are your task. It serves /metrics, and on another
-address /healthz and /readyz.`,
+One replica leads and writes; all serve the webhook. The controller renews the webhook's
+certificate and writes its authority into the webhook configurations, unless --tls-dir is
+set. It serves /metrics, and on another address /healthz and /readyz.`,
 		Example: `  plumbline controller --kubeconfig ~/.kube/config --namespace plumbline --leader-elect=false --webhook-port 0
   kubectl get networktopologies`,
 		Args: noArgs,
@@ -80,17 +79,17 @@ address /healthz and /readyz.`,
 	f.IntVar(&c.port, "webhook-port", 9443, "`port` of the admission webhook; 0 for none")
 	f.StringVar(&c.service, "webhook-service", "plumbline-webhook", "`name` of the webhook's Service")
 	f.StringSliceVar(&c.hosts, "webhook-host", nil, "host `names` of a webhook without a Service")
-	f.StringVar(&c.secret, "webhook-secret", "plumbline-webhook", "`name` of the Secret with the webhook's certificate; it must exist")
+	f.StringVar(&c.secret, "webhook-secret", "plumbline-webhook", "`name` of the existing Secret for the webhook's certificate")
 	f.StringSliceVar(&c.registrations, "webhook-configuration", []string{admission.Definitions, admission.Requests}, "`names` of the ValidatingWebhookConfigurations")
 	f.DurationVar(&c.certificateLife, "webhook-certificate-life", 365*24*time.Hour, "validity `time` of a certificate")
 	f.DurationVar(&c.before, "webhook-certificate-renewal", 90*24*time.Hour, "`time` from the renewal of a certificate to its end")
-	f.StringVar(&c.clientCA, "webhook-client-ca", "", "`file` with CA certificates: the webhook refuses clients without a certificate of one of them")
+	f.StringVar(&c.clientCA, "webhook-client-ca", "", "`file` with CA certificates: clients of the webhook need a certificate of one")
 	f.StringVar(&c.tlsDir, "tls-dir", "", "`directory` with your tls.crt and tls.key for the webhook")
-	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`time` between writes of the counts in a topology's status")
+	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`interval` of the counts in a topology's status")
 	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` from a node's deletion to the end of its address leases")
-	f.StringVar(&c.networkQoS, "network-qos", "", "NetworkQoS `objects` that get conditions: topologies (those that select NetworkTopologies) or all; if empty, none do")
-	f.BoolVar(&c.podNetwork, "pod-network", false, "set it if agents run with --pod-network")
-	f.BoolVar(&c.networkStatus, "network-status", false, "write the annotation k8s.v1.cni.cncf.io/network-status of pods, which needs get of pods and patch of pods/status")
+	f.StringVar(&c.networkQoS, "network-qos", "", "NetworkQoS `objects` that get conditions: topologies (those that select NetworkTopologies) or all; none if empty")
+	f.BoolVar(&c.podNetwork, "pod-network", false, "agents run with --pod-network")
+	f.BoolVar(&c.networkStatus, "network-status", false, "annotate pods with k8s.v1.cni.cncf.io/network-status; needs get of pods and patch of pods/status")
 	f.TextVar(&c.level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
 	a.daemon.add(cmd)
 	_ = cmd.MarkFlagFilename("kubeconfig")

@@ -19,15 +19,13 @@ func (a *app) devices() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "devices [-o text|json|yaml] [--policy FILE]",
 		Short: "List the network devices of this host",
-		Long: `Lists the network devices of this host, and for each whether it is offered to pods, or
-why not, with the attributes that the selectors of topologies see. A device that is in
-a pod now is listed as far as the host can see it.
+		Long: `Lists the network devices of this host: whether each is offered to pods, or why not, and
+the attributes for selectors. A device in a pod is listed as far as the host can see it.
 
-With --policy it says what DeviceExposurePolicies would decide here, without a cluster.
+With --policy it shows what DeviceExposurePolicies would decide, without a cluster.
 
-What cannot be read is reported after the list, with exit status 1. Without root these
-are the routes of the host: any device with an interface might carry one, and is not
-listed as offered.`,
+What cannot be read is reported after the list, with exit status 1. Without root the
+routes of the host cannot be read, and no device with an interface is listed as offered.`,
 		Example: `  plumbline devices
   plumbline devices --policy policies.yaml --node-label pool=gpu
   plumbline devices -o json | jq -r '.[] | select(.kind == "vf") | .id'`,

@@ -22,14 +22,10 @@ func (a *app) graph() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "graph {-f FILE | --status [--netns NAMESPACE]} [-o " + strings.Join(formats, "|") + "]",
 		Short: "Draw a topology, or the state of a sandbox",
-		Long: `Draws a topology. With --status, draws applied topologies with the state of each step:
-in sync in green, waiting in yellow, broken in red, with the fields that differ and the
-errors.
-
-With --status the default format is text, for all sandboxes. A picture (dot, svg) shows
-one sandbox; --netns selects it.
-
-Exit status with --status: that of status.`,
+		Long: `Draws a topology. With --status, draws applied topologies with the state of each step
+(in sync: green, waiting: yellow, broken: red), differing fields and errors; as text for
+all sandboxes, or as a picture (dot, svg) for the one that --netns selects. The exit
+status is then that of status.`,
 		Example: `  plumbline graph -f topology.yaml
   plumbline graph -f topology.yaml -o svg > topology.svg
   plumbline graph --status

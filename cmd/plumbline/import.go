@@ -22,25 +22,23 @@ func (a *app) importing() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import (-f FILE | --from-cluster)",
 		Short: "Convert networks of Multus and other projects",
-		Long: `Prints the NetworkTopologies, AddressPools and DeviceExposurePolicies that do what the
-objects of other projects do, in YAML, and validates them. Objects of these kinds are
-converted:
+		Long: `Converts objects of other projects to NetworkTopologies, AddressPools and
+DeviceExposurePolicies, validates them, and prints them as YAML. Kinds:
 
   ` + strings.Join(imports.Kinds(), "\n  ") + `
 
 A file may have several documents and lists; -f may be repeated. Objects that refer to
 each other are converted together. Needs neither root nor a cluster.
 
-With --from-cluster the objects are read from the API server. The user of the kubeconfig
-needs the right "list" on those of these kinds that the cluster has. Of claims and
-DeviceClasses only DRANET's are read. With -n, networks and pods of one namespace are
-read, and what they refer to in all namespaces.
+--from-cluster reads the objects from the API server, which needs the right "list" on
+those of these kinds that the cluster has; of claims and DeviceClasses only DRANET's. -n
+limits networks and pods to one namespace; their references are read in all.
 
-With --pods, pods and workloads with the annotation k8s.v1.cni.cncf.io/networks are
-converted, too. Networks that build on others of a pod, such as a bond, become one
-topology with them. A comment at the end has the patch of each workload.
+--pods also converts pods and workloads with the annotation k8s.v1.cni.cncf.io/networks.
+Networks that build on others of a pod, such as a bond, become one topology with them. A
+comment at the end has the patch of each workload.
 
-A key that is left out is a note; one without a counterpart is an error, and its object
+A key that is left out is a note. A key without a counterpart is an error, and its object
 is not converted.
 
 Exit status: 0 everything was converted; 1 an object was not.`,
@@ -73,11 +71,11 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 	fileFlag(cmd, &files)
 	cmd.Flags().Lookup("filename").Usage = "`file` with objects to convert; - is standard input"
 	outputFlag(cmd, &format, formatYAML, formatJSON)
-	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "default", "`namespace` of objects that name none; with --from-cluster the one that is read, by default all")
-	cmd.Flags().StringVar(&o.ResourcePrefix, "resource-prefix", "openshift.io", "`prefix` of the resource names of the SR-IOV operator, as in its RESOURCE_PREFIX")
-	cmd.Flags().BoolVar(&o.Pods, "pods", false, "convert the networks of pods, Deployments and other workloads, too")
-	cmd.Flags().BoolVar(&o.Moved, "moved", false, "all pods have left the converted pools: do not exclude addresses that are still recorded as allocated")
-	cmd.Flags().BoolVar(&from.on, "from-cluster", false, "read the objects from a cluster instead of files")
+	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "default", "`namespace` of objects without one; with --from-cluster the one to read, by default all")
+	cmd.Flags().StringVar(&o.ResourcePrefix, "resource-prefix", "openshift.io", "`prefix` of resource names, RESOURCE_PREFIX of the SR-IOV operator")
+	cmd.Flags().BoolVar(&o.Pods, "pods", false, "also convert networks of pods and workloads")
+	cmd.Flags().BoolVar(&o.Moved, "moved", false, "all pods have left the pools: ignore recorded allocations")
+	cmd.Flags().BoolVar(&from.on, "from-cluster", false, "read from a cluster, not files")
 	from.of.flags(cmd, cmd.Flags())
 	return cmd
 }

@@ -18,17 +18,15 @@ func (a *app) maintain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "maintain NODE/DEVICE [--evict | --done]",
 		Short: "Take a device of a cluster out of service",
-		Long: `Creates a DeviceTaintRule for a device, and lists the pods that use it. At first the
-rule has no effect, and the list shows which pods would be evicted. With --evict it
-has the effect NoExecute: Kubernetes deletes these pods, also where a
-PodDisruptionBudget forbids it, and allocates the device to no other. With --done the
-rule is removed.
+		Long: `Creates a DeviceTaintRule for a device, and lists the pods that use it. The rule has no
+effect at first. With --evict it has the effect NoExecute: Kubernetes deletes these pods,
+without regard to a PodDisruptionBudget, and allocates the device to no other. --done
+removes the rule.
 
-DEVICE is the name of a device in the ResourceSlices, or the interface it has on the
-host. The interface of a PF stands for the PF and all its virtual functions.
+DEVICE is a name in the ResourceSlices, or the interface on the host. The interface of a
+PF stands for the PF and all its virtual functions.
 
-Needs a kubeconfig whose user may list ResourceSlices and ResourceClaims and may write
-DeviceTaintRules.`,
+Needs the rights to list ResourceSlices and ResourceClaims and to write DeviceTaintRules.`,
 		Example: `  plumbline maintain n1/enp3s0f0
   plumbline maintain n1/enp3s0f0 --evict
   plumbline maintain n1/enp3s0f0 --done`,

@@ -14,7 +14,7 @@ import (
 
 // parameterFlag adds --parameter.
 func parameterFlag(cmd *cobra.Command, parameters *[]string) {
-	cmd.Flags().StringArrayVar(parameters, "parameter", nil, "value that the claim sets, as claimParameters of the topology permit: `STEP.KEY=VALUE`; may be repeated")
+	cmd.Flags().StringArrayVar(parameters, "parameter", nil, "value set by the claim (claimParameters): `STEP.KEY=VALUE`; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("parameter", cobra.NoFileCompletions)
 }
 

@@ -39,7 +39,7 @@ type target struct {
 func (t *target) flags(cmd *cobra.Command) {
 	fileFlag(cmd, &t.files)
 	_ = cmd.MarkFlagRequired("filename")
-	cmd.Flags().StringVar(&t.namespace, "namespace", "", "`namespace` of the pod, for NetworkQoS objects; default if not given")
+	cmd.Flags().StringVar(&t.namespace, "namespace", "", "`namespace` of the pod, for NetworkQoS objects (default if empty)")
 	_ = cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions)
 	cmd.Flags().StringToStringVar(&t.labels, "labels", nil, "labels of the pod, for NetworkQoS objects: `KEY=VALUE,...`")
 	_ = cmd.RegisterFlagCompletionFunc("labels", cobra.NoFileCompletions)
@@ -272,17 +272,15 @@ func (a *app) plan() *cobra.Command {
 		Short: "Show what apply would change",
 		Long: `Shows what apply would change in a network namespace, and writes nothing.
 
-Without --netns it plans for an imagined node with a device for each root step, every
-link that a config names, and MTUs of 1500; it needs neither root nor devices, and the
-JSON has the field imagined.
+Without --netns it plans for an imagined node with all devices and links that the
+topology needs, and MTUs of 1500; it needs no root, and the JSON has the field imagined.
 
-Devices, addresses and NetworkQoS objects are chosen as by apply: see plumbline help apply.
-Addresses of a pool (from a file of -f), of host-local ranges, and of the own network of
-pods are examples. spec.export is shown, too.
+Devices, addresses and NetworkQoS objects are chosen as by apply. Addresses of pools
+(from a file of -f), of host-local ranges and of the own network of pods are examples.
 
-With --running, shows for each sandbox of this node that has the topology which steps an
-edit would change live, replace, add or remove, which links would be interrupted, and
-which sandboxes would keep their network.
+--running shows for each sandbox of the topology on this node which steps an edit would
+change live, replace, add or remove, which links it would interrupt, and which sandboxes
+would keep their network.
 
 Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 		Example: `  plumbline plan -f topology.yaml
@@ -321,6 +319,6 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 	}
 	t.flags(cmd)
 	a.ovn.flags(cmd, defaultOVS, defaultNB)
-	cmd.Flags().BoolVar(&running, "running", false, "plan the edit for the sandboxes of this node that have the topology")
+	cmd.Flags().BoolVar(&running, "running", false, "plan the edit for this node's sandboxes of the topology")
 	return cmd
 }

@@ -66,14 +66,12 @@ func (a *app) pod() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pod",
 		Short: "Show a pod's network as the objects of the cluster report it",
-		Long: `Shows the network of a pod from the cluster's objects: its claims, Events and
-topologies. It needs neither the node nor its agent, but get on pods and resourceclaims
-and list on events in the namespace, and get on networktopologies. What may not be read
-is named, and the rest is shown.
+		Long: `Shows the network of a pod by the cluster's objects, without its node or agent. Needs get
+on pods and resourceclaims and list on events in the namespace, and get on
+networktopologies; an object that may not be read is named and left out.
 
-The same program under the name kubectl-plumbline in the PATH is a plugin of kubectl:
-kubectl plumbline status POD. Under the name kubectl_complete-plumbline it completes
-what follows that.`,
+Named kubectl-plumbline in the PATH, the program is a plugin of kubectl: kubectl plumbline
+status POD. Named kubectl_complete-plumbline, it completes that.`,
 		Example: `  plumbline pod status web-0 -n shop
   kubectl plumbline explain web-0 -n shop`,
 		Args: func(cmd *cobra.Command, args []string) error { return unknownCommand(cmd, args) },

@@ -31,11 +31,11 @@ func (a *app) quality() *cobra.Command {
 		Use:   "explain --netns NAMESPACE --to PACKET",
 		Short: "Name the rule that a packet meets",
 		Long: `Names for each interface the NetworkQoS rule that decides about a packet to a
-destination, with its mark and limit. The packet is evaluated as the kernel does, by the
-recorded filters; "plumbline status" says whether they are in place. Routes of the pod
-decide which interface it leaves by. Rules that OVN enforces are not evaluated.
+destination, with its mark and limit. It evaluates the recorded filters as the kernel
+does; plumbline status shows whether they are in place. Routes of the pod decide which
+interface it leaves by. Rules that OVN enforces are not evaluated.
 
-A packet is ADDRESS:PORT/PROTOCOL, of tcp, udp or sctp, or an ADDRESS alone, for other protocols.`,
+A packet is ADDRESS:PORT/PROTOCOL, of tcp, udp or sctp, or for other protocols ADDRESS.`,
 		Example: `  plumbline qos explain --netns blue --to 10.0.0.5:443/tcp
   plumbline qos explain --netns blue --to '[2001:db8::5]:53/udp' --fragment
   plumbline qos explain --netns blue --to 10.0.0.5:443/tcp -o json | jq '.sandboxes[].interfaces[].decides.dscp'`,
@@ -55,7 +55,7 @@ A packet is ADDRESS:PORT/PROTOCOL, of tcp, udp or sctp, or an ADDRESS alone, for
 	}
 	netnsFlag(explain, &netns, "the `namespace` of the pod")
 	explain.Flags().StringVar(&to, "to", "", "the `packet`, such as 10.0.0.5:443/tcp")
-	explain.Flags().BoolVar(&fragment, "fragment", false, "the packet is a fragment without ports: filters that match ports do not match it")
+	explain.Flags().BoolVar(&fragment, "fragment", false, "the packet is a fragment: filters with ports do not match")
 	outputFlag(explain, &format, formatText, formatJSON, formatYAML)
 	for _, name := range []string{"netns", "to"} {
 		_ = explain.MarkFlagRequired(name) // there is such a flag

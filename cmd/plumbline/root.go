@@ -44,8 +44,8 @@ func newRoot(std stdio) *cobra.Command {
 		Use:   "plumbline",
 		Short: "Chained container networks from one description",
 		Long: `plumbline applies a NetworkTopology to a network namespace: devices, bonds, VLANs,
-VRFs, addresses and settings. It shows the plan first, rolls everything back if a
-step fails, and repairs drift afterwards.
+VRFs, addresses and settings. It shows the plan first, rolls back if a step fails, and
+repairs drift.
 
 Exit status: 0 success, or nothing to do; 1 an error, and nothing was changed;
 2 something differs (plan, status); 130 interrupted and rolled back.`,
@@ -203,7 +203,7 @@ func (l *fileList) Set(file string) error {
 
 // addressFlag adds --address.
 func addressFlag(cmd *cobra.Command, addresses *[]string, more string) {
-	cmd.Flags().StringArrayVar(addresses, "address", nil, "address for a step beside those of its config, with prefix length: `STEP=ADDRESS`"+more)
+	cmd.Flags().StringArrayVar(addresses, "address", nil, "address for a step beside those of its config, with prefix: `STEP=ADDRESS`"+more)
 	_ = cmd.RegisterFlagCompletionFunc("address", cobra.NoFileCompletions)
 }
 

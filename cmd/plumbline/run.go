@@ -36,7 +36,7 @@ func (a *app) run() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run --config DIRECTORY",
 		Short: "Apply the topologies in a directory, and repair drift",
-		Long: `Applies every sandbox that a file *.yaml of the directory describes, and repairs it:
+		Long: `Applies the sandbox that each file *.yaml of a directory describes, and repairs it:
 
   netns: blue                  # a name in ` + node.NetnsDir + `, or a path; it may come later
   topologyFile: ai.yaml        # relative to the directory; or the whole object as topology:
@@ -44,17 +44,17 @@ func (a *app) run() *cobra.Command {
     vf0: 0000:03:10.0
   addresses:                   # optional, as --address of apply
     data0: [192.0.2.5/24]
-  networkQoS: [qos.yaml]       # optional, files of NetworkQoS objects, for a pod
+  networkQoS: [qos.yaml]       # optional, NetworkQoS objects for a pod
   namespace: ai                # of this namespace
   labels: {app: training}      # with these labels
 
-A new or changed file is applied, and the sandbox of a deleted file is released. A file
-that cannot be read leaves its sandbox as it was. If an earlier version of plumbline
-applied a topology that this version refuses, the sandbox keeps it, also after a reboot.
+When a file is deleted, its sandbox is released. A file that cannot be read leaves its
+sandbox as it is. A sandbox keeps a topology that only an earlier version of plumbline
+accepted, also after a reboot.
 
-Drift is repaired within milliseconds, or only reported if the topology or the step has
-driftPolicy: Observe. Sandboxes of ` + "`plumbline apply`" + ` are repaired too, and never
-released. When the daemon stops, all networks stay.
+Drift is repaired within milliseconds, or with driftPolicy: Observe only reported.
+Sandboxes of ` + "`plumbline apply`" + ` are repaired too, and never released. All networks outlive
+the daemon.
 
 It serves /metrics, /healthz and /readyz.`,
 		Example: `  plumbline run --config /etc/plumbline
@@ -68,7 +68,7 @@ It serves /metrics, /healthz and /readyz.`,
 	_ = cmd.MarkFlagDirname("config")
 	f.StringVar(&d.listen, "listen", "127.0.0.1:9477", "`address` to serve metrics on")
 	f.IntVar(&d.workers, "workers", 4, "`number` of sandboxes checked at the same time")
-	f.DurationVar(&d.resync, "resync", time.Minute, "`interval` of the periodic check of each sandbox; at most two checks a second")
+	f.DurationVar(&d.resync, "resync", time.Minute, "`interval` of checks of each sandbox; at most two checks a second")
 	a.daemon.add(cmd)
 	a.ovn.flags(cmd, defaultOVS, defaultNB)
 	return cmd

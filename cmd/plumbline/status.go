@@ -21,15 +21,14 @@ func (a *app) status() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status [--netns NAMESPACE]",
 		Short: "Compare sandboxes with their topologies",
-		Long: `Compares every sandbox with its topology and writes nothing. The state of a sandbox is
-one of: InSync; Drifted, with each field that differs, its object and its step;
-Fighting, if another writer changes a field back after each repair, with both values;
-Failed, with the reason. NetworkQoS rules are listed by interface in the order of their
-precedence, with their backend, and with the packets and bytes that they have marked and
-dropped; "-" is not known. Records of another version of plumbline are listed.
+		Long: `Compares every sandbox with its topology and writes nothing. States: InSync; Drifted,
+with field, object and step; Fighting, if another writer changes a field back after each
+repair, with both values; Failed, with the reason. NetworkQoS rules are listed by
+interface and precedence, with backend, and packets and bytes marked and dropped ("-":
+not known). Records of another version of plumbline are listed.
 
-Exit status: 0 everything is in sync; 2 something is not, a journal file is damaged, or a
-record is of another version; 1 an error.`,
+Exit status: 0 all in sync; 2 something is not, a journal file is damaged, or a record is
+of another version; 1 an error.`,
 		Example: `  plumbline status
   plumbline status --netns blue
   plumbline status -o json | jq -r '.sandboxes[] | select(.state != "InSync") | .sandbox'`,

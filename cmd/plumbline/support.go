@@ -40,11 +40,9 @@ func (a *app) support() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "support-bundle [--to FILE]",
 		Short: "Collect the data for a support request",
-		Long: `Writes one tar.gz about the networks of this node: version, records, claims, gate
-files, status and kernel objects of all sandboxes, devices and settings of the host,
-metrics of the agent, and the log files given with --log. problems.txt lists what
-cannot be read. It needs no running agent, and takes at most a minute (--timeout) and
-128 MiB before compression.
+		Long: `Writes one tar.gz about the networks of this node (docs/troubleshooting.md lists its
+contents). Needs no running agent. Limits: one minute (--timeout), 128 MiB before
+compression.
 
 It contains no token, key, environment or command line of a process, and nothing from
 the API server, but names of pods, namespaces and topologies, and addresses: read it before

@@ -38,16 +38,15 @@ func (a *app) validate() *cobra.Command {
 		Use:   "validate -f FILE",
 		Short: "Validate topologies, pools, policies, claims and NetworkQoS objects",
 		Long: `Validates NetworkTopologies, AddressPools, DeviceExposurePolicies, NetworkQoS objects,
-CNIPluginSchemas, ResourceClaims and ResourceClaimTemplates like the admission webhook of
-a cluster, and reports every problem. Topologies are also planned for a node that has
-everything they need. A file may have several documents and lists; -f may be repeated.
-Needs neither root nor a cluster.
+CNIPluginSchemas, ResourceClaims and ResourceClaimTemplates like the admission webhook,
+and against each other. Topologies are also planned for a node that has everything they
+need. A file may have several documents and lists; -f may be repeated. Needs neither root
+nor a cluster.
 
-The objects of all files are compared with each other. A probable mistake, or a missing
-object, which may exist in the cluster, is a note.
+A probable mistake, or a missing object, which may exist in the cluster, is a note.
 
-A topology that refers to addresses which apply gives it, or names a gateway among
-them, is valid only with such addresses.
+A topology that refers to given addresses, or names a gateway among them, is valid only
+with --address.
 
 Exit status: 0 everything is valid; 1 an error, or with --strict a note.`,
 		Example: `  plumbline validate -f topology.yaml
