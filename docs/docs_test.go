@@ -233,6 +233,13 @@ var boundOf = map[string]string{
 	"version":    "one per process",
 }
 
+// withoutLabelsOfPod returns the labels beside those that most metrics of pods have, if it has all of these.
+func withoutLabelsOfPod(labels []string) ([]string, bool) {
+	ofPod := []string{"`namespace`", "`pod`", "`step`", "`topology`"}
+	rest := slices.DeleteFunc(slices.Clone(labels), func(l string) bool { return slices.Contains(ofPod, l) })
+	return rest, len(labels)-len(rest) == len(ofPod)
+}
+
 // TestMetricsPage writes the page of metrics from the golden files of the packages
 // that define them; these contain every metric.
 func TestMetricsPage(t *testing.T) {
@@ -270,6 +277,9 @@ func TestMetricsPage(t *testing.T) {
 					}
 				}
 				m.labels = strings.Join(names, ", ")
+				if rest, ofPod := withoutLabelsOfPod(names); ofPod {
+					m.labels = strings.Join(append([]string{"of pod"}, rest...), ", ")
+				}
 			}
 		}
 	}

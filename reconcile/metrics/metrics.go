@@ -74,7 +74,7 @@ func New(b Build, now func() time.Time) *Metrics {
 		phaseSeconds: histogram("plumbline_phase_duration_seconds", "Time that a pass spent in each phase.", phaseBuckets, "phase"),
 		changes:      counter("plumbline_changes_total", "Changes made to kernel objects, without those of rollbacks.", "step_type", "action"),
 		repairs:      counter("plumbline_repairs_total", "Repairs of drifted sandboxes; outcome is Success or the error kind.", "topology", "outcome"),
-		detected:     counter("plumbline_drift_detected_total", "Fields that were found to differ from what their step wants; each is counted when it is first found. Labels as for plumbline_drift_fields.", driftLabels...),
+		detected:     counter("plumbline_drift_detected_total", "Drifted fields, counted when first found. Labels as for plumbline_drift_fields.", driftLabels...),
 		timeToRepair: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "plumbline_time_to_repair_seconds", Buckets: passBuckets,
 			Help: "Time from the first notification of a drift to the end of its repair.",
@@ -87,7 +87,7 @@ func New(b Build, now func() time.Time) *Metrics {
 			Name: "plumbline_other_version_records", Help: "Records written by another version of plumbline, which this one does not change.",
 		}),
 		searching: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "plumbline_hidden_link_search", Help: "1 if links that a pod has hidden on a device are searched for one by one, which makes each release slower, as the BPF program that would find them cannot be used; the log says why.",
+			Name: "plumbline_hidden_link_search", Help: "1 if hidden links of pods are searched for one by one, which slows releases, as the BPF program cannot be used; the log says why.",
 		}),
 		build: BuildInfo(b),
 		current: current{
@@ -236,10 +236,10 @@ type contentionKey struct{ topology, step, object, field string }
 
 var (
 	contentionDesc = prometheus.NewDesc("plumbline_fighting_fields",
-		"Fields that another writer changes back after each repair, in all sandboxes. Labels as for plumbline_drift_fields.",
+		"Fields that another writer changes back after each repair. Labels as for plumbline_drift_fields.",
 		[]string{"topology", "step", "object", "field"}, nil)
 	driftDesc = prometheus.NewDesc("plumbline_drift_fields",
-		"Fields that differ from what their step wants, in all sandboxes; field is \"missing\" or \"unwanted\" for a whole object.",
+		"Drifted fields of all sandboxes; field is \"missing\" or \"unwanted\" for a whole object.",
 		driftLabels, nil)
 	sandboxesDesc = prometheus.NewDesc("plumbline_sandboxes", "Sandboxes by the result of the last pass.", []string{"state"}, nil)
 )

@@ -43,7 +43,7 @@ type fabricCounter struct {
 
 func fabricCounterOf(name, help string, parts ...[]string) fabricCounter {
 	out := fabricCounter{desc: prometheus.NewDesc("plumbline_fabric_"+name+"_total",
-		help+" the pod's interface, as its driver counts them.",
+		help+" the pod's interface, by its driver.",
 		[]string{"namespace", "pod", "topology", "step", "interface"}, nil)}
 	for _, sources := range parts {
 		var part []*regexp.Regexp
@@ -80,7 +80,7 @@ var fabricCounters = []fabricCounter{
 }
 
 var fabricOmittedDesc = prometheus.NewDesc("plumbline_fabric_interfaces_omitted",
-	"Hardware interfaces of pods left out of these metrics because there are more than --interface-metrics.", nil, nil)
+	"Hardware interfaces of pods without metrics, beyond --interface-metrics.", nil, nil)
 
 // Describe implements prometheus.Collector.
 func (m *FabricMetrics) Describe(ch chan<- *prometheus.Desc) {

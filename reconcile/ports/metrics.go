@@ -63,13 +63,13 @@ var (
 		counterOf("transmit_dropped", "Packets to send dropped by", func(c *Counters) uint64 { return c.SendDropped }),
 	}
 	omittedDesc = prometheus.NewDesc("plumbline_interfaces_omitted",
-		"Pod interfaces left out of these metrics because there are more than --interface-metrics.", nil, nil)
+		"Pod interfaces without metrics, beyond --interface-metrics.", nil, nil)
 	portsDesc = prometheus.NewDesc("plumbline_ports",
-		"Links that steps have created in pods or moved there, by status; Unknown: set down, or gone.", []string{"topology", "step", "status"}, nil)
+		"Ports of pods by status; Unknown: set down, or gone.", []string{"topology", "step", "status"}, nil)
 	silentDesc = prometheus.NewDesc("plumbline_rdma_silent_namespaces",
-		"Network namespaces with RDMA devices whose drivers have not answered for ten seconds; the states of their RDMA ports are the last known ones.", nil, nil)
+		"Network namespaces whose RDMA drivers have not answered for ten seconds; their RDMA ports keep the last known state.", nil, nil)
 	impairedDesc = prometheus.NewDesc("plumbline_impaired_pods",
-		"Pods with a topology some of whose ports are down. Degraded: what is built on them works. Lost: a network is gone.", []string{"topology", "severity"}, nil)
+		"Pods with ports that are down. Degraded: their networks work. Lost: a network is gone.", []string{"topology", "severity"}, nil)
 )
 
 // Describe implements prometheus.Collector.

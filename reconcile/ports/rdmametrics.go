@@ -63,7 +63,7 @@ func rdmaCounterOf(name, help string, files ...string) rdmaCounter {
 var rdmaCounters = []rdmaCounter{
 	{rdmaCounterOf("receive_bytes", "Bytes received by").desc, []string{"counters/port_rcv_data"}, true},
 	{rdmaCounterOf("transmit_bytes", "Bytes sent by").desc, []string{"counters/port_xmit_data"}, true},
-	rdmaCounterOf("retransmits", "Retransmissions (after timeouts, and after packets that receivers reported missing) by",
+	rdmaCounterOf("retransmits", "Retransmissions by",
 		"hw_counters/local_ack_timeout_err", "hw_counters/packet_seq_err", "hw_counters/implied_nak_seq_err", // mlx5
 		"hw_counters/to_retransmits", "hw_counters/seq_err_naks_rcvd", // bnxt_re
 		"hw_counters/retrans_pkts",                                     // efa
@@ -81,7 +81,7 @@ const (
 )
 
 var rdmaOmittedDesc = prometheus.NewDesc("plumbline_rdma_devices_omitted",
-	"RDMA devices of pods left out of these metrics because there are more than --interface-metrics.", nil, nil)
+	"RDMA devices of pods without metrics, beyond --interface-metrics.", nil, nil)
 
 // Describe implements prometheus.Collector.
 func (m *RDMAMetrics) Describe(ch chan<- *prometheus.Desc) {

@@ -56,10 +56,10 @@ func NewRuleMetrics(o RuleMetricsOptions) *RuleMetrics {
 
 var (
 	ruleLabels      = []string{"namespace", "pod", "topology", "interface", "networkqos", "rule", "backend"}
-	markedDesc      = prometheus.NewDesc("plumbline_networkqos_marked_packets_total", "Packets that a NetworkQoS rule decided about on the pod's interface: marked, and then sent or dropped by its limit.", ruleLabels, nil)
-	markedBytesDesc = prometheus.NewDesc("plumbline_networkqos_marked_bytes_total", "Bytes of the packets that a NetworkQoS rule decided about on the pod's interface: marked, and then sent or dropped by its limit.", ruleLabels, nil)
-	droppedDesc     = prometheus.NewDesc("plumbline_networkqos_dropped_packets_total", "Packets that the limit of a NetworkQoS rule dropped on the pod's interface; one that the interface would segment counts as one.", ruleLabels, nil)
-	rulesOmitted    = prometheus.NewDesc("plumbline_networkqos_rules_omitted", "NetworkQoS rules left out of these metrics because there are more than --rule-metrics.", nil, nil)
+	markedDesc      = prometheus.NewDesc("plumbline_networkqos_marked_packets_total", "Packets that a NetworkQoS rule marked, and sent or dropped by its limit.", ruleLabels, nil)
+	markedBytesDesc = prometheus.NewDesc("plumbline_networkqos_marked_bytes_total", "Bytes that a NetworkQoS rule marked, and sent or dropped by its limit.", ruleLabels, nil)
+	droppedDesc     = prometheus.NewDesc("plumbline_networkqos_dropped_packets_total", "Packets dropped by the limit of a NetworkQoS rule; a packet before segmentation counts as one.", ruleLabels, nil)
+	rulesOmitted    = prometheus.NewDesc("plumbline_networkqos_rules_omitted", "NetworkQoS rules without metrics, beyond --rule-metrics.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -6,7 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type Metrics struct{ Counts func() []Count }
 
 var addressesDesc = prometheus.NewDesc("plumbline_pool_addresses",
-	"Addresses of a pool that this node has leased: used by claims, resting after a claim gave them back, or free.",
+	"Leased addresses of a pool on this node: used, resting after use, or free.",
 	[]string{"pool", "family", "state"}, nil)
 
 // Describe implements prometheus.Collector.
