@@ -164,7 +164,7 @@ func (c *converter) hostLocal(n *network, s *step, ipam *record) {
 	if c.Moved {
 		ipam.note("", "becomes an AddressPool: each address is then unique in the cluster")
 	} else {
-		ipam.note("", "becomes an AddressPool: each address is then unique in the cluster. Addresses that pods have of host-local are read from network-status with --pods: exclude others in the pool. host-local does not know those of the pool: until its last pod has moved, divide the range, by rangeEnd here and first in the pool")
+		ipam.note("", "becomes an AddressPool: each address is then unique in the cluster. Addresses that pods have of host-local are read from network-status with --pods: exclude others in the pool. host-local does not know those of the pool: until its last pod has moved, divide the range, by rangeEnd here and exclude in the pool")
 	}
 	c.usePool(n, s, &pool{key: "host-local " + n.from.id() + " " + ipam.at, spec: spec})
 }
