@@ -171,19 +171,19 @@ func (c VFConfig) WantVF(p *Planner, id string) error {
 // followed when it has been stable for some time.
 func (p *Planner) followed(vf netstate.VF) string {
 	if p.current.step.DriftPolicy == topology.Observe {
-		p.Note("linkState follow is applied when the pod starts; later changes are only reported, since driftPolicy is Observe")
+		p.Note("driftPolicy is Observe: linkState follow is applied when the pod starts, and later changes are only reported")
 	}
 	pf := netstate.BaseName(vf.PF)
 	switch port := vf.LACP; {
 	case port == nil:
 		if p.req.imagined == nil {
-			p.Note("linkState follow is auto, since physical function %q is not a port of a bond with LACP", pf)
+			p.Note("linkState follow sets auto: physical function %q is not a port of a bond with LACP", pf)
 		}
 	case !port.Agreed:
-		p.Note("linkState follow is disable, since LACP does not use physical function %q", pf)
+		p.Note("linkState follow sets disable: LACP does not use physical function %q", pf)
 		return "disable"
 	case port.SettlesMillis > 0 && vf.LinkState != nil && *vf.LinkState == "disable":
-		p.Note("linkState follow is still disable, since LACP has used physical function %q for a short time only", pf)
+		p.Note("linkState follow keeps disable: LACP has used physical function %q for a short time only", pf)
 		if p.plan.SettlesMillis == 0 || port.SettlesMillis < p.plan.SettlesMillis {
 			p.plan.SettlesMillis = port.SettlesMillis
 		}

@@ -69,16 +69,16 @@ func (p *Planner) ruleForVF(id string, config *uint32) (*PFRule, error) {
 	if config != nil && *config != 0 {
 		rate = min(rate, *config)
 	}
-	instead := "is left to filters, which limit what an interface sends"
+	instead := "tc filters limit the interface instead"
 	if p.current.userspace {
-		instead = "limits nothing that a process sends with the device"
+		instead = "nothing limits what a process sends with the device"
 	}
 	switch why, refused := p.req.Refused[id]; {
 	case refused:
-		p.Note("the rate of rule %s %s, since the physical function refuses it: %s", rule.Rule, instead, why)
+		p.Note("the physical function refuses the rate of rule %s, so %s: %s", rule.Rule, instead, why)
 		return nil, nil
 	case have.NoLink && *have.MaxTxRateMbps != rate: // a driver has nothing to compare a rate with
-		p.Note("the rate of rule %s %s, as long as physical function %q has no link", rule.Rule, instead, have.PF)
+		p.Note("physical function %q has no link and takes no rate for rule %s, so %s", have.PF, rule.Rule, instead)
 		return nil, nil
 	}
 	return &rule, nil

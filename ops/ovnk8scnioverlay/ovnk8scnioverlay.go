@@ -388,7 +388,7 @@ func (c *config) chassis(p *ops.Planner, plugged bool) (netstate.Chassis, error)
 			return out, fault.New(fault.NotReady, fmt.Errorf("physicalNetworkName: no bridge of this node leads to %q: add \"%s:BRIDGE\" to external_ids:ovn-bridge-mappings of Open_vSwitch, which has %s",
 				physical, physical, quoted(out.Networks)))
 		}
-		p.Note("no bridge of this node is mapped to physical network %q : packets of the interface are lost; restore ovn-bridge-mappings", physical)
+		p.Note("no bridge of this node is mapped to physical network %q: packets of the interface are lost; restore ovn-bridge-mappings", physical)
 	}
 	return out, nil
 }

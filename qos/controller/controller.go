@@ -551,7 +551,7 @@ func qosLabels(t *v1alpha1.NetworkTopology, contracts contract.Set) map[string]s
 
 // elsewhere is the message about networks that an object selects by labels, of which no interface of a topology is on one. It names none:
 // whoever reads the object may not read those of other namespaces.
-const elsewhere = "no NetworkTopology has an interface on a network that networkSelectors selects by the labels of NetworkAttachmentDefinitions, UserDefinedNetworks or ClusterUserDefinedNetworks, so plumbline enforces nothing there; ovn-kubernetes does on those that it makes, with its own CRD and controller"
+const elsewhere = "no NetworkTopology has an interface on the networks that networkSelectors selects by labels (NetworkAttachmentDefinitions, UserDefinedNetworks, ClusterUserDefinedNetworks), so plumbline enforces nothing there; ovn-kubernetes enforces the networks that it makes, by its own CRD and controller"
 
 // undefined says which NetworkAttachmentDefinitions that an object refers to no topology stands for, and whether it covers no other
 // network, those by labels left out.
@@ -580,7 +580,7 @@ func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topo
 		known := p.WithNetworks(is.Networks)
 		primary, only := onPrimary(known, all)
 		if is.TooManyNetworks {
-			out = append(out, withoutEffect(p, reasonTooManyNet, fmt.Sprintf("networkSelectors selects by labels more than %d networks that topologies are on: select fewer by networkSelector or namespaceSelector", v1alpha1.MaxQoSNetworks)))
+			out = append(out, withoutEffect(p, reasonTooManyNet, fmt.Sprintf("networkSelectors selects more than %d networks of topologies by labels: narrow networkSelector or namespaceSelector", v1alpha1.MaxQoSNetworks)))
 			continue
 		}
 		if is.Over {

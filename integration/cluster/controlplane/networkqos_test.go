@@ -791,7 +791,7 @@ spec:
 func (b *bench) networksByLabels(t *testing.T, f *filtered) {
 	t.Helper()
 	const (
-		elsewhere = `False NoNetwork no NetworkTopology has an interface on a network that networkSelectors selects by the labels of NetworkAttachmentDefinitions, UserDefinedNetworks or ClusterUserDefinedNetworks, so plumbline enforces nothing there; ovn-kubernetes does on those that it makes, with its own CRD and controller; False NoTie the object has no effect`
+		elsewhere = `False NoNetwork no NetworkTopology has an interface on the networks that networkSelectors selects by labels (NetworkAttachmentDefinitions, UserDefinedNetworks, ClusterUserDefinedNetworks), so plumbline enforces nothing there; ovn-kubernetes enforces the networks that it makes, by its own CRD and controller; False NoTie the object has no effect`
 		enforced  = `True Accepted 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; False NoTie no other object has a rule of the same precedence for the same packets`
 	)
 	blue := f.pod(t, "ai", "blue", map[string]string{"role": "blue"})
