@@ -13,7 +13,7 @@ import (
 func NameParam(dflt string) contract.Param {
 	return contract.Param{
 		Name: "name", Aliases: []string{"ifName"}, Type: contract.String, Format: contract.InterfaceName,
-		Description: "interface name; default: " + dflt,
+		Description: "default: " + dflt,
 	}
 }
 

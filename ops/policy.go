@@ -53,8 +53,8 @@ func policyParams() []contract.Param {
 			{Name: "family", Type: contract.String, Enum: []string{netstate.IPv4, netstate.IPv6}, Description: "needed without from and to"},
 		}}},
 		{Name: "neighbors", Type: contract.List, Description: "static entries of the interface's neighbor table (ARP, NDP)", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
-			{Name: "address", Type: contract.String, Format: contract.IP, Required: true, Description: "IP address of the neighbor"},
-			{Name: "mac", Type: contract.String, Format: contract.MAC, Required: true, Description: "MAC address of the neighbor"},
+			{Name: "address", Type: contract.String, Format: contract.IP, Required: true, Description: "its IP address"},
+			{Name: "mac", Type: contract.String, Format: contract.MAC, Required: true, Description: "its MAC address"},
 		}}},
 		{Name: "sourceRouting", Type: contract.Boolean, Description: "packets from the step's addresses leave by its interface, by routing tables of its own"},
 	}

@@ -78,7 +78,7 @@ does not use in the mode is refused, or noted where existing configs have it. ba
 		{Name: "name", Aliases: []string{"ifName"}, Type: contract.String, Format: contract.InterfaceName, Default: "bond0", Description: "name of the bond"},
 		{Name: "linksInContainer", Type: contract.Boolean, Default: true, Enum: nil, Description: "from CNI: the links are in the pod, as always here"},
 		ops.MTUParam("the kernel's 1500, or the MTU wanted above the bond"),
-		ops.MACParam("MAC address; default: the first port's"),
+		ops.MACParam("default: the first port's"),
 		millis("miimon", "link monitoring interval in ms; 0 is none; excludes arpInterval, and without both it is 100"),
 		millis("updelay", "ms before a link that came up is used; a multiple of miimon"),
 		millis("downdelay", "ms before a link that went down is dropped; a multiple of miimon"),

@@ -73,7 +73,7 @@ router.`,
 `,
 	Params: ops.Join([]contract.Param{
 		{Name: "bridge", Aliases: []string{"name"}, Type: contract.String, Format: contract.InterfaceName, Description: "bridge; default: cni0 on the host, the step's name in the pod"},
-		{Name: "ifName", Type: contract.String, Format: contract.InterfaceName, Description: "interface name; default: " + ops.RootName},
+		{Name: "ifName", Type: contract.String, Format: contract.InterfaceName, Description: "default: " + ops.RootName},
 		{Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName, Description: "port on the host; default: derived from sandbox and step"},
 		ops.MTUParam("1500"),
 		ops.MACParam("of the interface, or of the bridge in the pod"),

@@ -26,7 +26,7 @@ var Op = ops.New(contract.Contract{
 	Params: ops.Join([]contract.Param{
 		ops.NameParam(ops.RootName + "; of a derived step its name"),
 		ops.MTUParam("the kernel's 1500"),
-		ops.MACParam("MAC address; default: one that the link keeps"),
+		ops.MACParam("default: one that the link keeps"),
 	}, ops.AddressParams()),
 	Output: ops.Appends(),
 }, plan)

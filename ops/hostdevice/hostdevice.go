@@ -40,7 +40,7 @@ device, hwaddr and kernelpath name a device if none is allocated, as on the comm
 		{Name: "device", Type: contract.String, Format: contract.InterfaceName, Description: "interface on the host"},
 		{Name: "hwaddr", Type: contract.String, Format: contract.MAC, Description: "MAC address of that interface"},
 		{Name: "kernelpath", Type: contract.String, Description: "path of the device below /sys/devices/"},
-		ops.MACParam("MAC address; default: unchanged"),
+		ops.MACParam("default: unchanged"),
 		ops.MTUParam("unchanged"),
 		ops.RDMAParam(), ops.RDMARequireParam(), ops.NodesParam(),
 	}, ops.AddressParams()),

@@ -85,22 +85,18 @@ func output() contract.Output {
 var Op = ops.New(contract.Contract{
 	Type:    "ovn-k8s-cni-overlay",
 	Summary: "Join a network of OVN.",
-	Description: `Creates a logical switch port in the OVN Northbound database, and a veth pair: one end in the sandbox, the other a port of the
-integration bridge. Ports of all nodes with the same topology, network, physical network and VLAN are on one logical switch. No
-container starts before ovn-controller has installed the port. ovn-kubernetes is not needed (docs/ovn.md); where it has attached the node
-to OVN, it makes the logical switch port and gives the addresses, and the pod needs the annotation k8s.v1.cni.cncf.io/networks with
-netAttachDefName, and a claim.
+	Description: `Creates a logical switch port and a veth pair: one end in the pod, the other on the integration bridge ([OVN](../ovn.md)). Ports of all
+nodes with the same topology, network, physical network and VLAN are on one logical switch. On a node of ovn-kubernetes the step uses
+[its port](../beside-ovn-kubernetes.md#a-port-of-ovn-kubernetes).
 
-layer2 is a network between nodes, through Geneve tunnels of OVN: its mtu leaves room for 58 bytes below the MTU between the nodes, 78
-over IPv6. localnet leads to a physical network: ovn-bridge-mappings of the node's Open vSwitch has to name a bridge for
-physicalNetworkName.
+layer2 is a network between nodes, through Geneve tunnels: its mtu is 58 bytes below the MTU between the nodes, 78 over IPv6. localnet leads to
+a physical network: ovn-bridge-mappings of the node's Open vSwitch has to name a bridge for physicalNetworkName.
 
 The port may send from its own MAC only and, if it has addresses, from these only. subnets gives no addresses: those of addresses and
 ipam have to be in them.
 
-A virtual function that is allocated to the step is moved into the sandbox instead of an end of a pair; its physical function has to
-be in mode switchdev. Any other device stays on the host, and is the uplink of the physical network. In a cluster, a step of localnet is
-given a virtual function only if its selector reads type or pfName.`,
+An allocated [virtual function](../ovn.md#virtual-functions) is moved into the pod instead; any other device stays on the host, and is the uplink of
+the physical network. In a cluster, a localnet step gets a virtual function only if its selector reads type or pfName.`,
 	Example: `- name: net1
   type: ovn-k8s-cni-overlay
   config:
@@ -121,18 +117,18 @@ given a virtual function only if its selector reads type or pfName.`,
 		{
 			Name: "role", Type: contract.String, Enum: []string{"secondary"},
 			Refused:     map[string]string{"primary": "the pod's own network is not one of OVN: use secondary; for the own network of pods use a topology with spec.role primary and a step of type ptp or bridge"},
-			Description: "role of the network; default: secondary",
+			Description: "default: secondary",
 		},
-		text("netAttachDefName", "NAMESPACE/NAME of the network's NetworkAttachmentDefinition, which is not read; without ovn-kubernetes it is only the network's name"),
+		text("netAttachDefName", "NAMESPACE/NAME of the network's NetworkAttachmentDefinition; without ovn-kubernetes only a name"),
 		text("name", "name of the network; default: netAttachDefName"),
 		text("subnets", "networks of the addresses, with commas"),
-		text("excludeSubnets", "parts of subnets that no address may be in, with commas"),
-		text("physicalNetworkName", "of localnet: the physical network, as in ovn-bridge-mappings; default: the key name, if it is given"),
-		{Name: "vlanID", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(4094), Description: "of localnet: VLAN on the physical network; 0 is none"},
-		{Name: "ifName", Type: contract.String, Format: contract.InterfaceName, Description: "interface name; default: " + ops.RootName},
+		text("excludeSubnets", "parts of subnets without addresses, with commas"),
+		text("physicalNetworkName", "localnet: physical network, as in ovn-bridge-mappings; default: name, if given"),
+		{Name: "vlanID", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(4094), Description: "localnet: VLAN on the physical network; 0: none"},
+		{Name: "ifName", Type: contract.String, Format: contract.InterfaceName, Description: "default: " + ops.RootName},
 		ops.MTUParam("1400 of layer2, 1500 of localnet"),
-		ops.MACParam("MAC address of the interface; default: derived from the sandbox and the step"),
-		{Name: "allowPersistentIPs", Type: contract.Boolean, Description: "must be false: addresses that outlive the pod are those of an AddressPool"},
+		ops.MACParam("default: derived from sandbox and step"),
+		{Name: "allowPersistentIPs", Type: contract.Boolean, Description: "must be false; an AddressPool can keep addresses"},
 	}, refusedParams(), ops.DeviceParams(), ops.AddressParams(), ops.LogParams()),
 	Input: contract.Input{
 		Shares: true, Functions: true,

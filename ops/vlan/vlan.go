@@ -41,7 +41,7 @@ An mtu above the master's raises the master's, down to the devices; if another s
 		ops.NameParam("the master's name, a dot and the id"),
 		{Name: "protocol", Aliases: []string{"vlanProto"}, Type: contract.String, Enum: []string{"802.1q", "802.1ad"}, FoldCase: true, Default: "802.1q", Description: "tag protocol"},
 		ops.MTUParam("the master's"),
-		ops.MACParam("MAC address; default: the master's"),
+		ops.MACParam("default: the master's"),
 		{Name: "linkInContainer", Type: contract.Boolean, Default: true, Description: "the master is in the pod; false: on the host"},
 	}, ops.AddressParams()),
 	Input:  contract.Input{Required: true, MinInterfaces: 1},

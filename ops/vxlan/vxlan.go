@@ -63,7 +63,7 @@ the link again, another group takes it down for a moment, other changes are live
 		{Name: "learning", Type: contract.Boolean, Default: true, Description: "learn the other ends of MACs from received frames"},
 		ops.NameParam("vxlan and the id"),
 		ops.MTUParam("50 below the master's, over IPv6 70; without a master 1450 and 1430"),
-		ops.MACParam("MAC address; default: one that the link keeps"),
+		ops.MACParam("default: one that the link keeps"),
 	}, ops.AddressParams()),
 	Output: ops.Appends(),
 }, plan)

@@ -48,7 +48,7 @@ func Markdown(c Contract, elsewhere ...Elsewhere) string {
 	for _, list := range []struct {
 		title string
 		names []string
-	}{{"Also", links}, {"Without effect", ignored}, {"Refused, with the reason", refused}} {
+	}{{"Also", links}, {"Without effect", ignored}, {"Refused, with advice", refused}} {
 		if len(list.names) > 0 {
 			fmt.Fprintf(&b, "\n%s: %s.\n", list.title, strings.Join(list.names, ", "))
 		}
@@ -82,7 +82,7 @@ func results(fields []Param, elsewhere []Elsewhere) string {
 		text := fmt.Sprintf("`%s` (%s): %s", p.Name, p.TypeName(), p.Description)
 		for _, e := range elsewhere {
 			if e.describes(p) {
-				text = fmt.Sprintf("[`%s`](%s)", p.Name, e.Link)
+				text = fmt.Sprintf("[`%s`](%s#device-fields)", p.Name, e.Link)
 			}
 		}
 		out = append(out, text)
@@ -326,7 +326,7 @@ func flows(c Contract) string {
 	}{{c.Output.Interfaces, "interface", "interfaces"}, {c.Output.IPs, "address", "addresses"}, {c.Output.Routes, "route", "routes"}} {
 		switch {
 		case f.Appends < 0:
-			add = append(add, "configured "+f.several)
+			add = append(add, f.several)
 		case f.Conditional:
 			add = append(add, fmt.Sprintf("%d %s if the device has it", max(1, f.Appends), f.one))
 		case f.Appends == 1:
