@@ -155,7 +155,7 @@ func usage(o *v1alpha1.NetworkTopology, u Use) metav1.Condition {
 	if !o.DeletionTimestamp.IsZero() {
 		c.Message += ". Pods keep the network they have"
 		if u.Unprepared > 0 {
-			c.Message += fmt.Sprintf("; %s not prepared yet, and the topology stays for that until %s",
+			c.Message += fmt.Sprintf("; %s not prepared yet: the topology is kept for this until %s",
 				excerpt.Count(u.Unprepared, "claim"), o.DeletionTimestamp.Add(maxGrace).UTC().Format(time.RFC3339))
 		}
 	}

@@ -185,7 +185,7 @@ func checkValues(e *Invalid, at string, value, def resource.Quantity, values []r
 		e.add("%s.validValues: has %d entries, at most %d are accepted", at, len(values), maxValues)
 	}
 	if !known {
-		e.add("%s.default: %s is none of validValues", at, def.String())
+		e.add("%s.default: %s is not one of validValues", at, def.String())
 	}
 }
 

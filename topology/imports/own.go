@@ -113,7 +113,7 @@ func (c *converter) ownTemplate(p *pod, a *attached, t *topology.Topology) (map[
 		p.from.note(a.at, "gets no routes of the AddressPool %q, since it sets its own address: write them into routes of step %q", s.pool.name, s.name)
 	}
 	if p.from.kind != "Pod" {
-		p.from.note(a.at, "names its own address or MAC address: one of its pods has it at a time, by the ResourceClaimTemplate %q", o.Name)
+		p.from.note(a.at, "names its own address or MAC address, so one of its pods runs at a time, with the ResourceClaimTemplate %q", o.Name)
 	}
 	return out, nil
 }

@@ -241,7 +241,7 @@ func (c *converter) resolvePods() {
 	}
 	c.networks = slices.DeleteFunc(c.networks, func(n *network) bool {
 		if parts[n] && !alone[n] {
-			n.from.note("", "is a part of the topologies that build on it, as no pod has it alone")
+			n.from.note("", "becomes a part of the topologies that build on it, since no pod uses it alone")
 			return true
 		}
 		return len(n.inside) > 0 && parts[n]

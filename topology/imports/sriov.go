@@ -40,7 +40,7 @@ func (c *converter) nodePolicy(s *source) {
 		exprs = append(exprs, named("vendor", vendor))
 	}
 	if device := nic.text("deviceID"); device != "" {
-		nic.note("deviceID", "%q is left out: it is that of the physical function, and virtual functions have another one: select by the attribute %q", device, "device")
+		nic.note("deviceID", "%q is left out: it belongs to the physical function, and virtual functions have another: select by the attribute %q", device, "device")
 	}
 	if roots := nic.texts("rootDevices"); len(roots) > 0 {
 		nic.note("rootDevices", "%s: is left out: functions have no attribute with the PCI address of their physical function: select by pfName", strings.Join(roots, ", "))
