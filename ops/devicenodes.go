@@ -47,6 +47,7 @@ func (p *Planner) DeviceNodes(id string, kinds []string) error {
 	case d.HasPCIAddress():
 		out.PCIAddress = d.ID
 	}
+	awaited := out.RDMADevice == "" && p.current.later != "" // the RDMA device, and not a node that another kind is without
 	for _, kind := range kinds {
 		known := nodeKinds[kind]
 		nodes := d.Nodes[kind]
@@ -55,8 +56,8 @@ func (p *Planner) DeviceNodes(id string, kinds []string) error {
 		case netstate.NodeVhost, netstate.NodeTun:
 			of = "the node"
 		case netstate.NodeUMAD, netstate.NodeISSM:
-			if out.RDMADevice == "" && p.current.later != "" {
-				continue // it waits for the RDMA device
+			if awaited {
+				continue
 			}
 			if out.RDMADevice == "" {
 				if err := p.without("the device node "+kind, noRDMAFor(d, kind)); err != nil {

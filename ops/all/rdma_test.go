@@ -66,14 +66,20 @@ func TestRDMAResult(t *testing.T) {
 // repaired, and is refused elsewhere, with what to do on the node.
 func TestNodesLost(t *testing.T) {
 	const function = "0000:03:00.2"
-	for name, tt := range map[string]struct{ step, err string }{
-		"RDMA device":                        {"sriov, config: {rdma: true}", `device "0000:03:00.2" has no RDMA device: load the RDMA driver`},
-		"RDMA device of a step":              {"rdma", `device "0000:03:00.2" has no RDMA device: load the RDMA driver`},
-		"management of no RDMA device":       {"sriov, config: {deviceNodes: [umad]}", `deviceNodes: device "0000:03:00.2" has no RDMA device: load the RDMA driver of the card on the node (such as mlx5_ib or irdma), choose a device with the attribute rdma, or remove umad`},
-		"clock":                              {"host-device, config: {deviceNodes: [ptp]}", `deviceNodes: device "0000:03:00.2" has no device node ptp: choose a device`},
-		"management of the device of a step": {"rdma, config: {deviceNodes: [umad]}", `device "0000:03:00.2" has no RDMA device: load the RDMA driver`},
-		"two kinds":                          {"sriov, config: {deviceNodes: [ptp, tun]}", `has no device node ptp: choose a device whose driver has a PTP clock, as ethtool -T shows, or remove it from the key`},
-		"vhost":                              {"sriov, config: {deviceNodes: [vhost-net]}", `deviceNodes: the node has no device node vhost-net: load the kernel module vhost_net`},
+	for name, tt := range map[string]struct {
+		step, err string
+		also      string // kept, it waits for this, too
+	}{
+		"RDMA device":                        {step: "sriov, config: {rdma: true}", err: `device "0000:03:00.2" has no RDMA device: load the RDMA driver`},
+		"RDMA device of a step":              {step: "rdma", err: `device "0000:03:00.2" has no RDMA device: load the RDMA driver`},
+		"management of no RDMA device":       {step: "sriov, config: {deviceNodes: [umad]}", err: `deviceNodes: device "0000:03:00.2" has no RDMA device: load the RDMA driver of the card on the node (such as mlx5_ib or irdma), choose a device with the attribute rdma, or remove umad`},
+		"clock":                              {step: "host-device, config: {deviceNodes: [ptp]}", err: `deviceNodes: device "0000:03:00.2" has no device node ptp: choose a device`},
+		"management of the device of a step": {step: "rdma, config: {deviceNodes: [umad]}", err: `device "0000:03:00.2" has no RDMA device: load the RDMA driver`},
+		"two kinds":                          {"sriov, config: {deviceNodes: [ptp, tun]}", `has no device node ptp: choose a device whose driver has a PTP clock, as ethtool -T shows, or remove it from the key`, "; deviceNodes: the node has no device node tun"},
+		"clock, then management":             {"sriov, config: {deviceNodes: [ptp, umad]}", `has no device node ptp`, `; deviceNodes: device "0000:03:00.2" has no RDMA device`},
+		"management, then clock":             {"sriov, config: {deviceNodes: [umad, ptp]}", `deviceNodes: device "0000:03:00.2" has no RDMA device`, "has no device node ptp"},
+		"RDMA device, management and clock":  {"sriov, config: {rdma: true, deviceNodes: [umad, ptp]}", `device "0000:03:00.2" has no RDMA device`, "; deviceNodes: device \"0000:03:00.2\" has no device node ptp"},
+		"vhost":                              {step: "sriov, config: {deviceNodes: [vhost-net]}", err: `deviceNodes: the node has no device node vhost-net: load the kernel module vhost_net`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg, top := vetted(t, "    - {name: net, type: "+tt.step+"}\n")
@@ -113,8 +119,8 @@ func TestNodesLost(t *testing.T) {
 			if len(p.Pending) != 1 || fault.Of(p.Pending[0].Withheld) != fault.NotReady || !strings.Contains(p.Pending[0].Withheld.Error(), tt.err) {
 				t.Errorf("kept, it waits for %+v", p.Pending)
 			}
-			if tt.step == "sriov, config: {deviceNodes: [ptp, tun]}" && !strings.Contains(p.Pending[0].Withheld.Error(), "; deviceNodes: the node has no device node tun") {
-				t.Errorf("kept, it waits for %v", p.Pending[0].Withheld)
+			if !strings.Contains(p.Pending[0].Withheld.Error(), tt.also) {
+				t.Errorf("kept, it waits for %v, and not for %s", p.Pending[0].Withheld, tt.also)
 			}
 			if strings.Contains(p.Pending[0].Withheld.Error(), "umad is of") {
 				t.Errorf("kept, it waits for %v", p.Pending[0].Withheld)
