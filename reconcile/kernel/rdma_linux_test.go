@@ -3,11 +3,21 @@ package kernel
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/integration/eventually"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -100,39 +110,160 @@ func TestRDMAAsk(t *testing.T) {
 	})
 }
 
-// TestRDMAReads: a driver that does not answer holds up the reads of its device for a short time each, in one goroutine, and no read of
-// another device. Once it has answered, it is asked again.
+// TestRDMAReads: a driver that does not answer holds up one read of its device for a short time, in one goroutine, and no later one, and none
+// of another device. Once it has answered, it is asked again.
 func TestRDMAReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r rdmaReads
 		answer := make(chan struct{})
 		var calls atomic.Int32
-		hung := func() {
+		hung := func(at func(string)) {
 			calls.Add(1)
+			at("ports/1/rate")
 			<-answer
 		}
-		for range 3 {
+		for _, want := range []time.Duration{rdmaPortPatience, 0, 0} {
 			began := time.Now()
-			if err := r.read(t.Context(), "mlx5_2", hung); fault.Of(err) != fault.NotReady || err.Error() != "the driver of mlx5_2 does not answer" || time.Since(began) != rdmaPortPatience {
-				t.Errorf("a driver that does not answer: %v after %s", err, time.Since(began))
+			err := r.read(t.Context(), "mlx5_2", hung)
+			var silent *silentDriver
+			if fault.Of(err) != fault.NotReady || !errors.As(err, &silent) || silent.device != "mlx5_2" || silent.file != "ports/1/rate" || time.Since(began) != want {
+				t.Errorf("a driver that does not answer: %v after %s, want %s", err, time.Since(began), want)
 			}
 		}
 		if n := calls.Load(); n != 1 {
 			t.Errorf("it was asked %d times, want once", n)
 		}
-		if err := r.read(t.Context(), "mlx5_3", func() { calls.Add(1) }); err != nil || calls.Load() != 2 {
+		if err := r.read(t.Context(), "mlx5_3", func(func(string)) { calls.Add(1) }); err != nil || calls.Load() != 2 {
 			t.Errorf("another device meanwhile: %v", err)
 		}
 		close(answer)
-		if err := r.read(t.Context(), "mlx5_2", func() { calls.Add(1) }); err != nil || calls.Load() != 3 || len(r.running) != 0 {
+		synctest.Wait()
+		if err := r.read(t.Context(), "mlx5_2", func(func(string)) { calls.Add(1) }); err != nil || calls.Load() != 3 || len(r.running) != 0 {
 			t.Errorf("after an answer: %v; %d are running", err, len(r.running))
+		}
+		slow := func(at func(string)) { // each file takes a while, and less than the patience
+			for range 4 {
+				at("ports/1/gids/0")
+				time.Sleep(rdmaPortPatience / 2)
+			}
+		}
+		first := make(chan error)
+		go func() { first <- r.read(t.Context(), "mlx5_2", slow) }()
+		synctest.Wait()
+		if err := r.read(t.Context(), "mlx5_2", slow); err != nil || <-first != nil {
+			t.Errorf("after one that took long: %v", err)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		forever := make(chan struct{})
-		if err := r.read(ended, "mlx5_2", func() { <-forever }); !errors.Is(err, context.Canceled) {
+		if err := r.read(ended, "mlx5_2", func(func(string)) { <-forever }); !errors.Is(err, context.Canceled) {
 			t.Errorf("after the end of the caller: %v", err)
 		}
 		close(forever)
 	})
+}
+
+// TestRDMAReadBlocks: a read that blocks in the kernel ends with the file's name, and a hundred more keep no thread.
+func TestRDMAReadBlocks(t *testing.T) {
+	const rate = "class/infiniband/mlx5_2/ports/1/rate"
+	f := tree(t, map[string]string{"class/infiniband/mlx5_2/ports/1/state": "4: ACTIVE\n"})
+	file := filepath.Join(f.root, rate)
+	if err := unix.Mkfifo(file, 0o600); err != nil { // opened by nobody for writing, it blocks who opens it for reading
+		t.Fatal(err)
+	}
+	r := rdmaReads{patience: time.Millisecond}
+	read := func() (port netstate.RDMAPort, err error) {
+		ended := make(chan netstate.RDMAPort, 1)
+		err = r.read(t.Context(), "mlx5_2", func(at func(string)) {
+			port, _ := f.rdmaPort("mlx5_2", "", at)
+			ended <- port
+		})
+		if err != nil {
+			return port, err
+		}
+		return <-ended, nil
+	}
+	before := runtime.NumGoroutine()
+	eventually.True(t, 10*time.Second, "a read that blocks", func() bool {
+		_, err := read()
+		var silent *silentDriver
+		return errors.As(err, &silent) && silent.file == "ports/1/rate"
+	})
+	for range 100 {
+		_, err := read()
+		const want = `RDMA device "mlx5_2": its driver has not answered a read of ports/1/rate for 1ms: look for its messages in the kernel's log (dmesg)`
+		if fault.Of(err) != fault.NotReady || !strings.HasPrefix(err.Error(), want) {
+			t.Fatalf("a read that blocks: %v, want %s", err, want)
+		}
+	}
+	if n := runtime.NumGoroutine() - before; n > 1 {
+		t.Errorf("%d goroutines are left, want the one that reads", n)
+	}
+	driver, err := os.OpenFile(file, os.O_WRONLY, 0) // the driver answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := driver.WriteString("100 Gb/sec (4X EDR)\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(driver.Close(), os.Remove(file), os.WriteFile(file, []byte("100 Gb/sec (4X EDR)\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	r.patience = 0
+	eventually.Succeeds(t, 10*time.Second, "a port", func() error {
+		port, err := read()
+		if err == nil && port.RateMbps != 100_000 {
+			return fmt.Errorf("a port of %d Mbit/s", port.RateMbps)
+		}
+		return err
+	})
+}
+
+// TestRDMASysfs: in exclusive mode a thread that reads sysfs of a pod is not in the pod's network namespace, which can end meanwhile.
+func TestRDMASysfs(t *testing.T) {
+	if os.Getenv("PLUMBLINE_LANE") == "" {
+		t.Skip("makes a network namespace: runs in the machine of integration/vm")
+	}
+	host, err := Open(Options{Sysfs: tree(t, map[string]string{"module/ib_core/parameters/netns_mode": "N\n"}).root})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	var ns *os.File
+	err = host.own.away(func() (err error) {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		if out, err := exec.CommandContext(t.Context(), "ip", "link", "add", "pod0", "type", "dummy").CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		ns, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	sb, err := host.Sandbox(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sb.Close()
+	pod, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	called := false
+	err = sb.rdmaSysfs(sb.inside, func(f sysfs) {
+		called = true
+		if _, err := os.Stat(filepath.Join(f.root, "class/net/pod0")); err != nil {
+			t.Errorf("sysfs does not show the pod's link: %v", err)
+		}
+		if at, err := os.Readlink("/proc/thread-self/ns/net"); err != nil || at == pod {
+			t.Errorf("the thread is in %s, that of the pod: %v", at, err)
+		}
+	})
+	if err != nil || !called {
+		t.Errorf("called: %v; %v", called, err)
+	}
 }

@@ -132,27 +132,35 @@ func (h *Host) moveRDMA(ctx context.Context, from, to *conn, index uint32, name 
 
 // rdmaSysfs calls f with sysfs as a namespace sees it. On a node in exclusive mode sysfs shows an RDMA device in the
 // namespace that it belongs to only (net_namespace of ib_class in drivers/infiniband/core/device.c); otherwise it is the
-// host's.
+// host's. The thread that calls f is not in the namespace: a read that hangs in a driver would keep that.
 func (s *Sandbox) rdmaSysfs(c *conn, f func(sysfs)) error {
 	if c.host || !s.host.sysfs.rdmaExclusive() {
 		f(s.host.sysfs)
 		return nil
 	}
-	return s.host.own.enter(c.ns, func() error {
-		context, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
-		if err != nil {
-			return fmt.Errorf("sysfs of the network namespace: %w", err)
-		}
-		defer unix.Close(context)
-		if err := unix.FsconfigCreate(context); err != nil {
-			return fmt.Errorf("sysfs of the network namespace: %w", err)
-		}
-		mount, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_RDONLY)
-		if err != nil {
-			return fmt.Errorf("sysfs of the network namespace: %w", err)
-		}
-		defer unix.Close(mount)
-		f(sysfs{"/proc/self/fd/" + strconv.Itoa(mount)})
-		return nil
+	mount := -1
+	err := s.host.own.enter(c.ns, func() (err error) {
+		mount, err = mountSysfs()
+		return err
 	})
+	if err != nil {
+		return fmt.Errorf("sysfs of the network namespace: %w", err)
+	}
+	defer unix.Close(mount)
+	f(sysfs{"/proc/self/fd/" + strconv.Itoa(mount)})
+	return nil
+}
+
+// mountSysfs mounts sysfs in no folder, and returns its descriptor. It shows the network namespace of the thread that mounts it
+// (sysfs_init_fs_context in fs/sysfs/mount.c), to whoever reads it, and does not keep the namespace.
+func mountSysfs() (int, error) {
+	context, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(context)
+	if err := unix.FsconfigCreate(context); err != nil {
+		return -1, err
+	}
+	return unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_RDONLY)
 }

@@ -1,15 +1,20 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -20,71 +25,119 @@ const (
 	// first free entry (find_gid in drivers/infiniband/core/cache.c), and cards of mlx5 have 256 entries, which are all read.
 	maxGIDs   = 1024
 	maxGIDGap = 256
-	// rdmaPortPatience bounds how long a port is waited for: the driver of a card asks its firmware for state and rate.
+	// rdmaPortPatience bounds how long a file of a port is waited for: the driver of a card asks its firmware for state and rate.
 	rdmaPortPatience = 5 * time.Second
 )
 
-// rdmaReads are the reads of ports of RDMA devices that have not ended: one for each device.
+// rdmaReads are the reads of ports of RDMA devices that have not ended: one for each device, so that a driver that does not
+// answer keeps one thread.
 type rdmaReads struct {
+	patience time.Duration // rdmaPortPatience if 0
+
 	mu      sync.Mutex
-	running map[string]chan struct{} // closed when it ends, by device
+	running map[string]*rdmaRead // by device
 }
 
-// read calls f, which may never return, after an earlier call for the device has returned. It waits rdmaPortPatience.
-func (r *rdmaReads) read(ctx context.Context, device string, f func()) error {
-	limited, cancel := context.WithTimeout(ctx, rdmaPortPatience)
-	defer cancel()
+// rdmaRead is a read of a port.
+type rdmaRead struct {
+	done chan struct{}          // closed when it ends
+	late chan struct{}          // closed when a file has taken too long
+	file atomic.Pointer[string] // that is read now
+}
+
+// read calls f, which may never return, after an earlier call for the device has returned. f calls at before it reads a file. Read waits
+// until a file has taken rdmaPortPatience, and not for a call in which one has.
+func (r *rdmaReads) read(ctx context.Context, device string, f func(at func(file string))) error {
 	for {
-		r.mu.Lock()
-		before, busy := r.running[device]
-		done := before
-		if !busy {
-			done = make(chan struct{})
-			if r.running == nil {
-				r.running = map[string]chan struct{}{}
-			}
-			r.running[device] = done
-			go func() {
-				f()
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				delete(r.running, device)
-				close(done)
-			}()
-		}
-		r.mu.Unlock()
+		run, ours := r.begin(device, f)
 		select {
-		case <-done:
-			if !busy {
+		case <-run.done:
+			if ours {
 				return nil
 			}
-		case <-limited.Done():
-			if err := ctx.Err(); err != nil {
-				return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-run.late:
+			err := &silentDriver{device: device, waited: r.waits()}
+			if file := run.file.Load(); file != nil {
+				err.file = *file
 			}
-			return fault.New(fault.NotReady, fmt.Errorf("the driver of %s does not answer", device))
+			return fault.New(fault.NotReady, err)
 		}
 	}
 }
 
+// begin returns the running read of a device, or begins one, which is then ours.
+func (r *rdmaReads) begin(device string, f func(at func(file string))) (run *rdmaRead, ours bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if run, busy := r.running[device]; busy {
+		return run, false
+	}
+	if r.running == nil {
+		r.running = map[string]*rdmaRead{}
+	}
+	run = &rdmaRead{done: make(chan struct{}), late: make(chan struct{})}
+	r.running[device] = run
+	patience := time.AfterFunc(r.waits(), func() { close(run.late) })
+	go func() {
+		f(func(file string) {
+			run.file.Store(&file)
+			if patience.Stop() {
+				patience.Reset(r.waits())
+			}
+		})
+		patience.Stop()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.running, device)
+		close(run.done)
+	}()
+	return run, true
+}
+
+func (r *rdmaReads) waits() time.Duration { return cmp.Or(r.patience, rdmaPortPatience) }
+
+// silentDriver is the error of a read that a driver does not end.
+type silentDriver struct {
+	device string
+	file   string // below the folder of the device
+	waited time.Duration
+}
+
+func (e *silentDriver) Error() string {
+	return fmt.Sprintf("RDMA device %q: its driver has not answered a read of %s for %s: look for its messages in the kernel's log (dmesg), and bind the function to its driver again, or reboot the node", e.device, cmp.Or(e.file, "its port"), e.waited)
+}
+
 // rdmaPort reads the first port of an RDMA device, with the GIDs of a link, or all where that is "". It is false without
-// such a device.
-func (f sysfs) rdmaPort(device, link string) (netstate.RDMAPort, bool) {
+// such a device. It calls at before it reads a file.
+func (f sysfs) rdmaPort(device, link string, at func(file string)) (netstate.RDMAPort, bool) {
 	out := netstate.RDMAPort{Device: device, Link: link}
-	dir := filepath.Join(f.root, "class/infiniband", filepath.Base(device), "ports/1")
-	_, state, ok := strings.Cut(f.text(dir, "state"), ": ")
+	const port = "ports/1"
+	dir := filepath.Join(f.root, "class/infiniband", filepath.Base(device), port)
+	text := func(file string) string {
+		at(filepath.Join(port, file))
+		return f.text(dir, file)
+	}
+	_, state, ok := strings.Cut(text("state"), ": ")
 	if !ok {
 		return out, false
 	}
 	out.State = &state
-	number, _, _ := strings.Cut(f.text(dir, "rate"), " ")
+	number, _, _ := strings.Cut(text("rate"), " ")
 	if gigabits, err := strconv.ParseFloat(number, 64); err == nil {
 		out.RateMbps = uint32(gigabits * 1000)
 	}
-	ethernet := f.text(dir, "link_layer") == "Ethernet"
+	ethernet := text("link_layer") == "Ethernet"
+	gids, err := os.Open(filepath.Join(dir, "gids")) // whose hundreds of files are read without their paths
+	if err != nil {
+		return out, true
+	}
+	defer gids.Close()
 	for i, gap := 0, 0; i < maxGIDs && gap < maxGIDGap; i++ {
 		n := strconv.Itoa(i)
-		gid, err := netip.ParseAddr(f.text(dir, "gids/"+n))
+		at(filepath.Join(port, "gids", n))
+		gid, err := netip.ParseAddr(textAt(gids, n))
 		if err != nil {
 			break
 		}
@@ -93,12 +146,12 @@ func (f sysfs) rdmaPort(device, link string) (netstate.RDMAPort, bool) {
 			continue
 		}
 		gap = 0
-		if link != "" && f.text(dir, "gid_attrs/ndevs/"+n) != netstate.BaseName(link) {
+		if link != "" && text("gid_attrs/ndevs/"+n) != netstate.BaseName(link) {
 			continue
 		}
 		typ := "IB" // gid_type_str in drivers/infiniband/core/cache.c
 		switch {
-		case f.text(dir, "gid_attrs/types/"+n) == "RoCE v2":
+		case text("gid_attrs/types/"+n) == "RoCE v2":
 			typ = "RoCEv2"
 		case ethernet:
 			typ = "RoCEv1"
@@ -106,6 +159,21 @@ func (f sysfs) rdmaPort(device, link string) (netstate.RDMAPort, bool) {
 		out.GIDs = append(out.GIDs, netstate.RDMAGID{Index: i, GID: gid.Unmap().String(), Type: typ})
 	}
 	return out, true
+}
+
+// textAt returns the content of a small file of a folder, "" if it cannot be read.
+func textAt(dir *os.File, file string) string {
+	fd, err := unix.Openat(int(dir.Fd()), file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	var b [64]byte
+	n, err := unix.Read(fd, b[:])
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b[:n]))
 }
 
 func (o *observer) queryRDMAPort(ctx context.Context, queried netstate.RDMAPort) error {
@@ -120,8 +188,8 @@ func (o *observer) queryRDMAPort(ctx context.Context, queried netstate.RDMAPort)
 	var got netstate.RDMAPort
 	var there bool
 	var unseen error
-	err := o.host.rdmaReads.read(ctx, queried.Device, func() {
-		unseen = o.rdmaSysfs(c, func(f sysfs) { got, there = f.rdmaPort(queried.Device, queried.Link) })
+	err := o.host.rdmaReads.read(ctx, queried.Device, func(at func(file string)) {
+		unseen = o.rdmaSysfs(c, func(f sysfs) { got, there = f.rdmaPort(queried.Device, queried.Link, at) })
 	})
 	if err == nil {
 		err = unseen

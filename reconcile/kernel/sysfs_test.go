@@ -205,14 +205,14 @@ func TestRDMAPort(t *testing.T) {
 		{Device: "rxe0", Link: "host:d0.7", State: new("ACTIVE"), RateMbps: 2500, GIDs: []netstate.RDMAGID{{Index: 40, GID: "10.9.0.2", Type: "RoCEv1"}}},
 		{Device: "mlx5_0", State: new("DOWN"), RateMbps: 100_000, GIDs: []netstate.RDMAGID{{Index: 0, GID: "fe80::506b:4b03:ab:cdef", Type: "IB"}}},
 	} {
-		if got, ok := f.rdmaPort(want.Device, want.Link); !ok {
+		if got, ok := f.rdmaPort(want.Device, want.Link, func(string) {}); !ok {
 			t.Errorf("no port of %s", want.Device)
 		} else if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", want.Device, diff)
 		}
 	}
 	for _, none := range []string{"rxe1", "../infiniband/rxe0x", ""} {
-		if got, ok := f.rdmaPort(none, ""); ok {
+		if got, ok := f.rdmaPort(none, "", func(string) {}); ok {
 			t.Errorf("port of %q: %+v", none, got)
 		}
 	}
