@@ -112,6 +112,9 @@ func (n *comparisons) mayMeet(a, b networkTerm) bool {
 	defined, also := a.definitions(), b.definitions()
 	switch {
 	case defined != nil && also != nil:
+		if len(also) < len(defined) {
+			defined, also = also, defined
+		}
 		*n += comparisons(len(defined))
 		for name := range defined {
 			if also[name] {
