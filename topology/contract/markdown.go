@@ -99,14 +99,15 @@ func (e Elsewhere) describes(field Param) bool {
 
 // Markdown renders the page.
 func (e Elsewhere) Markdown(about string) string {
-	out := fmt.Sprintf("# %s\n\n%s\n\n%s", e.Title, strings.TrimSpace(about), table(e.Params))
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s\n\n%s\n\n%s", e.Title, strings.TrimSpace(about), table(e.Params))
 	if len(e.Results) > 0 {
-		out += "\n## Device fields\n\n| field | type | meaning |\n| --- | --- | --- |\n"
+		b.WriteString("\n## Device fields\n\n| field | type | meaning |\n| --- | --- | --- |\n")
 	}
 	for _, p := range e.Results {
-		out += fmt.Sprintf("| `%s` | %s | %s |\n", p.Name, p.TypeName(), cell(p.Description))
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", p.Name, p.TypeName(), cell(p.Description))
 	}
-	return out
+	return b.String()
 }
 
 // Results returns the device fields that several contracts have in the same form.
