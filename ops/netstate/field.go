@@ -313,12 +313,25 @@ func pruneNested(v reflect.Value) {
 }
 
 func managesAny(v reflect.Value) bool {
-	for i := range v.NumField() {
-		if v.Type().Field(i).Tag.Get("plan") != "-" && !v.Field(i).IsZero() {
-			return true
+	return slices.ContainsFunc(managedOf(v.Type()), func(i int) bool { return !v.Field(i).IsZero() })
+}
+
+// managed caches managedOf: to read a tag takes longer than to compare a field.
+var managed sync.Map // reflect.Type -> []int
+
+// managedOf are the fields of a nested struct that are managed.
+func managedOf(t reflect.Type) []int {
+	if m, ok := managed.Load(t); ok {
+		return m.([]int)
+	}
+	m := []int{}
+	for i := range t.NumField() {
+		if t.Field(i).Tag.Get("plan") != "-" {
+			m = append(m, i)
 		}
 	}
-	return false
+	managed.Store(t, m)
+	return m
 }
 
 // Value returns the value of one field, nil when it is not set.

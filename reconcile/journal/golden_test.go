@@ -26,7 +26,7 @@ func TestFields(t *testing.T) {
 	for line := range bytes.Lines(want) {
 		e, err := decode(bytes.TrimSuffix(line, []byte("\n")))
 		must(t, err)
-		out, err := frame.Encode(e)
+		out, err := e.encode()
 		must(t, err)
 		if d := cmp.Diff(content(t, line), content(t, out)); d != "" {
 			t.Errorf("read and written again (-want +got):\n%s", d)
@@ -61,7 +61,7 @@ func TestGiven(t *testing.T) {
 		LogicalRules: []netstate.LogicalRule{{Rule: "ai/a[0]"}},
 		Steps:        map[string]ops.Rules{"vf0": {LogicalRules: []netstate.LogicalRule{{Rule: "ai/b[0]"}}}},
 	}}
-	line, err := frame.Encode(entry{Record: &reconcile.Record{Sandbox: sb, Phase: reconcile.Applied}})
+	line, err := entry{Record: &reconcile.Record{Sandbox: sb, Phase: reconcile.Applied}}.encode()
 	must(t, err)
 	e, err := decode(bytes.TrimSuffix(line, []byte("\n")))
 	must(t, err)

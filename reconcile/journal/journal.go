@@ -255,7 +255,7 @@ func (j *Journal) Intend(id reconcile.SandboxID, changes []netstate.Change) erro
 		if !s.found {
 			return errors.New("no record")
 		}
-		line, err := frame.Encode(entry{Intend: changes})
+		line, err := entry{Intend: changes}.encode()
 		if err != nil {
 			return err
 		}
@@ -316,7 +316,7 @@ func (j *Journal) write(id reconcile.SandboxID, fn func(name string, g *gate) er
 // encodeRecord writes a record as one line, unless it is so large that a log with it
 // could not be read.
 func encodeRecord(r reconcile.Record) ([]byte, error) {
-	line, err := frame.Encode(entry{Record: &r})
+	line, err := entry{Record: &r}.encode()
 	if err == nil && len(line) > limitBytes/4 {
 		err = fault.New(fault.Invalid, fmt.Errorf("record of %d bytes is too large", len(line)))
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -602,7 +601,7 @@ func BenchmarkReplay(b *testing.B) {
 		{Intend: history},
 		{Record: new(record(testID, reconcile.Applied, history...))},
 	} {
-		line, err := frame.Encode(e)
+		line, err := e.encode()
 		must(b, err)
 		log = append(log, line...)
 	}

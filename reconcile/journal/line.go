@@ -23,6 +23,22 @@ type entry struct {
 	Intend []netstate.Change `json:"intend,omitempty"`
 }
 
+// encode writes a line. It is faster than to encode the entry, of which each change would be encoded by itself.
+func (e entry) encode() ([]byte, error) {
+	type record struct {
+		*reconcile.Record
+		History []netstate.Line `json:"history,omitempty"` // instead of the record's
+	}
+	out := struct {
+		Record *record         `json:"record,omitempty"`
+		Intend []netstate.Line `json:"intend,omitempty"`
+	}{Intend: netstate.Lines(e.Intend)}
+	if e.Record != nil {
+		out.Record = &record{e.Record, netstate.Lines(e.Record.History)}
+	}
+	return frame.Encode(out)
+}
+
 // state is the sum of a log's lines.
 type state struct {
 	record reconcile.Record

@@ -190,7 +190,7 @@ func TestDamage(t *testing.T) {
 	log, _ := history(t)
 	lines := bytes.SplitAfter(log, []byte("\n"))
 	line := func(e entry) []byte {
-		b, err := frame.Encode(e)
+		b, err := e.encode()
 		must(t, err)
 		return b
 	}
@@ -402,7 +402,7 @@ func FuzzContent(f *testing.F) {
 		f.Add(line[11 : len(line)-1])
 	}
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		first, err := frame.Encode(entry{Record: new(record(testID, reconcile.Applied, made("bond0"), mtu("net1", 1500, 9000)))})
+		first, err := entry{Record: new(record(testID, reconcile.Applied, made("bond0"), mtu("net1", 1500, 9000)))}.encode()
 		must(t, err)
 		line := framed(string(payload))
 		_, _ = replay(line)
@@ -411,7 +411,7 @@ func FuzzContent(f *testing.F) {
 			return
 		}
 		// What was read can be written and is then read the same.
-		again, err := frame.Encode(entry{Record: &s.record})
+		again, err := entry{Record: &s.record}.encode()
 		must(t, err)
 		s2, err := replay(again)
 		must(t, err)
