@@ -233,13 +233,6 @@ var boundOf = map[string]string{
 	"version":    "one per process",
 }
 
-// withoutLabelsOfPod returns the labels beside those that most metrics of pods have, if it has all of these.
-func withoutLabelsOfPod(labels []string) ([]string, bool) {
-	ofPod := []string{"`namespace`", "`pod`", "`step`", "`topology`"}
-	rest := slices.DeleteFunc(slices.Clone(labels), func(l string) bool { return slices.Contains(ofPod, l) })
-	return rest, len(labels)-len(rest) == len(ofPod)
-}
-
 // TestMetricsPage writes the page of metrics from the golden files of the packages
 // that define them; these contain every metric.
 func TestMetricsPage(t *testing.T) {
@@ -272,13 +265,12 @@ func TestMetricsPage(t *testing.T) {
 				var names []string
 				for _, l := range metricLabel.FindAllStringSubmatch(labels[1], -1) {
 					if l[1] != "le" {
-						names = append(names, "`"+l[1]+"`")
+						names = append(names, l[1])
 						used[l[1]] = true
 					}
 				}
-				m.labels = strings.Join(names, ", ")
-				if rest, ofPod := withoutLabelsOfPod(names); ofPod {
-					m.labels = strings.Join(append([]string{"of pod"}, rest...), ", ")
+				if len(names) > 0 {
+					m.labels = "{" + strings.Join(names, ",") + "}"
 				}
 			}
 		}
@@ -286,7 +278,7 @@ func TestMetricsPage(t *testing.T) {
 	slices.SortFunc(metrics, func(a, b metric) int { return strings.Compare(a.name, b.name) })
 	head := read(t, "testdata/metrics.txt")
 	var page strings.Builder
-	page.WriteString(generated + head + "\n| metric | labels | meaning |\n| --- | --- | --- |\n")
+	page.WriteString(generated + head + "\n| metric | meaning |\n| --- | --- |\n")
 	for _, m := range metrics {
 		kind := "gauge"
 		switch {
@@ -298,7 +290,7 @@ func TestMetricsPage(t *testing.T) {
 		if m.kind != kind {
 			t.Errorf("%s is a %s, and the page says %s by the name", m.name, m.kind, kind)
 		}
-		fmt.Fprintf(&page, "| `%s` | %s | %s |\n", m.name, m.labels, m.help)
+		fmt.Fprintf(&page, "| `%s%s` | %s |\n", m.name, m.labels, m.help)
 	}
 	page.WriteString("\n## Values of each label\n\nTests check these bounds.\n\n| label | values |\n| --- | --- |\n")
 	for _, label := range slices.Sorted(maps.Keys(used)) {
