@@ -20,8 +20,7 @@ Further files of -f may have NetworkQoS objects, for a pod of --namespace with -
 without them, rules of an earlier apply are removed.
 
 The JSON form holds the changes and a CNI 1.1 result for each step.`,
-		Example: `  plumbline apply -f topology.yaml --netns blue
-  plumbline apply -f topology.yaml --netns blue --device vf0=enp3s0f0v0 --device vf1=enp3s0f1v0
+		Example: `  plumbline apply -f topology.yaml --netns blue --device vf0=enp3s0f0v0 --device vf1=enp3s0f1v0
   plumbline apply -f topology.yaml -f qos.yaml --netns blue --namespace ai --labels app=training
   plumbline apply -f topology.yaml --netns blue -o json | jq '.steps[-1].result.ips'`,
 		Args: noArgs,

@@ -65,10 +65,9 @@ templates and NetworkQoS objects.
 One replica leads and writes; all serve the webhook. The controller renews the webhook's
 certificate and writes its authority into the webhook configurations, unless --tls-dir is
 set. It serves /metrics, and on another address /healthz and /readyz.`,
-		Example: `  plumbline controller --kubeconfig ~/.kube/config --namespace plumbline --leader-elect=false --webhook-port 0
-  kubectl get networktopologies`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context(), a) },
+		Example: `  plumbline controller --kubeconfig ~/.kube/config --namespace plumbline --leader-elect=false --webhook-port 0`,
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return c.run(cmd.Context(), a) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the service account of the pod")

@@ -19,8 +19,7 @@ func (a *app) delete() *cobra.Command {
 return to the host with their old name and settings, other settings get their old
 values, and created objects are removed. A namespace that no longer exists is undone on
 the host. After an error, run the command again.`,
-		Example: `  plumbline delete --netns blue
-  plumbline delete --netns blue --topology ai-bonded
+		Example: `  plumbline delete --netns blue --topology ai-bonded
   plumbline delete --netns blue -o json | jq '.sandboxes[].changes'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

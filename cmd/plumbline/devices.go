@@ -26,8 +26,7 @@ With --policy it shows what DeviceExposurePolicies would decide, without a clust
 
 What cannot be read is reported after the list, with exit status 1. Without root the
 routes of the host cannot be read, and no device with an interface is listed as offered.`,
-		Example: `  plumbline devices
-  plumbline devices --policy policies.yaml --node-label pool=gpu
+		Example: `  plumbline devices --policy policies.yaml --node-label pool=gpu
   plumbline devices -o json | jq -r '.[] | select(.kind == "vf") | .id'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

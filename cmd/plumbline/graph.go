@@ -28,7 +28,6 @@ all sandboxes, or as a picture (dot, svg) for the one that --netns selects. The 
 status is then that of status.`,
 		Example: `  plumbline graph -f topology.yaml
   plumbline graph -f topology.yaml -o svg > topology.svg
-  plumbline graph --status
   plumbline graph --status --netns blue -o svg > blue.svg`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -27,14 +27,14 @@ const (
 // The JSON forms are part of the command line's interface: fields are added,
 // never renamed.
 
-// document is what apply prints.
+// document is the output of apply.
 type document struct {
 	Sandbox reconcile.SandboxID `json:"sandbox"`
 	Changes []changeDocument    `json:"changes"`
 	Steps   []stepDocument      `json:"steps"`
 }
 
-// deletedDocument is what delete prints: what was undone. What could not be undone is an error.
+// deletedDocument is the output of delete: the changes that were undone. A change that could not be undone is an error.
 type deletedDocument struct {
 	Sandboxes []undoneDocument `json:"sandboxes"`
 }
@@ -45,7 +45,7 @@ type undoneDocument struct {
 	Notes   []string            `json:"notes"`
 }
 
-// maintainedDocument is what maintain prints: the devices that are taken out of service, or with --done were put into it
+// maintainedDocument is the output of maintain: the devices that are taken out of service, or with --done were put into it
 // again, and the pods that use them. Evicted tells whether these are evicted; else they would be with --evict.
 type maintainedDocument struct {
 	Devices   []maintenance.Device `json:"devices"`
@@ -54,7 +54,7 @@ type maintainedDocument struct {
 	Pods      []maintenance.User   `json:"pods"`
 }
 
-// plannedDocument is what plan prints.
+// plannedDocument is the output of plan.
 type plannedDocument struct {
 	document
 	Imagined bool              `json:"imagined,omitempty"` // the node
@@ -63,7 +63,7 @@ type plannedDocument struct {
 	Devices  map[string]string `json:"devices"`
 	// Addresses are those that steps are given beside their configs.
 	Addresses map[string][]netip.Prefix `json:"addresses"`
-	// Export is what containers are told.
+	// Export lists the environment variables of containers.
 	Export []variableDocument `json:"export,omitempty"`
 	// Files are those that containers are given.
 	Files []fileDocument `json:"files,omitempty"`

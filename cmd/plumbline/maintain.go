@@ -28,8 +28,7 @@ PF stands for the PF and all its virtual functions.
 
 Needs the rights to list ResourceSlices and ResourceClaims and to write DeviceTaintRules.`,
 		Example: `  plumbline maintain n1/enp3s0f0
-  plumbline maintain n1/enp3s0f0 --evict
-  plumbline maintain n1/enp3s0f0 --done`,
+  plumbline maintain n1/enp3s0f0 --evict`,
 		Args: func(_ *cobra.Command, args []string) error {
 			switch {
 			case len(args) != 1:

@@ -30,7 +30,7 @@ type target struct {
 	devices   []string
 	addresses []string
 	format    string
-	// parameters are what a claim would set.
+	// parameters are values that a claim would set.
 	parameters []string
 
 	notes []string // on what the plan has assumed
@@ -284,7 +284,6 @@ would keep their network.
 
 Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 		Example: `  plumbline plan -f topology.yaml
-  plumbline plan -f topology.yaml --netns blue
   plumbline plan -f topology.yaml --netns /proc/4711/ns/net --device vf0=0000:03:10.0
   plumbline plan -f topology.yaml -f qos.yaml --netns blue --namespace ai --labels app=training
   plumbline plan -f edited.yaml --running`,

@@ -106,7 +106,7 @@ Exit status: 0 nothing is wrong; 2 something is; 1 an error.`, p.explain))
 func (p *podCommand) command(name, short, long string, show func(context.Context, *podstatus.Status) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: name + " POD", Short: short, Long: long,
-		Example: fmt.Sprintf("  kubectl plumbline %s web-0 -n shop\n  plumbline pod %s web-0 -n shop -o yaml", name, name),
+		Example: fmt.Sprintf("  kubectl plumbline %s web-0 -n shop -o yaml", name),
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 || podName(args[0]) == "" {
 				return fmt.Errorf("name one pod, as in web-0: see `%s --help`", cmd.CommandPath())

@@ -104,7 +104,7 @@ func (a *app) explain(netns string, packet qos.Packet, format string) error {
 		if !in(records[i]) {
 			continue
 		}
-		x, err := explained(&records[i], packet)
+		x, err := explainRecord(&records[i], packet)
 		if err != nil {
 			return fmt.Errorf("sandbox %s: %w", records[i].Sandbox.ID, err)
 		}
@@ -125,8 +125,8 @@ func (a *app) explain(netns string, packet qos.Packet, format string) error {
 	return errors.Join(append(damaged, err)...)
 }
 
-// explained is what the filters of a sandbox do with a packet, for each of its interfaces.
-func explained(rec *reconcile.Record, packet qos.Packet) (sandboxExplanation, error) {
+// explainRecord evaluates a packet by the filters of a sandbox, for each of its interfaces.
+func explainRecord(rec *reconcile.Record, packet qos.Packet) (sandboxExplanation, error) {
 	// The record's changes have the names that rules had when their filters were set.
 	given := ports.GivenFilters(rec)
 	byLink := map[string][]netstate.Filter{}
@@ -151,7 +151,7 @@ func explained(rec *reconcile.Record, packet qos.Packet) (sandboxExplanation, er
 	return out, nil
 }
 
-// decision is what the filters of an interface do with a packet.
+// decision evaluates a packet by the filters of an interface.
 func decision(link string, filters *tc.Filters, objects []netstate.Filter, packet qos.Packet) interfaceExplanation {
 	decides, limits := filters.Decide(packet)
 	out := interfaceExplanation{Interface: link, Within: []ruleExplanation{}}

@@ -43,7 +43,7 @@ func TestExplained(t *testing.T) {
 			t.Fatal(err)
 		}
 		packet.Fragment = fragment
-		x, err := explained(rec, packet)
+		x, err := explainRecord(rec, packet)
 		if have := x.lines(); err != nil || !slices.Equal(have, []string{"blue/t: net1: " + want, "blue/t: net2: " + want}) {
 			t.Errorf("%s: %q, %v, want %q", to, have, err, want)
 		}
@@ -52,7 +52,7 @@ func TestExplained(t *testing.T) {
 		"blue/t: no rule covers it":                         {ID: "blue/t"},
 		"blue/t: rules that OVN enforces are not evaluated": {ID: "blue/t", Rules: ops.Rules{LogicalRules: make([]netstate.LogicalRule, 1)}},
 	} {
-		x, err := explained(&reconcile.Record{Sandbox: sb}, qos.Packet{})
+		x, err := explainRecord(&reconcile.Record{Sandbox: sb}, qos.Packet{})
 		if have := x.lines(); err != nil || !slices.Equal(have, []string{want}) {
 			t.Errorf("%q, %v, want %q", have, err, want)
 		}
@@ -80,7 +80,7 @@ func TestExplainedJSON(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x, err := explained(rec, packet)
+		x, err := explainRecord(rec, packet)
 		if err != nil {
 			t.Fatal(err)
 		}

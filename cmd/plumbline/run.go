@@ -57,10 +57,9 @@ Sandboxes of ` + "`plumbline apply`" + ` are repaired too, and never released. A
 the daemon.
 
 It serves /metrics, /healthz and /readyz.`,
-		Example: `  plumbline run --config /etc/plumbline
-  curl -s localhost:9477/metrics | grep plumbline_drift_fields`,
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context(), a) },
+		Example: `  plumbline run --config /etc/plumbline`,
+		Args:    noArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return d.run(cmd.Context(), a) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&d.dir, "config", "", "`directory` with the files")

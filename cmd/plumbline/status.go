@@ -29,8 +29,7 @@ not known). Records of another version of plumbline are listed.
 
 Exit status: 0 all in sync; 2 something is not, a journal file is damaged, or a record is
 of another version; 1 an error.`,
-		Example: `  plumbline status
-  plumbline status --netns blue
+		Example: `  plumbline status --netns blue
   plumbline status -o json | jq -r '.sandboxes[] | select(.state != "InSync") | .sandbox'`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -47,8 +47,7 @@ compression.
 It contains no token, key, environment or command line of a process, and nothing from
 the API server, but names of pods, namespaces and topologies, and addresses: read it before
 you send it.`,
-		Example: `  plumbline support-bundle
-  plumbline support-bundle --to case-4711.tar.gz --log /var/log/containers/agent.log
+		Example: `  plumbline support-bundle --to case-4711.tar.gz --log /var/log/containers/agent.log
   kubectl -n plumbline-system exec AGENT -- /plumbline support-bundle --to - > node.tar.gz`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), a) },

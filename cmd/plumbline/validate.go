@@ -49,8 +49,7 @@ A topology that refers to given addresses, or names a gateway among them, is val
 with --address.
 
 Exit status: 0 everything is valid; 1 an error, or with --strict a note.`,
-		Example: `  plumbline validate -f topology.yaml
-  plumbline validate --strict -f topology.yaml -f pools.yaml -f claim.yaml
+		Example: `  plumbline validate --strict -f topology.yaml -f pools.yaml -f claim.yaml
   plumbline validate -f topology.yaml --address data0=192.0.2.5/24
   kubectl get networktopologies,addresspools -o yaml | plumbline validate -f -`,
 		Args: noArgs,

@@ -43,7 +43,7 @@ what uses it, and what happens without it.
 
 The features are read from the server's /metrics. Without the right to get that URL, the
 defaults of its version are printed.`,
-		Example: "  plumbline version\n  plumbline version --cluster",
+		Example: "  plumbline version --cluster",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
