@@ -15,7 +15,7 @@ import (
 // selectors find them: device.driver and the domain of the attributes.
 const Driver = "dra.networking"
 
-// Kind is what a device is; it is published as the attribute "type".
+// Kind is the kind of a device, published as the attribute "type".
 type Kind string
 
 // The kinds.
@@ -96,7 +96,7 @@ type Device struct {
 	// PCIeRoot is the root complex, "pci0000:00".
 	PCIeRoot   string `json:"pcieRoot,omitempty"`
 	IOMMUGroup string `json:"iommuGroup,omitempty"`
-	// PhysicalNetwork is what the device is wired to, if Options or a policy say so.
+	// PhysicalNetwork is the network that the device is wired to, if Options or a policy name it.
 	// Where it is wired to several networks it is the first of PhysicalNetworks.
 	PhysicalNetwork string `json:"physicalNetwork,omitempty"`
 	// PhysicalNetworks are those that a policy names.
@@ -108,7 +108,7 @@ type Device struct {
 	// Neighbour is the other end of the wire, as LLDP says; nil is not known, and empty is
 	// that nobody is there who says. A virtual function has that of its PF.
 	Neighbour *Neighbour `json:"neighbour,omitempty"`
-	// Rail is what a policy makes of Neighbour.
+	// Rail is derived from Neighbour by a policy.
 	Rail string `json:"rail,omitempty"`
 	// MTU, MAC, Up and Carrier are those of IfName.
 	MTU     int    `json:"mtu,omitempty"`
@@ -138,7 +138,7 @@ type PhysicalNetwork struct {
 	AddressPool string `json:"addressPool,omitempty"`
 }
 
-// Neighbour is what a port is connected to.
+// Neighbour is the switch port that a port is connected to.
 type Neighbour struct {
 	// Switch is the name of the system, or the ID of its chassis if it has no name.
 	Switch string `json:"switch,omitempty"`
@@ -146,7 +146,7 @@ type Neighbour struct {
 	Port string `json:"port,omitempty"`
 }
 
-// Verdict is what policies say of a device.
+// Verdict is the decision of policies about a device.
 type Verdict string
 
 // The verdicts; that of a device that no policy selects is empty, and it is offered
@@ -157,7 +157,7 @@ const (
 	Undecided Verdict = "undecided" // as it was before: the policies do not say what applies
 )
 
-// Exposure is what the policies say of a device.
+// Exposure is the decision of the policies about a device, and its origin.
 type Exposure struct {
 	// Policy is the name of the one that decides, or that prevents a decision.
 	Policy  string

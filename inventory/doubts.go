@@ -22,15 +22,15 @@ const (
 	aNumber  valueType = "a number"
 )
 
-// published is what is known of an attribute that devices are published with.
-type published struct {
+// attributeType describes an attribute that devices are published with.
+type attributeType struct {
 	values valueType
 	always bool // each device has it
 	ofPCI  bool // each function of a PCI card has it
 }
 
 // publishedAttributes are the attributes of Attributes, apart from those that policies add.
-var publishedAttributes = map[resourceapi.QualifiedName]published{
+var publishedAttributes = map[resourceapi.QualifiedName]attributeType{
 	AttrType: {aString, true, true}, AttrIfName: {aString, true, true}, AttrPFName: {aString, true, true}, AttrRDMA: {aBoolean, true, true},
 	AttrPhysicalNetwork: {aString, true, true}, AttrPhysicalNets: {aString, true, true}, AttrSharedBy: {aString, true, true},
 	AttrVendor: {aString, false, true}, AttrDevice: {aString, false, true}, AttrDriver: {aString, false, false},
@@ -89,8 +89,8 @@ func (d *doubter) hint(name string, others []string) string {
 	return ""
 }
 
-// written is how an attribute is written in an expression.
-func written(name resourceapi.QualifiedName) string {
+// expressionOf returns an attribute as expressions write it.
+func expressionOf(name resourceapi.QualifiedName) string {
 	domain, id, ok := strings.Cut(string(name), "/")
 	if !ok {
 		domain, id = Driver, string(name)
@@ -142,16 +142,16 @@ func (d *doubter) visit(e ast.Expr) {
 			return
 		}
 		if name, of, ok := d.typed(call.Target()); ok && of.values != aString {
-			d.say("%s is %s and has no function %s, so that the scheduler gives up the pod: compare it with ==", written(name), of.values, call.FunctionName())
+			d.say("%s is %s and has no function %s, so that the scheduler gives up the pod: compare it with ==", expressionOf(name), of.values, call.FunctionName())
 		}
 	}
 }
 
 // typed returns what is known of the attribute that an expression reads.
-func (d *doubter) typed(e ast.Expr) (resourceapi.QualifiedName, published, bool) {
+func (d *doubter) typed(e ast.Expr) (resourceapi.QualifiedName, attributeType, bool) {
 	name, ok := d.attributes.read(e)
 	if !ok {
-		return "", published{}, false
+		return "", attributeType{}, false
 	}
 	of, known := publishedAttributes[name]
 	return name, of, known
@@ -171,7 +171,7 @@ func (d *doubter) compared(attribute, with ast.Expr) {
 	}
 	name, of, known := d.typed(attribute)
 	if have := typeOf(value); known && have != "" && have != of.values {
-		d.say("%s is %s and is compared with %s, %s, which it never equals: %s", written(name), of.values, quoted(value), have, inPlace(value, of.values))
+		d.say("%s is %s and is compared with %s, %s, which it never equals: %s", expressionOf(name), of.values, quoted(value), have, inPlace(value, of.values))
 	}
 }
 
@@ -214,7 +214,7 @@ func (d *doubter) truth(e ast.Expr) {
 		return
 	}
 	if name, of, ok := d.typed(e); ok && of.values != aBoolean {
-		d.say("%s is %s and no condition, so that the scheduler gives up the pod: compare it, as in %s != \"\"", written(name), of.values, written(name))
+		d.say("%s is %s and no condition, so that the scheduler gives up the pod: compare it, as in %s != \"\"", expressionOf(name), of.values, expressionOf(name))
 	}
 }
 
@@ -226,7 +226,7 @@ func (d *doubter) missing(name resourceapi.QualifiedName, functions bool) {
 	switch {
 	case known && (of.always || of.ofPCI && functions || d.guarded[name]):
 	case known:
-		d.say("not every device has the attribute %q, and the scheduler gives up a pod whose selector reads a missing one: write has(%s) && before it", string(name), written(name))
+		d.say("not every device has the attribute %q, and the scheduler gives up a pod whose selector reads a missing one: write has(%s) && before it", string(name), expressionOf(name))
 	case !foreign: // see Unknown
 	case domain == standardDomain:
 		d.say("no device has an attribute %q%s", name, d.hint(string(name), standardNames()))

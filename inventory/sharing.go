@@ -23,7 +23,7 @@ type Sharing struct {
 	// By are the step types that may use the device; none is every one that uses
 	// devices where they are.
 	By []string `json:"by,omitempty"`
-	// Capacity is what shares consume, beside the number of shares.
+	// Capacity is consumed by shares, beside the number of shares.
 	Capacity map[string]resourceapi.DeviceCapacity `json:"capacity,omitempty"`
 	// Functions says that the device is a PF whose functions are allocated as shares: a
 	// claim gets one, and which one is decided on the node.

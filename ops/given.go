@@ -38,7 +38,7 @@ type Given struct {
 	VLAN uint16 `json:"vlan,omitempty"`
 	// Port is the port of the pod on a network of ovn-kubernetes, nil if the step makes its own.
 	Port *Port `json:"port,omitempty"`
-	// MaxTxRate is what a virtual function may send, in Mbit/s, 0 for no limit: the claim
+	// MaxTxRate limits what a virtual function sends, in Mbit/s; 0: no limit. The claim
 	// has so much of the bandwidth of its PF. The step's config may say less.
 	MaxTxRate uint32 `json:"maxTxRate,omitempty"`
 }

@@ -225,8 +225,8 @@ func emptyTables(p *Plan) (notes []string) {
 	return notes
 }
 
-// addresses are what a pool might give to a step. Those of two imagined nodes differ, so
-// that nothing is refused for what they are.
+// addresses returns examples of a pool's addresses for a step. Two imagined nodes get different ones, so
+// that no value of an address decides about validity.
 func (im *imagination) addresses(step int) []netip.Prefix {
 	other := byte(18)
 	if im.occupied {

@@ -15,7 +15,7 @@ import (
 // MaxLogicalRules bounds the rows of a sandbox in a database of OVN, for all its ports together.
 const MaxLogicalRules = 4096
 
-// Rules are what the NetworkQoS objects of a pod say about what it sends, as each backend enforces it. An
+// Rules are the NetworkQoS rules for a pod's egress traffic, as each backend enforces them. An
 // interface has those of one backend. They have no link and no port yet: the planner puts them on interfaces.
 type Rules struct {
 	// Filters are set on links, see rules.want.

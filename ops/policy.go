@@ -182,7 +182,7 @@ func (p *Planner) sourceRouting(link string, cfg AddressConfig) error {
 	return nil
 }
 
-// sourcing is what packets from an address are routed by: the family, and the gateway if the
+// sourcing selects a routing table for packets from an address: the family, and the gateway if the
 // table of the interface has another one of that family.
 type sourcing struct {
 	ipv6    bool
@@ -219,7 +219,7 @@ func sourcedBy(addresses []Address) []sourcing {
 	return out
 }
 
-// name is what the routing table is named by.
+// name returns the key that a routing table is chosen and recorded by.
 func (s sourcing) name(link string) string {
 	if s.gateway == "" {
 		return link

@@ -77,12 +77,12 @@ func (s *guards) want() error {
 	}
 	wants := s.p.withChosenMACs()
 	type sends struct {
-		above
+		senders
 		addresses []string
 	}
 	all := make([]sends, len(s.ports))
 	for i, g := range s.ports {
-		all[i].above = standingOn(wants, g.link)
+		all[i].senders = standingOn(wants, g.link)
 		all[i].addresses = addressesOn(wants, all[i].links)
 	}
 	for i, g := range s.ports {
@@ -146,8 +146,8 @@ func sortedOnce(list []string) []string {
 	return slices.Compact(out)
 }
 
-// above is what sends through a link.
-type above struct {
+// senders lists the links and MACs that send through a link.
+type senders struct {
 	links   []string // with the link
 	macs    []string
 	bridged bool // a bridge of the sandbox is among them
@@ -155,8 +155,8 @@ type above struct {
 
 // standingOn finds the links that steps put on a link, and those that share a bond or a bridge with it. What a pod makes by
 // itself is not among them.
-func standingOn(wants []want, link string) above {
-	out := above{links: []string{link}}
+func standingOn(wants []want, link string) senders {
+	out := senders{links: []string{link}}
 	type place struct{ link, on string }
 	var places []place
 	kinds := map[string]string{}

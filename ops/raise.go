@@ -14,7 +14,7 @@ type riser struct {
 	waiting []raise        // in the order of their wants
 }
 
-// raise is what waits: a link that is to be up or to join a bond, which brings it up, or options
+// raise is a pending change: a link that is to be up or to join a bond, which brings it up, or options
 // that a bond takes once it has its ports.
 type raise struct {
 	step string

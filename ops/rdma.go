@@ -21,7 +21,7 @@ func RDMAParam() contract.Param {
 	}
 }
 
-// RDMAFields are what a step with RDMAParam adds to its result.
+// RDMAFields are the fields that a step with RDMAParam adds to its result.
 func RDMAFields() []contract.Param {
 	return []contract.Param{
 		{Name: "rdmaDevice", Type: contract.String, Description: "name of the RDMA device, such as mlx5_2, if there is one"},

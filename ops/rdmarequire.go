@@ -15,7 +15,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// RDMARequirement is what must be true of the port of an RDMA device before a container starts, and after.
+// RDMARequirement is a condition of an RDMA device's port that holds before a container starts, and after.
 type RDMARequirement struct {
 	GID     *GIDRequirement `json:"gid,omitempty"`
 	State   string          `json:"state,omitempty"`
@@ -48,7 +48,7 @@ func RDMARequireParam() contract.Param {
 	}
 }
 
-// roceOverhead is what a RoCE v2 packet has beside its payload, as the kernel counts it (iboe_get_mtu).
+// roceOverhead is the length of a RoCE v2 packet's headers in bytes, as the kernel counts it (iboe_get_mtu).
 const roceOverhead = 96
 
 // RequireRDMA checks the port of the RDMA device that the step gives, on a link, and adds the index of the GID to the step's

@@ -14,7 +14,7 @@ type Other struct {
 	History []netstate.Change
 }
 
-// owner is what another topology has made of an object.
+// owner is another topology that changed an object, and its change.
 type owner struct {
 	topology string
 	change   netstate.Change

@@ -14,7 +14,7 @@ import (
 // link, and how many a result has of it: any host of the network can advertise.
 const maxAdvertised = 16
 
-// advertisedOptions are what a router may say that the kernel is to ignore: it may say
+// advertisedOptions are options of router advertisements that the kernel is to ignore: a router may advertise
 // addresses only. The kernel reads the settings with each advertisement
 // (ndisc_router_discovery in net/ipv6/ndisc.c, addrconf_prefix_rcv in addrconf.c).
 var advertisedOptions = [][2]string{

@@ -9,7 +9,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// StackedConfig is what ipvlan and macvlan share: a link on a parent that stays
+// StackedConfig holds the common keys of ipvlan and macvlan: a link on a parent that stays
 // where it is.
 type StackedConfig struct {
 	DeviceConfig

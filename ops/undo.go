@@ -576,7 +576,7 @@ func (u *undoer) device(c netstate.Change) {
 	u.do(netstate.Change{Step: c.Step, Before: have, After: after, Why: why})
 }
 
-// zeroMAC is what a physical function reports that holds none for a virtual one.
+// zeroMAC is reported by a physical function that holds no MAC for a virtual one.
 const zeroMAC = "00:00:00:00:00:00"
 
 // OwnMAC returns the MAC with which a device is returned by a history, "" if that has none. A virtual function gets it from its

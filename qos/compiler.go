@@ -60,7 +60,7 @@ type Pod struct {
 	Attachments []Attachment
 }
 
-// Attachment is what a pod has of a network. A pod may have several of one network.
+// Attachment is an interface of a pod on a network. A pod may have several on one network.
 type Attachment struct {
 	Network   Network
 	Interface string // its name in the pod
@@ -91,7 +91,7 @@ type SetID struct {
 	Network NetworkID
 }
 
-// Packet is what rules are matched with.
+// Packet holds the fields of a packet that rules match.
 type Packet struct {
 	Destination netip.Addr
 	Protocol    Protocol

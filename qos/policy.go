@@ -42,7 +42,7 @@ const (
 	maxProblems   = 32
 )
 
-// precedence is what OKEP-4380 makes of priority and index.
+// precedence combines priority and index as OKEP-4380 defines.
 func precedence(priority int32, index int) int { return 10000 + int(priority)*MaxRules + index }
 
 // MaxAttachmentRules is how many rules an attachment may have: those of 101 priorities with 20
@@ -60,7 +60,7 @@ type Policy struct {
 	Priority   int32
 	Rules      []PolicyRule
 	Created    metav1.Time
-	// Err is what is wrong with the object, an *Invalid; such an object does nothing.
+	// Err describes an invalid object, as *Invalid; such an object does nothing.
 	Err error
 	// Warnings are about fields that have no effect, each with its path.
 	Warnings []string

@@ -63,7 +63,7 @@ func (t networkTerm) definition() string {
 	return ""
 }
 
-// TopologyLabels are what policies select a topology by: its labels, and by its key the annotation that names a
+// TopologyLabels returns the labels by which policies select a topology: its own, and by its key the annotation that names a
 // NetworkAttachmentDefinition. Selectors do not see that.
 func TopologyLabels(o *metav1.ObjectMeta) map[string]string {
 	definition, ok := o.Annotations[topologyv1alpha1.AnnotationDefinition]

@@ -12,8 +12,8 @@ import (
 // lose and get it any number of times.
 const announceEvery = 5 * time.Second
 
-// dark is what is known of the links of a sandbox without carrier.
-type dark struct {
+// noCarrier describes the links of a sandbox without carrier.
+type noCarrier struct {
 	links     []string  // whose addresses no neighbor has been told of since
 	announced time.Time // when those of such a link were last
 }
@@ -29,9 +29,9 @@ func (p *pass) announceCarriers(plan *ops.Plan) time.Duration {
 	}
 	now := p.r.opts.Now()
 	p.r.mu.Lock()
-	was := p.r.dark[p.sandbox.ID]
+	was := p.r.noCarrier[p.sandbox.ID]
 	p.r.mu.Unlock()
-	next := dark{announced: was.announced}
+	next := noCarrier{announced: was.announced}
 	var lit []netstate.Addr
 	for _, a := range plan.Announced(p.snapshot) {
 		switch l, _ := p.snapshot.Link(a.Link); {
@@ -57,8 +57,8 @@ func (p *pass) announceCarriers(plan *ops.Plan) time.Duration {
 	next.links = slices.Compact(next.links)
 	p.r.mu.Lock()
 	defer p.r.mu.Unlock()
-	if delete(p.r.dark, p.sandbox.ID); len(next.links) > 0 || now.Sub(next.announced) < announceEvery {
-		p.r.dark[p.sandbox.ID] = next
+	if delete(p.r.noCarrier, p.sandbox.ID); len(next.links) > 0 || now.Sub(next.announced) < announceEvery {
+		p.r.noCarrier[p.sandbox.ID] = next
 	}
 	return early
 }

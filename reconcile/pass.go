@@ -22,7 +22,7 @@ type pass struct {
 
 	record Record
 	known  bool // there is a record
-	// lastApplied is what was applied as a whole according to the record, nil for none.
+	// lastApplied is the last version that the record has as completely applied; nil: none.
 	lastApplied *Sandbox
 	before      Record
 

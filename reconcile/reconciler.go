@@ -37,7 +37,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Before is what a feature has to do before the changes of a plan are made, when they are recorded. It returns notes for the report.
+// Before runs when the changes of a plan are recorded and not yet made. It returns notes for the report.
 type Before func(context.Context, Writing) (notes []string, err error)
 
 // Writing is a pass that is about to make changes.
@@ -59,8 +59,8 @@ type Reconciler struct {
 	onDemand map[SandboxID][]netstate.Object
 	// readdressed is for sandboxes with addresses that the network gives.
 	readdressed map[SandboxID]readdressing
-	// dark is for sandboxes with links without carrier.
-	dark map[SandboxID]dark
+	// noCarrier is for sandboxes with links without carrier.
+	noCarrier map[SandboxID]noCarrier
 }
 
 // New returns a Reconciler.
@@ -76,7 +76,7 @@ func New(opts Options) *Reconciler {
 	}
 	return &Reconciler{
 		opts: opts, onDemand: map[SandboxID][]netstate.Object{},
-		readdressed: map[SandboxID]readdressing{}, dark: map[SandboxID]dark{},
+		readdressed: map[SandboxID]readdressing{}, noCarrier: map[SandboxID]noCarrier{},
 	}
 }
 

@@ -113,7 +113,7 @@ func (p *pass) release(ctx context.Context) error {
 	p.r.remember(p.sandbox.ID, nil)
 	p.r.mu.Lock()
 	delete(p.r.readdressed, p.sandbox.ID)
-	delete(p.r.dark, p.sandbox.ID)
+	delete(p.r.noCarrier, p.sandbox.ID)
 	p.r.mu.Unlock()
 	start := p.r.opts.Now()
 	defer func() { p.timing.Journal += p.r.opts.Now().Sub(start) }()

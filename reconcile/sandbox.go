@@ -58,7 +58,7 @@ const (
 	Releasing Phase = "Releasing" // a release has begun, and must be finished
 )
 
-// Record is what must survive a crash: the sandbox and what was done to it.
+// Record must survive a crash: the sandbox and the changes made to it.
 type Record struct {
 	Sandbox Sandbox `json:"sandbox"`
 	BootID  string  `json:"bootID"` // of the boot the history belongs to
@@ -71,7 +71,7 @@ type Record struct {
 	Failure string                `json:"failure,omitempty"` // the last pass's error
 	// Failures is Failure by step.
 	Failures []StepFailure `json:"failures,omitempty"`
-	// Refused is what devices have refused and the planner has in another way since, see ops.Request. It is tried again with
+	// Refused are requests that devices refused, and that the planner has met in another way since, see ops.Request. They are tried again with
 	// other rules, and in another sandbox.
 	Refused map[string]string `json:"refused,omitempty"`
 	// Chosen are the values that the planner has chosen for this sandbox, for as long as it is in

@@ -67,7 +67,7 @@ func (p *pass) takeAddress(ctx context.Context, a netstate.Addr, refused error) 
 		fmt.Sprintf("to search named namespaces: ip -all netns exec ip -%d -o address show to %s%s", family, h.ip, unread))
 }
 
-// holder is what is searched: a link like this one with the address.
+// holder is the object of the search: a link like this one with the address.
 type holder struct {
 	link netstate.Link
 	ip   netip.Addr

@@ -6,7 +6,7 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// flow is what is known of a step's result before it is applied. Entries are distinguished
+// flow describes a step's result before it is applied. Entries are distinguished
 // by the step that made them, so that an entry that reaches a step on two paths counts
 // once, as in Merge.
 type flow struct {

@@ -19,9 +19,9 @@ const (
 var (
 	// forEachValue is the form of a value: it is the end of a name, and stands in expressions.
 	forEachValue = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
-	// eachToken is what stands for the value, or its position from 0.
+	// eachToken matches a reference to the value, or to its position from 0.
 	eachToken = regexp.MustCompile(`\{\{\s*each\.([A-Za-z0-9_]*)\s*\}\}`)
-	// stepToken is the begin of a reference.
+	// stepToken matches the beginning of a reference.
 	stepToken = regexp.MustCompile(`\{\{\s*([-A-Za-z0-9_]+)\.`)
 )
 

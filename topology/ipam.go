@@ -22,7 +22,7 @@ const LocalPool = "(host-local)"
 // a topology.
 const LiteralPool = "(literal)"
 
-// IPAM is what ipam says of addresses that are allocated for each pod.
+// IPAM holds the keys of ipam for addresses that are allocated for each pod.
 type IPAM struct {
 	// Pool names an AddressPool, of type pool or multi-nic-ipam; Interface is the part of it
 	// for one of a node's interfaces.

@@ -17,7 +17,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Parameters are what a claim sets in the config of one step. The fields are in the order of their keys, as those of a
+// Parameters are a claim's values in the config of one step. The fields are in the order of their keys, as those of a
 // claim's opaque config have to be.
 type Parameters struct {
 	// Addresses, at most one in each subnet that the topology allows, with or without the prefix length of that.

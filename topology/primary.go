@@ -11,7 +11,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// PodInterface is what container runtimes call the interface by which a pod reaches the
+// PodInterface is the container runtimes' name for the interface by which a pod reaches the
 // cluster.
 const PodInterface = "eth0"
 

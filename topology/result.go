@@ -18,7 +18,7 @@ import (
 // a link before it is created.
 var ErrUnknown = errors.New("not known yet")
 
-// Result is what a step passes to the steps that depend on it, modelled after the result of
+// Result is passed from a step to the steps that depend on it, modelled after the result of
 // CNI ADD.
 type Result struct {
 	Interfaces []Interface `json:"interfaces,omitempty"`
@@ -57,8 +57,8 @@ type Route struct {
 	Scope    *int   `json:"scope,omitempty"`
 }
 
-// Devices is what a step gives besides interfaces, or instead of them. It belongs to
-// that step alone and is not merged into the results of others.
+// Devices are given by a step besides interfaces, or instead of them. They belong to
+// that step alone and are not merged into the results of others.
 type Devices struct {
 	PCIAddress  string   `json:"pciAddress,omitempty"`
 	IOMMUGroup  string   `json:"iommuGroup,omitempty"`

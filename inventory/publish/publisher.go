@@ -55,9 +55,9 @@ type Options struct {
 	UplinkOf func(pciAddress string) (ifName string, err error)
 	// RDMANetdevs is that of inventory.Options.
 	RDMANetdevs func(names []string) (ifNames map[string]string, err error)
-	// Policies is what the cluster says of the devices; nil is nothing.
+	// Policies are those of the cluster for the devices; nil: none.
 	Policies Policies
-	// Neighbours is what the ports of the node are connected to; nil is unknown.
+	// Neighbours are the switch ports that ports of the node are connected to; nil: unknown.
 	Neighbours Neighbours
 	// StateFile is where what was published is kept, below the state directory.
 	StateFile string

@@ -30,7 +30,7 @@ type DHCPLease struct {
 	MTU    uint32        `json:"mtu,omitempty" plan:"-"`
 	// Expires is the end of the lease in seconds since boot.
 	Expires int64 `json:"expires,omitempty" plan:"-"`
-	// Failure is what the client has tried without success.
+	// Failure describes the client's failed attempts.
 	Failure string `json:"failure,omitempty" plan:"-"`
 }
 

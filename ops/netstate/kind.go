@@ -101,7 +101,7 @@ type Object interface {
 	LivesOn() Key
 	// On returns the object as it is on another carrier, of the same kind.
 	On(carrier Key) Object
-	// Traits are what all objects of the kind have in common.
+	// Traits are common to all objects of the kind.
 	Traits() *Traits
 }
 
@@ -128,7 +128,7 @@ func Phases() []Phase {
 	return out
 }
 
-// Traits are what planning, undo and the engine know of a kind. What differs
+// Traits describe a kind for planning, undo and the engine. What differs
 // between two objects of a kind is no trait.
 type Traits struct {
 	// Whole kinds are in every observation of a sandbox; objects of other kinds, and
@@ -163,7 +163,7 @@ type Traits struct {
 	Together bool
 	// Phase is when objects of the kind are created.
 	Phase Phase
-	// Cost is what it costs to plan one, compared with others. Planning for somebody
+	// Cost is the relative cost of planning one object. Planning for somebody
 	// unknown is bounded by it.
 	Cost int
 

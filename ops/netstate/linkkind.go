@@ -10,7 +10,7 @@ import (
 // LinkTraits describe the links of one kind (IFLA_INFO_KIND) to planning
 // beyond their options. A kind without a row, such as "device", has none of them.
 type LinkTraits struct {
-	// Phrase is what messages call a link of the kind, see KindPhrase.
+	// Phrase names a link of the kind in messages, see KindPhrase.
 	Phrase string
 	// Options reports whether a link holds options of this kind.
 	Options func(Link) bool
@@ -38,7 +38,7 @@ type LinkTraits struct {
 	// SkipsOwn: the kernel puts a link on the parent's parent where the parent is of the same kind.
 	SkipsOwn bool
 
-	// DefaultMTU is what the kernel gives a link without a parent, in bytes.
+	// DefaultMTU is the kernel's MTU for a link without a parent, in bytes.
 	DefaultMTU uint32
 	// ParentMTU: a link has its parent's MTU, and no other.
 	ParentMTU bool

@@ -391,7 +391,7 @@ func (m *model) masterChanged(have, l Link) {
 	}
 }
 
-// bounce is what entering or leaving a VRF does to a running link: it goes down
+// bounce models a running link that enters or leaves a VRF: it goes down
 // and up again, and its VLANs with it. Routes and global IPv6 addresses go, IPv4
 // addresses stay.
 func (m *model) bounce(l Link) {

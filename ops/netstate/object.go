@@ -566,7 +566,7 @@ func (Device) Traits() *Traits { return &deviceTraits }
 // DeviceKey is the key of the device with that identity.
 func DeviceKey(id string) Key { return Key{KindDevice, id} }
 
-// VF is what the physical function holds for one virtual function
+// VF holds the settings of a physical function for one virtual function
 // (IFLA_VF_*, set on the PF in the host's namespace).
 type VF struct {
 	ID            string  `json:"id" plan:"key"` // PCI address of the VF

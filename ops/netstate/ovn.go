@@ -101,7 +101,7 @@ type OVSPort struct {
 	// Observed only.
 	// Installed: ovn-controller has installed the flows of the port.
 	Installed bool `json:"installed,omitempty" plan:"-"`
-	// Failure is what Open vSwitch says of the interface.
+	// Failure is the error that Open vSwitch reports for the interface.
 	Failure string `json:"failure,omitempty" plan:"-"`
 }
 

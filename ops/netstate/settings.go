@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Settings is what the owner of a namespace can change on a device that is in it
+// Settings are those that the owner of a namespace can change on a device in it
 // and what goes along when the device moves: one "name=value" each, sorted. The
 // name begins with its class: "link.txqlen", "feature.rx-gro", "xdp.native", "ipv4.rp_filter".
 type Settings []string

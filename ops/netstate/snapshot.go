@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Snapshot is what was observed of one sandbox and of the host objects that
+// Snapshot is the observed state of one sandbox and of the host objects that
 // were asked for. The sandbox's links, addresses and routes are always whole;
 // everything else (sysctls, ethtool settings, devices, VF settings, links on
 // the host) is observed on demand, and Known tells which of it was.

@@ -279,7 +279,7 @@ func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []net
 	return nil, broken("planning never stops querying objects")
 }
 
-// settle is what happens between two stages: a link that was made now has
+// settle models the time between two stages: a link that was made now has
 // everything a kernel gives it, so nothing about it is fresh any more.
 func (w *World) settle(changes []netstate.Change) error {
 	for _, c := range changes {
@@ -635,21 +635,21 @@ func moved(o netstate.Object) bool {
 	return ok && d.At != nil && !netstate.OnHost(*d.At)
 }
 
-// attached is a topology of a world, with its record.
-type attached struct {
+// attachedTopology is a topology of a world, with its record.
+type attachedTopology struct {
 	*Case
 	history []netstate.Change
 	chosen  ops.Choices
 }
 
-func (a *attached) others() []ops.Other {
+func (a *attachedTopology) others() []ops.Other {
 	if a == nil {
 		return nil
 	}
 	return []ops.Other{{Name: a.Topology.Name, History: a.history}}
 }
 
-func (w *World) attach(ctx context.Context, reg *ops.Registry, c *Case, beside *attached) (*attached, error) {
+func (w *World) attach(ctx context.Context, reg *ops.Registry, c *Case, beside *attachedTopology) (*attachedTopology, error) {
 	w.chosen, w.others = nil, beside.others()
 	changes, _, err := converge(ctx, reg, c, w, nil)
 	if err != nil {
@@ -660,11 +660,11 @@ func (w *World) attach(ctx context.Context, reg *ops.Registry, c *Case, beside *
 		return nil, err
 	}
 	history := netstate.Coalesce(nil, slices.Concat(settled.Shared, changes, settled.Held)...)
-	return &attached{c, history, w.chosen}, nil
+	return &attachedTopology{c, history, w.chosen}, nil
 }
 
 // undisturbed holds that a check of a topology finds nothing to do.
-func (w *World) undisturbed(ctx context.Context, t *testing.T, reg *ops.Registry, a *attached, when string) {
+func (w *World) undisturbed(ctx context.Context, t *testing.T, reg *ops.Registry, a *attachedTopology, when string) {
 	t.Helper()
 	w.chosen, w.others = a.chosen, nil
 	if p, err := plan(ctx, reg, a.Case, w, a.history); err != nil || !p.Empty() {
@@ -672,7 +672,7 @@ func (w *World) undisturbed(ctx context.Context, t *testing.T, reg *ops.Registry
 	}
 }
 
-func (w *World) end(t *testing.T, a, beside *attached) {
+func (w *World) end(t *testing.T, a, beside *attachedTopology) {
 	t.Helper()
 	if err := undo(w, ops.Unshared(a.history, beside.others())); err != nil {
 		t.Errorf("release of topology %q: %v", a.Topology.Name, err)

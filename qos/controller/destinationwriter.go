@@ -238,11 +238,11 @@ func (w *destinationWriter) follow(ctx context.Context) {
 	stores := []*keptStore{
 		{
 			resource: v1alpha1.Resource(),
-			set:      func(_ types.NamespacedName, o *kept) { w.SetTopology(o.Name, qos.TopologyLabels(&o.ObjectMeta)) },
+			set:      func(_ types.NamespacedName, o *cachedMeta) { w.SetTopology(o.Name, qos.TopologyLabels(&o.ObjectMeta)) },
 			remove:   func(key types.NamespacedName) { w.DeleteTopology(key.Name) },
 		}, {
 			resource: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, selector: running,
-			set: func(key types.NamespacedName, o *kept) { w.SetPod(key, o.UID, o.Labels, o.addresses) }, remove: w.DeletePod,
+			set: func(key types.NamespacedName, o *cachedMeta) { w.SetPod(key, o.UID, o.Labels, o.addresses) }, remove: w.DeletePod,
 		},
 	}
 	if w.PodNetwork {
@@ -269,7 +269,7 @@ func (w *destinationWriter) namespaces(ctx context.Context) *keptStore {
 	w.namespacesOnce.Do(func() {
 		w.ofNamespaces = &keptStore{
 			resource: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, synced: make(chan struct{}),
-			set:    func(_ types.NamespacedName, o *kept) { w.SetNamespace(o.Name, o.Labels) },
+			set:    func(_ types.NamespacedName, o *cachedMeta) { w.SetNamespace(o.Name, o.Labels) },
 			remove: func(key types.NamespacedName) { w.DeleteNamespace(key.Name) },
 		}
 		go w.ofNamespaces.run(ctx, w.metadata)
@@ -289,8 +289,8 @@ func allSynced(ctx context.Context, stores []*keptStore) bool {
 	return true
 }
 
-// kept is what is kept of the metadata of an object.
-type kept struct {
+// cachedMeta is the metadata of an object that the cache keeps.
+type cachedMeta struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	addresses []netip.Addr // of a pod, see podAddresses
@@ -298,11 +298,11 @@ type kept struct {
 }
 
 // DeepCopyObject is for the interface runtime.Object. Objects are not changed.
-func (k *kept) DeepCopyObject() runtime.Object { return new(*k) }
+func (k *cachedMeta) DeepCopyObject() runtime.Object { return new(*k) }
 
-// keptOf returns what is kept of an object.
-func (s *keptStore) keptOf(o *metav1.PartialObjectMetadata) *kept {
-	out := &kept{ObjectMeta: metav1.ObjectMeta{
+// cachedMetaOf returns what is kept of an object.
+func (s *keptStore) cachedMetaOf(o *metav1.PartialObjectMetadata) *cachedMeta {
+	out := &cachedMeta{ObjectMeta: metav1.ObjectMeta{
 		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
 		Labels: o.Labels,
 	}}
@@ -317,17 +317,17 @@ func (s *keptStore) keptOf(o *metav1.PartialObjectMetadata) *kept {
 	return out
 }
 
-// keptWhole returns what is kept of the metadata of a whole object.
-func keptWhole(o *unstructured.Unstructured) *kept {
-	return &kept{ObjectMeta: metav1.ObjectMeta{
+// cachedMetaOfWhole returns what is kept of the metadata of a whole object.
+func cachedMetaOfWhole(o *unstructured.Unstructured) *cachedMeta {
+	return &cachedMeta{ObjectMeta: metav1.ObjectMeta{
 		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
 		ResourceVersion: o.GetResourceVersion(), Labels: o.GetLabels(),
 	}}
 }
 
 // addressedOf returns what is kept of a pod.
-func addressedOf(o *unstructured.Unstructured) *kept {
-	out := keptWhole(o)
+func addressedOf(o *unstructured.Unstructured) *cachedMeta {
+	out := cachedMetaOfWhole(o)
 	out.addresses = podAddresses(o.Object)
 	return out
 }
@@ -359,7 +359,7 @@ const maxPodIPs = 2
 type keptList struct {
 	metav1.TypeMeta
 	metav1.ListMeta
-	Items []*kept
+	Items []*cachedMeta
 }
 
 // DeepCopyObject is for the interface runtime.Object.
@@ -373,9 +373,9 @@ type keptStore struct {
 	annotated bool
 	// whole, unless it is nil, has whole objects read, of which of returns what is kept, instead of their metadata.
 	whole  dynamic.Interface
-	of     func(*unstructured.Unstructured) *kept
+	of     func(*unstructured.Unstructured) *cachedMeta
 	again  time.Duration // unless it is 0, after how long an API server is asked again that does not serve the resource
-	set    func(types.NamespacedName, *kept)
+	set    func(types.NamespacedName, *cachedMeta)
 	remove func(types.NamespacedName)
 	synced chan struct{} // closed when all have been read once
 	once   sync.Once
@@ -399,7 +399,7 @@ func (s *keptStore) run(ctx context.Context, client metadata.Interface) {
 		return
 	}
 	api := client.Resource(s.resource)
-	follow(ctx, s, "", pageSize, s.keptOf, api.Watch,
+	follow(ctx, s, "", pageSize, s.cachedMetaOf, api.Watch,
 		func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, []metav1.PartialObjectMetadata, error) {
 			page, err := api.List(ctx, o)
 			if err != nil {
@@ -414,7 +414,7 @@ func follow[E any, T interface {
 	*E
 	runtime.Object
 }](
-	ctx context.Context, s *keptStore, what string, size int64, of func(T) *kept,
+	ctx context.Context, s *keptStore, what string, size int64, of func(T) *cachedMeta,
 	watched func(context.Context, metav1.ListOptions) (watch.Interface, error),
 	list func(context.Context, metav1.ListOptions) (metav1.ListInterface, []E, error),
 ) {
@@ -449,13 +449,15 @@ func follow[E any, T interface {
 	}).RunWithContext(ctx)
 }
 
-// store is what a reflector fills it by.
-func (s *keptStore) store() *watchstore.Store[types.NamespacedName, *kept] {
+// store returns the store through which a reflector fills it.
+func (s *keptStore) store() *watchstore.Store[types.NamespacedName, *cachedMeta] {
 	there := map[types.NamespacedName]bool{}
-	return &watchstore.Store[types.NamespacedName, *kept]{
+	return &watchstore.Store[types.NamespacedName, *cachedMeta]{
 		What: "metadata of " + s.resource.Resource,
-		Name: func(o *kept) types.NamespacedName { return types.NamespacedName{Namespace: o.Namespace, Name: o.Name} },
-		Put: func(key types.NamespacedName, o *kept) error {
+		Name: func(o *cachedMeta) types.NamespacedName {
+			return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+		},
+		Put: func(key types.NamespacedName, o *cachedMeta) error {
 			there[key] = true
 			s.set(key, o)
 			return nil

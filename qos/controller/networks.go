@@ -127,7 +127,7 @@ func (w *destinationWriter) followNetworks(ctx context.Context) {
 		}
 		s := &keptStore{
 			resource: resource, again: qosAgain, synced: make(chan struct{}),
-			set: func(key types.NamespacedName, o *kept) {
+			set: func(key types.NamespacedName, o *cachedMeta) {
 				w.SetNetwork(&qos.Definition{
 					NetworkID: id(key), Labels: o.Labels, Primary: o.primary,
 					Owner: ownerOf(o.OwnerReferences, key.Namespace),
@@ -161,8 +161,8 @@ func ownerOf(references []metav1.OwnerReference, namespace string) qos.NetworkID
 }
 
 // roleOf returns what is kept of a UserDefinedNetwork.
-func roleOf(o *unstructured.Unstructured) *kept {
-	out := keptWhole(o)
+func roleOf(o *unstructured.Unstructured) *cachedMeta {
+	out := cachedMetaOfWhole(o)
 	for _, topology := range []string{"layer2", "layer3", "localnet"} {
 		if role, found, _ := unstructured.NestedString(o.Object, "spec", topology, "role"); found {
 			out.primary = new(role == "Primary")

@@ -37,7 +37,7 @@ type Reports struct {
 	once   sync.Once
 }
 
-// qosReport is what is kept of a node's report on an object. There may be one for each
+// qosReport is the cached part of a node's report on an object. There may be one for each
 // object and node.
 type qosReport struct {
 	of                      unique.Handle[qosVersion] // all nodes report the same objects

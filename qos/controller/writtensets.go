@@ -105,7 +105,7 @@ func (s *writtenSets) delete(ctx context.Context, uid types.UID) error {
 func (s *writtenSets) store(edited func(types.NamespacedName)) *keptStore {
 	return &keptStore{
 		resource: v1alpha1.QoSDestinationsResource(), annotated: true,
-		set: func(name types.NamespacedName, o *kept) {
+		set: func(name types.NamespacedName, o *cachedMeta) {
 			key := types.NamespacedName{Namespace: o.Labels[v1alpha1.LabelQoSNamespace], Name: o.Annotations[v1alpha1.AnnotationQoSName]}
 			if key.Namespace == "" || key.Name == "" {
 				return // not one that a controller has written

@@ -26,7 +26,7 @@ import (
 	"github.com/plumbline/plumbline/topology/watchstore"
 )
 
-// destinations are what the controller has written of one NetworkQoS, whose UID is their name.
+// destinations are the controller's addresses for one NetworkQoS, whose UID is their name.
 type destinations struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -67,28 +67,28 @@ func destinationsOf(namespace string, u *unstructured.Unstructured) *destination
 	return out
 }
 
-// written lists and watches what the controller has written of the objects of a namespace.
-type written struct{ *namespace }
+// destinationsWatcher lists and watches what the controller has written of the objects of a namespace.
+type destinationsWatcher struct{ *namespace }
 
 // IsWatchListSemanticsUnSupported makes a reflector list first: a stream cannot be bounded.
-func (written) IsWatchListSemanticsUnSupported() bool { return true }
+func (destinationsWatcher) IsWatchListSemanticsUnSupported() bool { return true }
 
 // List implements cache.Lister.
-func (w written) List(o metav1.ListOptions) (runtime.Object, error) {
+func (w destinationsWatcher) List(o metav1.ListOptions) (runtime.Object, error) {
 	return w.ListWithContext(context.Background(), o)
 }
 
 // Watch implements cache.Watcher.
-func (w written) Watch(o metav1.ListOptions) (watch.Interface, error) {
+func (w destinationsWatcher) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return w.WatchWithContext(context.Background(), o)
 }
 
-func (w written) selector() string {
+func (w destinationsWatcher) selector() string {
 	return labels.SelectorFromSet(labels.Set{v1alpha1.LabelQoSNamespace: w.name}).String()
 }
 
 // ListWithContext implements cache.ListerWithContext. It lists in pages, and an API server without the kind has none.
-func (w written) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+func (w destinationsWatcher) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 	w.f.reading.Lock() // one page at a time, of all namespaces
 	defer w.f.reading.Unlock()
 	out := &destinationsList{}
@@ -112,7 +112,7 @@ func (w written) ListWithContext(ctx context.Context, _ metav1.ListOptions) (run
 }
 
 // WatchWithContext implements cache.WatcherWithContext.
-func (w written) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+func (w destinationsWatcher) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.LabelSelector = w.selector()
 	all, err := w.f.Client.Resource(v1alpha1.QoSDestinationsResource()).Watch(ctx, options)
 	return watchstore.Watched(all, err, w.f.Again, func(u *unstructured.Unstructured) *destinations { return destinationsOf(w.name, u) })
@@ -126,12 +126,12 @@ func (n *namespace) followDestinations(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	cache.NewReflectorWithOptions(written{n}, nil, n.writtenStore(), cache.ReflectorOptions{
+	cache.NewReflectorWithOptions(destinationsWatcher{n}, nil, n.writtenStore(), cache.ReflectorOptions{
 		Name: v1alpha1.QoSDestinationsKind + " of " + n.name, TypeDescription: v1alpha1.QoSDestinationsKind,
 	}).RunWithContext(ctx)
 }
 
-// writtenStore is what a reflector fills with what the controller has written.
+// writtenStore returns the store that a reflector fills with the controller's objects.
 func (n *namespace) writtenStore() *watchstore.Store[types.UID, *destinations] {
 	return &watchstore.Store[types.UID, *destinations]{
 		What: v1alpha1.QoSDestinationsKind, Name: func(d *destinations) types.UID { return types.UID(d.Name) },

@@ -433,7 +433,7 @@ func (f *Follower) place(c *claims.Claim) {
 	f.enqueue(f.compiler.SetPod(pod))
 }
 
-// attached is what the pod of a claim has of a network, by one of the claim's topologies.
+// attached is an attachment of a claim's pod to a network, by one of the claim's topologies.
 type attached struct {
 	qos.Attachment
 	topology int // index in the claim

@@ -58,7 +58,7 @@ func (f *Follower) followPods(ctx context.Context) {
 		cache.ReflectorOptions{Name: "labels of pods", TypeDescription: "Pod"}).RunWithContext(ctx)
 }
 
-// podStore is what the reflector of pods fills a Follower by. The sandbox of a pod that is deleted, if it
+// podStore returns the store through which the reflector of pods fills a Follower. The sandbox of a pod that is deleted, if it
 // still has one, keeps what it has.
 func (f *Follower) podStore() *watchstore.Store[types.NamespacedName, *metav1.PartialObjectMetadata] {
 	return &watchstore.Store[types.NamespacedName, *metav1.PartialObjectMetadata]{

@@ -17,7 +17,7 @@ const (
 	packSteps = 4 << 20
 )
 
-// class is what a filter matches beside the destination. Classes are nested or disjoint: a port is in its protocol, and that in any.
+// class holds the matches of a filter beside the destination. Classes are nested or disjoint: a port is in its protocol, and that in any.
 type class struct {
 	protocol qos.Protocol
 	port     uint16

@@ -26,7 +26,7 @@ type Agent struct {
 	alive *liveness.Registry
 }
 
-// started is what parts are given that are no data: where reads of devices end, and where they show
+// started holds the parameters of parts that are no data: where reads of devices end, and where they show
 // that they work.
 type started struct {
 	reads context.Context //nolint:containedctx // that of New: the functions that read devices have none

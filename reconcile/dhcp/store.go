@@ -26,7 +26,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/recordfile"
 )
 
-// record is what is on disk of one lease, so that another process renews it instead of requesting
+// record is the file of one lease, so that another process renews it instead of requesting
 // another one.
 type record struct {
 	Sandbox  reconcile.SandboxID `json:"sandbox"`
@@ -42,7 +42,7 @@ type record struct {
 	Serial string     `json:"serial"`
 	Lease  *Lease     `json:"lease,omitempty"`
 	Last   netip.Addr `json:"last,omitzero"` // the address to ask for again
-	// over is what was on disk when it was read.
+	// over is the file's content when it was read.
 	over string
 }
 

@@ -31,7 +31,7 @@ type gate struct {
 	token chan struct{} // holds one token while the lock is held
 	op    sync.Mutex    // held while the files are written
 	held  bool          // the lock is held; under op
-	// log is what the log amounted to when it was last read or written under
+	// log describes the log when it was last read or written under
 	// the present lock, without its record; nil when it has not been. Under op.
 	log *state
 }

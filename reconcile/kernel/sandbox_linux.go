@@ -28,7 +28,7 @@ type Sandbox struct {
 	// kernel returns ENODEV and it is queried again.
 	indexes map[string]int
 	nsids   map[*conn]int32 // how the other side is numbered in a namespace
-	// uppers is what was found on devices of the host, by their index; see uppersOf.
+	// uppers are the links found on devices of the host, by index; see uppersOf.
 	uppers map[int]map[string]string
 	// restored are the settings of devices of the host as they were read after they had
 	// been restored, by their index: nothing was done to the device since. The observation
@@ -40,7 +40,7 @@ type Sandbox struct {
 	cache observationCache
 }
 
-// observationCache is what the last observation read outside the sandbox's own objects.
+// observationCache holds the last observation's reads outside the sandbox's own objects.
 // The changes planned from it need no further queries: an index that no longer exists
 // is ENODEV, and any other change since makes an operation fail or is found by the next
 // observation, as if it had been made a moment later.

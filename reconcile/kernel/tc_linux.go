@@ -66,7 +66,7 @@ const (
 	sizeofActionHead = 4 // struct tcamsg
 	actionTab        = 1
 
-	// policeMTU is what a policer lets pass at most, in bytes. It is given, as without it
+	// policeMTU is the largest packet that a policer passes, in bytes. It is set, as without it
 	// packets of more than 2 KiB are dropped, which segmentation offload sends.
 	policeMTU = 1 << 30
 )

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// slack is what a part may be late: on a busy node everything is, and a restart
+// slack is the permitted delay of a part: on a busy node everything is late, and a restart
 // does not help.
 const slack = 2 * time.Minute
 

@@ -4,11 +4,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Bandwidth is what a claim has of the bandwidth of a physical function, in bit/s.
+// Bandwidth is the share of a claim in the bandwidth of a physical function, in bit/s.
 type Bandwidth struct {
 	Namespace, Pod, Topology, Step string
-	// Reserved is what the scheduler has counted, Enforced what the physical function limits
-	// the function to; negative if that cannot be read, 0 if it limits nothing.
+	// Reserved is the amount that the scheduler counted, Enforced the limit that the physical function sets
+	// for the virtual function: negative if it cannot be read, 0 for no limit.
 	Reserved, Enforced float64
 }
 

@@ -33,7 +33,7 @@ type Assignment struct {
 	// Requested are the user's choices: a PCI address or an interface name for a root
 	// step.
 	Requested map[string]string
-	// Given is what else the steps are given, such as addresses.
+	// Given holds further values for the steps, such as addresses.
 	Given ops.Givens
 	// Rules mark and limit what the sandbox's interfaces send.
 	Rules     ops.Rules

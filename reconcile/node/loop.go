@@ -68,7 +68,7 @@ type Options struct {
 	Recorder Recorder
 	Log      *slog.Logger
 	Now      func() time.Time
-	// Urgent is what passes wait for; nil is nothing.
+	// Urgent is work that passes wait for; nil: none.
 	Urgent *Urgent
 
 	Workers int           // passes at a time; default 4

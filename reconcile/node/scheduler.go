@@ -41,7 +41,7 @@ const (
 	resyncYield = 5 * time.Second
 )
 
-// verdict is what happens to a sandbox after a pass.
+// verdict decides when a sandbox is checked again after a pass.
 type verdict int
 
 const (

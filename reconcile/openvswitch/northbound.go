@@ -304,8 +304,8 @@ func (n *Northbound) apply(ctx context.Context, c netstate.Change) error {
 	return n.update(ctx, have, want)
 }
 
-// foreign returns the key of a row of ovn-kubernetes, "" if there is none.
-func foreign(switches, routers []ovsdb.Row) string {
+// ovnKubernetesKey returns the key of a row of ovn-kubernetes, "" if there is none.
+func ovnKubernetesKey(switches, routers []ovsdb.Row) string {
 	for _, row := range slices.Concat(switches, routers) {
 		for key := range connection.Pairs(row["external_ids"]) {
 			if key := connection.Text(key); strings.HasPrefix(key, "k8s.ovn.org/") || key == "k8s-cluster-router" {
@@ -327,7 +327,7 @@ func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
 	if err != nil {
 		return err
 	}
-	if key := foreign(results[2].Rows, results[3].Rows); key != "" {
+	if key := ovnKubernetesKey(results[2].Rows, results[3].Rows); key != "" {
 		return fault.New(fault.Unsupported, fmt.Errorf("the OVN Northbound database is that of ovn-kubernetes, whose rows have the key %q, and which would delete what is not its own: on its nodes, which have a port \"ovn-k8s-mp0\", its own ports are used (docs/ovn.md); on others use a database of your own", key))
 	}
 	if rows := results[1].Rows; *want.PhysicalNetwork != "" && len(rows) > 0 && !ours(rows[0]) {

@@ -41,7 +41,7 @@ const localnet = "localnet"
 // macBytes is the length of a MAC address of Ethernet.
 const macBytes = 6
 
-// PodPortName is what ovn-kubernetes calls the port of a pod on the network of a
+// PodPortName returns ovn-kubernetes' name for the port of a pod on the network of a
 // NetworkAttachmentDefinition, NAMESPACE/NAME.
 func PodPortName(attachment, namespace, pod string) string {
 	return strings.NewReplacer("-", ".", "/", ".").Replace(attachment) + "_" + namespace + "_" + pod

@@ -375,7 +375,7 @@ func (s *Switch) add(ctx context.Context, o netstate.OVSPort) error {
 	return err
 }
 
-// binding is what the interface says to ovn-controller. It has no key "sandbox": ovn-kubernetes
+// binding returns the external IDs that ovn-controller reads. It has no key "sandbox": ovn-kubernetes
 // deletes interfaces that have one and are not those of its pods.
 func binding(o netstate.OVSPort) map[string]string {
 	out := map[string]string{}

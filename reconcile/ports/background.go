@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// background is what a reading returns that may take long, since a driver asks its firmware and nothing interrupts that. A scrape waits for
+// background holds the result of a slow reading: a driver asks its firmware, and nothing interrupts that. A scrape waits for
 // it no longer than scrapeTimeout, and then has the values of the last one.
 type background[V any] struct {
 	mu      sync.Mutex

@@ -94,7 +94,7 @@ func keyOf(f *netstate.Filter) FilterKey { return FilterKey{f.Chain, f.Pref, f.H
 // FilterCount counts the packets that a filter has marked, as its link would send them.
 type FilterCount struct{ Packets, Bytes uint64 }
 
-// Reading is what the kernel or Open vSwitch has counted for a rule. Each filter has counters of its
+// Reading holds the counters of the kernel or Open vSwitch for a rule. Each filter has counters of its
 // own, which end with it; the filters of a rule share its limit. Of a rule of OVN a filter is all flows
 // of one logical flow, and without any nothing is known.
 type Reading struct {

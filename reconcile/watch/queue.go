@@ -25,7 +25,7 @@ type queue struct {
 	order itemHeap                      // by due
 }
 
-// item is what is due for one sandbox, and when. A zero time: nothing of that kind is
+// item holds the due times of one sandbox. A zero time: nothing of that kind is
 // due.
 type item struct {
 	id        reconcile.SandboxID

@@ -12,7 +12,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Holdings is what a node holds of all pools, and to whom it has given it. It is written
+// Holdings are the blocks of all pools that a node holds, and the owners of their addresses. They are written
 // to disk before an address from it is answered, and read again after a crash.
 type Holdings struct {
 	Blocks  []Held    `json:"blocks,omitempty"`
@@ -171,7 +171,7 @@ func (h *Holdings) TakeKept(l *Layout, owner Owner, iface int, now int64, k Keep
 	var out []netip.Prefix
 	var missing []bool
 	for _, is4 := range l.Families() {
-		a, ok := h.kept(l, is4, iface, now, k.For)
+		a, ok := h.keptAddress(l, is4, iface, now, k.For)
 		if !ok {
 			a, ok = h.free(l, is4, iface, taken)
 		}
@@ -199,9 +199,9 @@ func (h *Holdings) Give(g Grant) {
 	})
 }
 
-// kept returns the address that is kept here for an identity, in a block that has not to be
+// keptAddress returns the address that is kept here for an identity, in a block that has not to be
 // given to any node.
-func (h *Holdings) kept(l *Layout, is4 bool, iface int, now int64, identity string) (netip.Prefix, bool) {
+func (h *Holdings) keptAddress(l *Layout, is4 bool, iface int, now int64, identity string) (netip.Prefix, bool) {
 	if identity == "" {
 		return netip.Prefix{}, false
 	}
@@ -613,7 +613,7 @@ func (h *Holdings) Idle(pool string, now int64) []Held {
 // Count counts the addresses of one family of a pool that a node has.
 type Count struct {
 	Held, Used, Resting uint64
-	// Free is what could be allocated now, to any claim.
+	// Free is the number of addresses that any claim could be given now.
 	Free uint64
 }
 

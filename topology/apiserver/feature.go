@@ -10,9 +10,9 @@ type Feature struct {
 	Resource string
 	// Since is the first version in which it is on by default.
 	Since string
-	// For is what of plumbline uses it.
+	// For names the feature of plumbline that uses it.
 	For string
-	// Without is what happens without it.
+	// Without describes the effect of its absence.
 	Without string
 }
 

@@ -14,7 +14,7 @@ import (
 // maxAddresses of a claim on one topology are taken into account.
 const maxAddresses = 16
 
-// Held is what the only pod of a claim has of topologies.
+// Held describes the networks of a claim's only pod, by topology.
 type Held struct {
 	Pod       types.NamespacedName
 	UID       types.UID

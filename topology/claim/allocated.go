@@ -31,7 +31,7 @@ type Device struct {
 type Assignment struct {
 	Topology TopologyRef `json:"topology"`
 	Devices  []Device    `json:"devices"` // at most one a step, in order of allocation
-	// Parameters are what the claim sets in the configs of the topology's steps. Whether it may is not checked.
+	// Parameters are the claim's values in the configs of the topology's steps. Permission is not checked.
 	Parameters []topology.Parameters `json:"parameters,omitempty"`
 }
 

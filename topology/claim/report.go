@@ -21,7 +21,7 @@ const (
 	LinkUp = "LinkUp"
 )
 
-// DeviceReport is what a node has reported of one device, stored in its data in the status of the claim.
+// DeviceReport is a node's report on one device, stored in its data in the status of the claim.
 type DeviceReport struct {
 	Report
 	// Step is the root step the device is for.

@@ -24,7 +24,7 @@ func errTwice(c Config, one, other string) error {
 type Demand struct {
 	Topology TopologyRef
 	Steps    []Demanded // in order of the requests
-	// Parameters are what the claim sets in the configs of the topology's steps. Whether it may is not checked.
+	// Parameters are the claim's values in the configs of the topology's steps. Permission is not checked.
 	Parameters []topology.Parameters
 }
 

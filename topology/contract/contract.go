@@ -114,7 +114,7 @@ func (c Contract) WithoutInterface() bool {
 	return c.Input.Device && len(c.Input.DeviceTypes) == 0 && c.Output.InsteadOfInterface()
 }
 
-// Input is what a step needs from the merged results of its dependencies.
+// Input describes a step's needs from the merged results of its dependencies.
 type Input struct {
 	Required bool // the step cannot be a root step
 	Device   bool // as a root step it consumes one device, which is moved; see RootOnly
@@ -138,7 +138,7 @@ type Input struct {
 	IPs, Routes   bool // at least one of them is needed
 }
 
-// Output is what a step's result holds beyond its input.
+// Output describes the additions of a step's result to its input.
 type Output struct {
 	Interfaces Flow
 	IPs        Flow

@@ -55,7 +55,7 @@ type Policy struct {
 	BesideFunctions bool
 	// Sharing is how the devices are shared, nil for not at all.
 	Sharing *inventory.Sharing
-	// Err is what is wrong with the policy, an *Invalid; such a policy decides nothing.
+	// Err describes an invalid policy, as *Invalid; such a policy decides nothing.
 	Err error
 	// NotYet are fields that the API has and nothing uses, an *Invalid: who writes them is refused. A policy
 	// that an API server has accepted decides without them.

@@ -143,7 +143,7 @@ func checkRange(e *Invalid, at string, value, def resource.Quantity, r *v1alpha1
 		e.add("%s.validRange.step: %s is not more than 0", at, r.Step.String())
 	case !onStep(def, r) || r.Max != nil && !onStep(*r.Max, r):
 		e.add("%s.validRange.step: the default and max must be min plus a multiple of %s", at, r.Step.String())
-	case above(r).Cmp(value) > 0:
+	case secondLowest(r).Cmp(value) > 0:
 		e.add("%s.validRange.step: min and one step of %s are more than the value %s", at, r.Step.String(), value.String())
 	}
 }
@@ -159,8 +159,8 @@ func least(r *v1alpha1.CapacityRequestPolicy) int64 {
 	return r.Default.Value()
 }
 
-// above is the lowest amount but one.
-func above(r *v1alpha1.CapacityRange) *resource.Quantity {
+// secondLowest returns the lowest amount but one.
+func secondLowest(r *v1alpha1.CapacityRange) *resource.Quantity {
 	sum := r.Min.DeepCopy()
 	sum.Add(*r.Step)
 	return &sum

@@ -152,7 +152,7 @@ var attributeOf = regexp.MustCompile(`(has\(\s*|!\s*)?device\.attributes\[(?:"dr
 // isDRANET is true of all devices that a class of ours chooses from.
 var isDRANET = regexp.MustCompile(`device\.driver\s*==\s*(?:"dra\.net"|'dra\.net')(\s*&&\s*)?`)
 
-// dranetName is what is left of DRANET where an expression does not name its attributes one by one.
+// dranetName matches DRANET's driver in an expression that does not name its attributes one by one.
 var dranetName = regexp.MustCompile(`"dra\.net"|'dra\.net'`)
 
 var (

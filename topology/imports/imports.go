@@ -214,7 +214,7 @@ func annotationsOf(object map[string]any) map[string]any {
 	return out
 }
 
-// metadata is what is left of an object's metadata.
+// metadata returns the unread part of an object's metadata.
 func (s *source) metadata() *record { return s.record.open[0] }
 
 // annotation takes an annotation.

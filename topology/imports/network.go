@@ -26,8 +26,8 @@ type network struct {
 	inside []string
 	// resource is the extended resource that pods request beside the network, of its first step.
 	resource, resourceAt string
-	topology             string // its name; set when all networks are known
-	own                  *own   // what pods name of it for themselves; nil if none does
+	topology             string     // its name; set when all networks are known
+	own                  *podValues // what pods name of it for themselves; nil if none does
 }
 
 // step is a step of a topology.

@@ -11,15 +11,15 @@ import (
 	"github.com/plumbline/plumbline/topology/claim"
 )
 
-// own is what pods name of a network for themselves, which its topology lets claims set.
-type own struct {
+// podValues holds the values that pods name for themselves on a network, and that its topology lets claims set.
+type podValues struct {
 	step      string
 	addresses []netip.Prefix
 	macs      []string
 }
 
 // names reports whether the pod names an address or a MAC address.
-func (a *attached) names() bool { return len(a.own.Addresses) > 0 || a.own.MAC != "" }
+func (a *podAttachment) names() bool { return len(a.own.Addresses) > 0 || a.own.MAC != "" }
 
 // carrier is the step that makes the interface of a network.
 func carrier(steps []*step) *step {
@@ -43,7 +43,7 @@ func (c *converter) permitOwn() {
 				continue
 			}
 			if a.net.own == nil {
-				a.net.own = &own{step: s.name}
+				a.net.own = &podValues{step: s.name}
 			}
 			of := a.net.own
 			a.own.Step = of.step
@@ -65,7 +65,7 @@ func (c *converter) permitOwn() {
 	}
 }
 
-// claimParameters are what the topology permits.
+// claimParameters returns the topology's list of keys that claims may set.
 func (n *network) claimParameters() (out []any) {
 	if n.own == nil {
 		return nil
@@ -92,7 +92,7 @@ func (n *network) claimParameters() (out []any) {
 }
 
 // ownTemplate is the ResourceClaimTemplate of a pod that names its address or MAC address.
-func (c *converter) ownTemplate(p *pod, a *attached, t *topology.Topology) (map[string]any, error) {
+func (c *converter) ownTemplate(p *pod, a *podAttachment, t *topology.Topology) (map[string]any, error) {
 	permitted, err := t.Permitted([]topology.Parameters{a.own})
 	if err != nil {
 		return nil, err

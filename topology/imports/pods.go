@@ -30,15 +30,15 @@ var workloads = map[string][]string{
 	"StatefulSet": {"spec", "template"},
 }
 
-// Patch is what a pod, or the workload that makes it, needs to have its networks by claims.
+// Patch changes a pod, or the workload that makes it, to have its networks by claims.
 type Patch struct {
 	Object    string // such as Deployment "shop/web"
 	Unchanged bool   // its containers request the devices already: only the annotation goes
 	Merge     map[string]any
 }
 
-// attached is a network that a pod has.
-type attached struct {
+// podAttachment is a network that a pod has.
+type podAttachment struct {
 	at, ref, ifName string
 	net             *network
 	// own are the addresses and the MAC address that the pod names.
@@ -50,7 +50,7 @@ type pod struct {
 	from     *source
 	path     []string
 	spec     map[string]any
-	networks []*attached
+	networks []*podAttachment
 }
 
 // workload reads the networks of a pod.
@@ -91,7 +91,7 @@ func (c *converter) noteOwned() {
 }
 
 // selections reads the annotation in one of its two notations.
-func (p *pod) selections(r *record) (out []*attached) {
+func (p *pod) selections(r *record) (out []*podAttachment) {
 	text := r.text(networksAnnotation)
 	r = r.below(r.path(networksAnnotation), nil)
 	if strings.ContainsAny(text, `[{"`) {
@@ -124,7 +124,7 @@ func (p *pod) selections(r *record) (out []*attached) {
 	return out
 }
 
-func (p *pod) attachment(at, namespace, name, ifName string, i int) *attached {
+func (p *pod) attachment(at, namespace, name, ifName string, i int) *podAttachment {
 	if ns, bare, both := strings.Cut(name, "/"); both {
 		namespace, name = ns, bare
 	}
@@ -134,11 +134,11 @@ func (p *pod) attachment(at, namespace, name, ifName string, i int) *attached {
 	if ifName == "" {
 		ifName = fmt.Sprintf("net%d", i+1)
 	}
-	return &attached{at: at, ref: namespace + "/" + name, ifName: ifName}
+	return &podAttachment{at: at, ref: namespace + "/" + name, ifName: ifName}
 }
 
 // element reads one entry of the JSON notation.
-func (p *pod) element(r *record, i int) *attached {
+func (p *pod) element(r *record, i int) *podAttachment {
 	name, namespace, ifName := r.text("name"), r.text("namespace"), r.text("interface")
 	if old := r.text("interfaceRequest"); ifName == "" {
 		ifName = old
@@ -226,7 +226,7 @@ func (c *converter) resolvePods() {
 		if p.from.failed() {
 			continue
 		}
-		built := map[*attached]bool{}
+		built := map[*podAttachment]bool{}
 		for _, a := range p.networks {
 			if len(a.net.inside) > 0 {
 				a.net = c.composed(p, a, variants, parts, built)
@@ -237,7 +237,7 @@ func (c *converter) resolvePods() {
 				alone[a.net] = true
 			}
 		}
-		p.networks = slices.DeleteFunc(p.networks, func(a *attached) bool { return built[a] })
+		p.networks = slices.DeleteFunc(p.networks, func(a *podAttachment) bool { return built[a] })
 	}
 	c.networks = slices.DeleteFunc(c.networks, func(n *network) bool {
 		if parts[n] && !alone[n] {
@@ -250,13 +250,13 @@ func (c *converter) resolvePods() {
 }
 
 // composed returns the topology of a network and those of the pod that it builds on.
-func (c *converter) composed(p *pod, a *attached, variants map[string]*network, parts map[*network]bool,
-	built map[*attached]bool,
+func (c *converter) composed(p *pod, a *podAttachment, variants map[string]*network, parts map[*network]bool,
+	built map[*podAttachment]bool,
 ) *network {
 	keys := []string{a.ref + "@" + a.ifName}
-	var below []*attached
+	var below []*podAttachment
 	for _, link := range a.net.inside {
-		i := slices.IndexFunc(p.networks, func(o *attached) bool { return o.ifName == link && o != a })
+		i := slices.IndexFunc(p.networks, func(o *podAttachment) bool { return o.ifName == link && o != a })
 		if i < 0 {
 			p.from.problem(a.at, "builds on the interface %q, which no other network of the pod makes", link)
 			return a.net
@@ -462,7 +462,7 @@ func (c *converter) patches(roots map[*network][]*topology.Step,
 	return out, templates
 }
 
-// keptNetworks is what the annotation has beside the claims: networks of ovn-kubernetes, which makes their ports by it; nil for none.
+// keptNetworks returns the annotation with the networks of ovn-kubernetes, which makes their ports by it; nil: none.
 func (p *pod) keptNetworks() any {
 	var kept []string
 	for _, a := range p.networks {

@@ -124,7 +124,7 @@ func requests(v any, classes map[string]bool) bool {
 	return false
 }
 
-// owner is what has made an object. Owners of an object with a namespace are in it, or have none.
+// owner is the creator of an object. Owners of an object with a namespace are in it, or have none.
 type owner struct{ namespace, kind, name string }
 
 func ownerIn(namespace, kind, name any) owner {
@@ -135,7 +135,7 @@ func ownerIn(namespace, kind, name any) owner {
 	return o
 }
 
-// ownerOf is what has made an object, the zero value for nothing.
+// ownerOf returns the creator of an object; the zero value: none.
 func ownerOf(object map[string]any) owner {
 	meta := asObject(object["metadata"])
 	owners, _ := meta["ownerReferences"].([]any)

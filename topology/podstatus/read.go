@@ -256,7 +256,7 @@ func conditions(of []metav1.Condition) (out []Condition) {
 	return out
 }
 
-// askForView is what to do for the right to read what belongs to no namespace.
+// askForView tells a user how to get the right to read cluster-scoped objects.
 const askForView = "topologies and DeviceClasses belong to no namespace, so that a RoleBinding does not suffice: ask for a ClusterRoleBinding to the ClusterRole plumbline-view"
 
 // readTopology reads a topology as it is now.

@@ -38,7 +38,7 @@ type Claim struct {
 	State    State  `json:"state"`
 	// Classes are the DeviceClasses that it requests.
 	Classes []string `json:"classes,omitempty"`
-	// Uses are what the claim has for each topology; without devices while it is not allocated.
+	// Uses are the claim's topologies; without devices while it is not allocated.
 	Uses []Use `json:"uses,omitempty"`
 	// Invalid is why the allocation cannot be used.
 	Invalid string `json:"invalid,omitempty"`

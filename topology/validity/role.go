@@ -9,7 +9,7 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// ExamplePodCIDRs are what a node may have, of both families (RFC 5737, RFC 3849). A node
+// ExamplePodCIDRs are example pod CIDRs of a node, of both families (RFC 5737, RFC 3849). A node
 // with one family accepts whatever one with both does.
 var ExamplePodCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/64")}
 

@@ -72,7 +72,7 @@ func (a *Allocator) comes(c *Claim) bool {
 	})
 }
 
-// offer is what a claim would get of what a node holds.
+// offer holds the addresses that a claim would get from the node's leases.
 type offer struct {
 	given map[Want]ops.Given
 	short []*addresspool.Short // leases are missing
@@ -124,7 +124,7 @@ func (a *Allocator) enough(h *addresspool.Holdings, c *Claim, wants []Want) erro
 	return nil
 }
 
-// usable is what of a node's holdings can be given: without blocks whose lease this process has not verified, which may
+// usable returns the holdings that can be given: without blocks whose lease this process has not verified, which may
 // have been lost while no agent ran. The caller holds a.mu.
 func (a *Allocator) usable(h *addresspool.Holdings) *addresspool.Holdings {
 	out := h.Clone()

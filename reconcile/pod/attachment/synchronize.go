@@ -161,7 +161,7 @@ func (k *Keeper) queueMissed(e claims.Entry, pods []Pod) {
 	}
 }
 
-// task is what Run is to do about a sandbox: to attach it, if it has a namespace; else to release all
+// task is Run's work for a sandbox: to attach it, if it has a namespace; else to release all
 // claims that it has, if it stops; else to finish the releases of claims that have begun, while the
 // other claims of the pod stay.
 type task struct {

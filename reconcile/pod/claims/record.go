@@ -58,7 +58,7 @@ type Topology struct {
 	Attached int64 `json:"attached,omitempty"`
 	// Given are the given values of steps other than devices.
 	Given ops.Givens `json:"given,omitempty"`
-	// Parameters are what the claim sets in the configs of steps, as the topology permitted it when the claim was prepared.
+	// Parameters are the claim's values in the configs of steps, permitted by the topology when the claim was prepared.
 	Parameters []topology.Parameters `json:"parameters,omitempty"`
 
 	read []decoded // Object and Next, as they were when the record was read

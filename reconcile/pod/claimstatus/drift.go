@@ -12,7 +12,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// DriftOptions is what a DriftReport works with.
+// DriftOptions are the dependencies of a DriftReport.
 type DriftOptions struct {
 	Reporter DriftReporter
 	// Claim returns the record of a claim; false if the claim is not prepared.

@@ -48,7 +48,7 @@ type condition struct {
 	reason, message string
 }
 
-// verdict is what was reported about the devices of one topology in a claim. What is
+// verdict is the report about the devices of one topology in a claim. A field that is
 // nil was not reported and stays as it is.
 type verdict struct {
 	ready, inSync *condition
@@ -111,7 +111,7 @@ func entries(c *resourceapi.ResourceClaim, verdicts map[string]verdict, now time
 		}
 		known := false
 		if i := slices.IndexFunc(c.Status.Devices, func(o resourceapi.AllocatedDeviceStatus) bool { return sameDevice(o, e) }); i >= 0 {
-			e, known = own(c.Status.Devices[i]), true
+			e, known = withOurConditions(c.Status.Devices[i]), true
 		}
 		u := uses[deviceKey(e)]
 		all, allReported := verdicts[every]
@@ -131,8 +131,8 @@ func entries(c *resourceapi.ResourceClaim, verdicts map[string]verdict, now time
 	return out
 }
 
-// own returns a copy of an entry with only our conditions.
-func own(e resourceapi.AllocatedDeviceStatus) resourceapi.AllocatedDeviceStatus {
+// withOurConditions returns a copy of an entry with only our conditions.
+func withOurConditions(e resourceapi.AllocatedDeviceStatus) resourceapi.AllocatedDeviceStatus {
 	e = *e.DeepCopy()
 	e.Conditions = slices.DeleteFunc(e.Conditions, func(c metav1.Condition) bool { return !ours(c.Type) })
 	return e
@@ -218,7 +218,7 @@ func fill(e *resourceapi.AllocatedDeviceStatus, v verdict, u use, now time.Time)
 	if v.steps == nil && v.failure == nil && !v.bare && v.runs == nil {
 		return
 	}
-	d := written(e)
+	d := reportedData(e)
 	d.Topology, d.Step = u.topology, u.step
 	if v.runs != nil {
 		d.Generation, d.Update = v.runs.Generation, v.runs.Update
@@ -240,8 +240,8 @@ func fill(e *resourceapi.AllocatedDeviceStatus, v verdict, u use, now time.Time)
 	e.Data = raw(d)
 }
 
-// written reads the data of an entry of ours.
-func written(e *resourceapi.AllocatedDeviceStatus) data {
+// reportedData reads the data of an entry of ours.
+func reportedData(e *resourceapi.AllocatedDeviceStatus) data {
 	var d data
 	if e.Data == nil || json.Unmarshal(e.Data.Raw, &d) != nil {
 		return data{}
@@ -348,7 +348,7 @@ func same(have, want []resourceapi.AllocatedDeviceStatus) bool {
 		if i < 0 {
 			return false
 		}
-		h := own(have[i])
+		h := withOurConditions(have[i])
 		if !slices.EqualFunc(h.Conditions, w.Conditions, sameCondition) || !reflect.DeepEqual(h.NetworkData, w.NetworkData) ||
 			!sameJSON(h.Data, w.Data) {
 			return false

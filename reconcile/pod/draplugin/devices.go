@@ -13,7 +13,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// devices is what kubelet receives for a claim. Each device comes with the claim's
+// devices returns kubelet's answer for a claim. Each device comes with the claim's
 // gate, so that a container which consumes one request of the claim waits for all of
 // it. What is known of the interfaces is repeated each time: kubelet's helper rewrites
 // the metadata of a claim when it is prepared again.

@@ -104,7 +104,7 @@ type Keeper struct {
 	wake table.Wake
 
 	// Used by Run alone.
-	read    map[*v1alpha1.AddressLease]published
+	read    map[*v1alpha1.AddressLease]publishedLease
 	places  map[Need][]site // where they were found last
 	watched io.Closer
 	refused string // which routes to pod CIDRs are not set, as it is in the log
@@ -430,7 +430,7 @@ func (k *Keeper) pools(names []string) (map[string]pool, error) {
 		return out, err
 	}
 	var errs []error
-	now := map[*v1alpha1.AddressLease]published{}
+	now := map[*v1alpha1.AddressLease]publishedLease{}
 	for _, name := range names {
 		i := slices.IndexFunc(objects, func(o v1alpha1.AddressPool) bool { return o.Name == name })
 		leases, known := k.Leases.Of(name)
@@ -455,7 +455,7 @@ func (k *Keeper) pools(names []string) (map[string]pool, error) {
 			}
 		}
 		// In one order, since the error of a pass is reported if the next one has it too.
-		slices.SortFunc(p.leases, func(a, b published) int { return cmp.Compare(a.name, b.name) })
+		slices.SortFunc(p.leases, func(a, b publishedLease) int { return cmp.Compare(a.name, b.name) })
 		out[name] = p
 	}
 	k.read = now

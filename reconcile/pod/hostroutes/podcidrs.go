@@ -18,7 +18,7 @@ const maxPodRoutes = 32 << 10
 type Node struct {
 	Name    string
 	Created time.Time
-	// PodCIDRs are what spec.podCIDRs has; not valid is one that is no CIDR.
+	// PodCIDRs are those of spec.podCIDRs; an entry that is no CIDR is invalid.
 	PodCIDRs []netip.Prefix
 	// InternalIPs are those of status.addresses. A kubelet writes those of its own node.
 	InternalIPs []netip.Addr
@@ -62,17 +62,17 @@ func prefixes(of ...string) (out []netip.Prefix) {
 	return out
 }
 
-// attached is an address of the host, and where it is.
-type attached struct {
+// addressOfHost is an address of the host, and where it is.
+type addressOfHost struct {
 	link string // with netstate.HostPrefix
 	at   netip.Prefix
 }
 
-func attachedTo(addresses []netstate.Addr) []attached {
-	var out []attached
+func attachedTo(addresses []netstate.Addr) []addressOfHost {
+	var out []addressOfHost
 	for _, a := range addresses {
 		if p, err := netip.ParsePrefix(a.Address); err == nil {
-			out = append(out, attached{a.Link, p})
+			out = append(out, addressOfHost{a.Link, p})
 		}
 	}
 	return out
@@ -85,7 +85,7 @@ func attachedTo(addresses []netstate.Addr) []attached {
 // The older one of two nodes counts: which CIDRs a node has cannot change, but a kubelet that
 // registers its node may choose them. What a kubelet can write later, its InternalIP, decides
 // where packets to its own pods are sent, and nothing else.
-func podRoutesOf(self string, nodes []Node, host []attached,
+func podRoutesOf(self string, nodes []Node, host []addressOfHost,
 	cluster []netip.Prefix,
 ) (routes []netstate.Route, rules []netstate.Rule, refused []refusal, known bool) {
 	nodes = slices.Clone(nodes)
@@ -103,7 +103,7 @@ func podRoutesOf(self string, nodes []Node, host []attached,
 		// The pods' bridge, and what else is in the own CIDRs, is compared as one.
 		contains := func(c netip.Prefix) bool { return c.Contains(a.at.Addr()) && c.Bits() <= a.at.Bits() }
 		if !slices.ContainsFunc(d.own, contains) {
-			d.host = append(d.host, attached{a.link, a.at.Masked()})
+			d.host = append(d.host, addressOfHost{a.link, a.at.Masked()})
 		}
 	}
 	families := map[bool]bool{} // by "is IPv4"
@@ -144,7 +144,7 @@ func podRoutesOf(self string, nodes []Node, host []attached,
 // destinations are the CIDRs that nodes have.
 type destinations struct {
 	own, cluster []netip.Prefix
-	host         []attached
+	host         []addressOfHost
 	taken        map[bool][]taken // by "is IPv4"; disjoint, in their order
 }
 
@@ -175,7 +175,7 @@ func (d *destinations) take(node string, c netip.Prefix) (why string) {
 	case slices.ContainsFunc(d.own, overlaps):
 		return "it overlaps a pod CIDR of this node"
 	}
-	if i := slices.IndexFunc(d.host, func(a attached) bool { return a.at.Overlaps(c) }); i >= 0 {
+	if i := slices.IndexFunc(d.host, func(a addressOfHost) bool { return a.at.Overlaps(c) }); i >= 0 {
 		return fmt.Sprintf("it overlaps %s of the interface %q of the host", d.host[i].at, netstate.BaseName(d.host[i].link))
 	}
 	before := d.taken[c.Addr().Is4()]
@@ -193,10 +193,10 @@ func (d *destinations) take(node string, c netip.Prefix) (why string) {
 type nextHops struct {
 	own   []netip.Prefix // pod CIDRs
 	ours  map[netip.Addr]bool
-	links []attached
+	links []addressOfHost
 }
 
-func (h *nextHops) add(a attached) {
+func (h *nextHops) add(a addressOfHost) {
 	if h.ours == nil {
 		h.ours = map[netip.Addr]bool{}
 	}
@@ -214,7 +214,7 @@ func (h *nextHops) to(addresses []netip.Addr, is4 bool) (link string, hop netip.
 		if a.Is4() != is4 {
 			continue
 		}
-		var best attached
+		var best addressOfHost
 		for _, l := range h.links {
 			if isHost(a, l.at.Masked()) && (!best.at.IsValid() || l.at.Bits() > best.at.Bits()) {
 				best = l

@@ -50,7 +50,7 @@ func nodesAt(texts ...string) (out []Node) {
 }
 
 // hostAt are the addresses of a node a with pods of type bridge.
-func hostAt(more ...string) []attached {
+func hostAt(more ...string) []addressOfHost {
 	var all []netstate.Addr
 	for _, text := range append([]string{
 		"lo 127.0.0.1/8", "lo ::1/128", "eth0 10.0.1.1/24", "eth0 fd00:a::1/64", "eth0 fe80::1/64", "eth1 10.0.2.1/24", "docker0 172.17.0.1/16",

@@ -51,11 +51,11 @@ func uniqueSites(sites []site) []site {
 // pool is a pool and what nodes publish in it.
 type pool struct {
 	layout *addresspool.Layout
-	leases []published
+	leases []publishedLease
 }
 
-// published is a lease of which what it says of itself was compared with its name.
-type published struct {
+// publishedLease is a lease of which what it says of itself was compared with its name.
+type publishedLease struct {
 	name, node string
 	block      netip.Prefix
 	hosts      []hostAddress
@@ -69,7 +69,7 @@ type hostAddress struct {
 
 // read returns what a lease publishes; false for nothing. Its name says which block it is for,
 // so that a lease of another block is none.
-func read(l *v1alpha1.AddressLease) (p published, ok bool) {
+func read(l *v1alpha1.AddressLease) (p publishedLease, ok bool) {
 	if l.Spec.Node == v1alpha1.KeptNode || l.Spec.KeptUntil != nil || len(l.Spec.HostAddresses) == 0 {
 		return p, false
 	}
@@ -77,7 +77,7 @@ func read(l *v1alpha1.AddressLease) (p published, ok bool) {
 	if err != nil || l.Name != addresspool.LeaseName(l.Spec.Pool, block) {
 		return p, false
 	}
-	p = published{name: l.Name, node: l.Spec.Node, block: block}
+	p = publishedLease{name: l.Name, node: l.Spec.Node, block: block}
 	for _, h := range l.Spec.HostAddresses[:min(len(l.Spec.HostAddresses), maxPublished)] {
 		network, err := netip.ParsePrefix(h.Network)
 		if err != nil || network.String() != h.Network {

@@ -26,7 +26,7 @@ const (
 	maxQuoted    = 256 // bytes of an error about it, which has what somebody wrote
 )
 
-// network is what the annotation says of one network. The fields with one address are from
+// network is the annotation's entry for one network. The fields with one address are from
 // before there were lists; a writer repeats the only one of a list in them.
 type network struct {
 	Addresses []string `json:"ip_addresses"`

@@ -170,10 +170,10 @@ func New(o Options) *Server {
 	}
 }
 
-// config is what the server reads of a network's configuration.
+// config holds the parts of a network's configuration that the server reads.
 type config struct {
 	Name string `json:"name"`
-	// Valid is what the runtime knows, for GC. Attachments is how earlier texts of CNI 1.1 name it.
+	// Valid lists the runtime's attachments, for GC. Earlier texts of CNI 1.1 name it Attachments.
 	Valid       json.RawMessage `json:"cni.dev/valid-attachments"`
 	Attachments json.RawMessage `json:"cni.dev/attachments"`
 	// RuntimeConfig is what the runtime says of the pod, since the configuration that we install
@@ -572,7 +572,7 @@ func (s *Server) end(ctx context.Context, owner string, giveBack func(k8stypes.U
 	return nil
 }
 
-// ended is what the runtime is told of an end: it deletes the namespace of a pod, and with it what could not be read there,
+// ended returns the answer to DEL: the runtime deletes the namespace of a pod, and with it what could not be read there,
 // only after a DEL that succeeds.
 func ended(err error) error {
 	if errors.Is(err, reconcile.ErrUnread) {

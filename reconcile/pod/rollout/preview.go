@@ -25,7 +25,7 @@ const (
 	Removed     Effect = "removed"
 )
 
-// Preview is what a later version of a topology would change in a sandbox that runs it.
+// Preview lists the changes of a later version of a topology in a sandbox that runs it.
 type Preview struct {
 	// Sandbox has the later version and what its steps are given.
 	Sandbox reconcile.Sandbox
