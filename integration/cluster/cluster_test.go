@@ -49,6 +49,22 @@ func TestAPIServerOnly(t *testing.T) {
 	}
 }
 
+// TestAPIServerAway: an API server that was stopped does not answer, and has its objects when it is started again.
+func TestAPIServerAway(t *testing.T) {
+	c := start(t, cluster.Options{})
+	kubectl(t, c, "", "create", "namespace", "blue")
+	c.StopAPIServer()
+	if said, err := c.Kubectl(t.Context(), nil, "get", "namespace", "blue"); err == nil {
+		t.Errorf("it answers %q", said)
+	}
+	if err := c.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, c, "", "get", "namespace", "blue")
+	kubectl(t, c, "", "create", "namespace", "green") // with a controller manager that has waited
+	kubectl(t, c, "", "-n", "green", "wait", "--for=create", "--timeout=120s", "serviceaccount/default")
+}
+
 func TestControlPlane(t *testing.T) {
 	c := start(t, cluster.Options{PodCIDRs: true})
 	manifest := strings.NewReader(`

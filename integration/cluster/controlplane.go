@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,11 +39,7 @@ func (c *Cluster) controlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = poll(ctx, 50*time.Millisecond, func(ctx context.Context) error {
-		_, err := api.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
-		return err
-	}, etcd, apiserver)
-	if err != nil || c.options.APIServerOnly {
+	if err := c.readyz(ctx, etcd, apiserver); err != nil || c.options.APIServerOnly {
 		return err
 	}
 
@@ -93,8 +90,11 @@ func (c *Cluster) startEtcd(clientPort, peerPort int) (*process, error) {
 		"--heartbeat-interval=500", "--election-timeout=5000")
 }
 
+// apiServer is the name of its program.
+const apiServer = "kube-apiserver"
+
 func (c *Cluster) startAPIServer() (*process, error) {
-	return c.run("kube-apiserver", append([]string{
+	return c.run(apiServer, append([]string{
 		"--etcd-servers=" + c.etcd,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.port),
 		"--advertise-address=" + hostInNode, "--endpoint-reconciler-type=none",
@@ -114,6 +114,44 @@ func (c *Cluster) startAPIServer() (*process, error) {
 		"--egress-selector-config-file=" + c.ca.path("egress.yaml"),
 		"--shutdown-delay-duration=0s", "--profiling=false",
 	}, c.options.APIServer...)...)
+}
+
+// StopAPIServer ends the API server, and waits for its end. What runs on the nodes runs on.
+func (c *Cluster) StopAPIServer() {
+	c.mu.Lock()
+	i := slices.IndexFunc(c.processes, func(p *process) bool { return p.name == apiServer })
+	var p *process
+	if i >= 0 {
+		p = c.processes[i]
+		c.processes = slices.Delete(c.processes, i, i+1)
+	}
+	c.mu.Unlock()
+	if p != nil {
+		p.stop(10 * time.Second)
+	}
+}
+
+// StartAPIServer starts the API server that StopAPIServer has ended, with the same port and data, and waits until it is ready.
+func (c *Cluster) StartAPIServer(ctx context.Context) error {
+	p, err := c.startAPIServer()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("the API server is not ready after %s", patience))
+	defer cancel()
+	return c.readyz(ctx, p)
+}
+
+// readyz waits until the API server is ready, or until a process that this needs has ended.
+func (c *Cluster) readyz(ctx context.Context, needed ...*process) error {
+	api, err := c.Client()
+	if err != nil {
+		return err
+	}
+	return poll(ctx, 50*time.Millisecond, func(ctx context.Context) error {
+		_, err := api.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+		return err
+	}, needed...)
 }
 
 // credentials writes everybody's certificates, keys and kubeconfigs.
