@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"net/netip"
 	"path"
 	"regexp"
@@ -136,6 +137,29 @@ type PhysicalNetwork struct {
 	VLAN int `json:"vlan,omitempty"`
 	// AddressPool names the pool of the network's addresses.
 	AddressPool string `json:"addressPool,omitempty"`
+}
+
+// AddressPool returns the pool of the physical networks that the device is wired to, and the first of these. It is empty if the
+// only network has none, or the device is wired to none; with several that do not have the same pool the error names them.
+func (d *Device) AddressPool() (pool, network string, err error) {
+	if len(d.PhysicalNetworks) == 0 {
+		return "", d.PhysicalNetwork, nil
+	}
+	first := d.PhysicalNetworks[0]
+	pool = first.AddressPool
+	if !slices.ContainsFunc(d.PhysicalNetworks, func(n PhysicalNetwork) bool { return n.AddressPool != pool }) {
+		return pool, first.Name, nil
+	}
+	texts := make([]string, len(d.PhysicalNetworks))
+	for i, n := range d.PhysicalNetworks {
+		of := "no AddressPool"
+		if n.AddressPool != "" {
+			of = fmt.Sprintf("AddressPool %q", n.AddressPool)
+		}
+		texts[i] = fmt.Sprintf("%q (%s)", n.Name, of)
+	}
+	last := len(texts) - 1
+	return "", "", fmt.Errorf("device %q is on the physical networks %s and %s", d.Name, strings.Join(texts[:last], ", "), texts[last])
 }
 
 // Neighbour is the switch port that a port is connected to.

@@ -129,7 +129,7 @@ func AddressParams() []contract.Param {
 			Enum: []string{ipamStatic, ipamPool, ipamLocal, ipamMulti, ipamSLAAC, ipamDHCP}, Refused: refusedIPAM,
 			Description: "static: `addresses` of ipam; pool: of an AddressPool, for each pod; host-local: of ranges, unique on the node only; multi-nic-ipam: as pool; slaac: router advertisements; dhcp: a DHCP server",
 		},
-		{Name: "pool", Type: contract.String, Description: "AddressPool, for pool and multi-nic-ipam (default: named as the topology)"},
+		{Name: "pool", Type: contract.String, Description: "AddressPool, for pool (default: that of the device's physical network) and multi-nic-ipam (default: named as the topology)"},
 		{Name: "interface", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(31), Description: "part of a pool with interfaceBlock"},
 	}, ranges...)
 	return append([]contract.Param{
@@ -433,8 +433,6 @@ func (c *IPAM) source() (string, error) {
 			return "", inIPAM(err)
 		}
 		return addresspool.Title(topology.LocalPool), nil
-	case c.Pool == "":
-		return "", Invalid("ipam.pool", "is missing: name an AddressPool")
 	case strings.Trim(c.Pool, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "":
 		return "", Invalid("ipam.pool", "%q is no name of an AddressPool, which has a-z, 0-9, \"-\" and \".\" only", c.Pool)
 	}

@@ -33,6 +33,8 @@ type Given struct {
 	Gateways []netip.Addr `json:"gateways,omitempty"`
 	// Routes come behind those of the step's config, which take precedence.
 	Routes []Route `json:"routes,omitempty"`
+	// Pool is the AddressPool that they are of, "" where that is not known.
+	Pool string `json:"pool,omitempty"`
 	// VLAN is the VLAN of the physical network that a virtual function is wired to; 0 is
 	// none. The step's config takes precedence.
 	VLAN uint16 `json:"vlan,omitempty"`
@@ -117,7 +119,7 @@ func (g Givens) ForSteps(t *topology.Topology) Givens {
 
 // Allocated returns addresses of a pool with its gateways and routes.
 func Allocated(l *addresspool.Layout, addresses []netip.Prefix) Given {
-	out := Given{Addresses: addresses, Gateways: l.Gateways(addresses)}
+	out := Given{Addresses: addresses, Gateways: l.Gateways(addresses), Pool: l.Name}
 	for _, r := range l.Routes(addresses) {
 		route := Route{Destination: r.Destination.String()}
 		if r.Gateway.IsValid() {
@@ -135,7 +137,7 @@ func (g Given) Network() Given {
 
 // WithNetwork returns what is given, with the pod's network of another.
 func (g Given) WithNetwork(of Given) Given {
-	g.Port, g.Addresses, g.Gateways, g.Routes = of.Port, of.Addresses, of.Gateways, of.Routes
+	g.Port, g.Addresses, g.Gateways, g.Routes, g.Pool = of.Port, of.Addresses, of.Gateways, of.Routes, of.Pool
 	return g
 }
 

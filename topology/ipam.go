@@ -83,7 +83,13 @@ func ipamType(config map[string]any) string {
 	return typ
 }
 
-// FromPool says from which pool a step wants its addresses; not ok for none.
+// OfNetwork reports whether a step has its addresses of the pool of the physical network of its device, as it names none.
+func OfNetwork(s *Step) bool {
+	pool, _, ok := FromPool(s)
+	return ok && pool == ""
+}
+
+// FromPool says from which pool a step wants its addresses; not ok for none. The name is empty where OfNetwork.
 func FromPool(s *Step) (pool string, iface int, ok bool) {
 	if _, local := LocalIPAM(s); local {
 		return LocalPool, 0, true

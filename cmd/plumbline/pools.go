@@ -92,8 +92,14 @@ func (s *source) examples(t *topology.Topology, given ops.Givens, imagined bool)
 		case pool == topology.LocalPool:
 			continue
 		case imagined:
-			notes = append(notes, fmt.Sprintf("step %q: its addresses are invented: for an example of AddressPool %q, name its file with another -f", step.Name, pool))
+			example := fmt.Sprintf("for an example of AddressPool %q, name its file with another -f", pool)
+			if pool == "" {
+				example = "a pod has them of the AddressPool of the physical network of its device"
+			}
+			notes = append(notes, fmt.Sprintf("step %q: its addresses are invented: %s", step.Name, example))
 			continue
+		case pool == "":
+			return nil, nil, fmt.Errorf("step %q: the pod's node decides which address it gets, of the AddressPool of the physical network of its device: name an example with --address %s=ADDRESS", step.Name, step.Name)
 		default:
 			have := ""
 			if len(s.pools) > 0 {

@@ -406,7 +406,7 @@ func (v *validation) policies(data []byte, name string) error {
 	}
 	ordered, _ := exposure.Limit(all)
 	for _, p := range ordered {
-		errs = append(errs, p.Err, p.NotYet)
+		errs = append(errs, p.Err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

@@ -381,7 +381,7 @@ func TestEachConditionIsHeld(t *testing.T) {
 		}).Conditions,
 		"AddressPool":          controller.PoolStatus(pool, map[string]*addresspool.Layout{"pool": layout}, nil, nil).Conditions,
 		"NetworkQoS":           qoscontroller.Conditions([]*qos.Policy{{}}, func(*qos.Policy) (d qoscontroller.Decision) { return d }, []v1alpha1.NetworkTopology{{ObjectMeta: metav1.ObjectMeta{Name: "pods"}, Spec: v1alpha1.NetworkTopologySpec{Role: v1alpha1.Primary}}}, nil, true, nil)[0].Conditions,
-		"DeviceExposurePolicy": controller.PolicyStatus(&v1alpha1.DeviceExposurePolicy{}, &exposure.Policy{}, controller.PolicySum{}).Conditions,
+		"DeviceExposurePolicy": controller.PolicyStatus(&v1alpha1.DeviceExposurePolicy{}, &exposure.Policy{}, controller.PolicySum{}, nil).Conditions,
 		"ResourceClaim":        {{Type: claimstatus.Ready}, {Type: claimstatus.InSync}, {Type: claimstatus.LinkUp}},
 	}
 	read := newTold(t, v1alpha1.Repair).done()

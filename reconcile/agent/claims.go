@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -101,10 +102,11 @@ func (n *nodeClaims) grants() []addresspool.Grant {
 			}
 			for j := range t.Steps {
 				step := &t.Steps[j]
-				if pool, _, ok := topology.FromPool(step); ok && len(e.Topologies[i].Given[step.Name].Addresses) > 0 {
+				given := e.Topologies[i].Given[step.Name]
+				if pool, _, ok := topology.FromPool(step); ok && len(given.Addresses) > 0 {
 					out = append(out, addresspool.Grant{
 						Owner: addresspool.Owner{Claim: string(e.UID), Topology: t.Name, Step: step.Name}, Of: e.Namespace + "/" + e.Name,
-						Pool: pool, Addresses: e.Topologies[i].Given[step.Name].Addresses,
+						Pool: cmp.Or(pool, given.Pool), Addresses: given.Addresses,
 					})
 				}
 			}

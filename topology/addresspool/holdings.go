@@ -87,8 +87,11 @@ type Resting struct {
 
 // Title is how messages name a pool, which may be that of a node.
 func Title(pool string) string {
-	if pool == topology.LocalPool {
+	switch pool {
+	case topology.LocalPool:
 		return "ipam of type " + topology.IPAMHostLocal
+	case "":
+		return "the " + v1alpha1.AddressPoolKind + " of its physical network"
 	}
 	return fmt.Sprintf("%s %q", v1alpha1.AddressPoolKind, pool)
 }

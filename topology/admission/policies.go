@@ -2,14 +2,15 @@ package admission
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/plumbline/plumbline/topology/controller"
 	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // policy decides on a DeviceExposurePolicy: it is valid, and its attributes fit beside
@@ -27,10 +28,14 @@ func (w *Webhook) policy(ctx context.Context, r admission.Request) (a answer, er
 		a.wrong(p.Err)
 		return a, nil
 	}
-	if p.NotYet != nil && had(r) {
-		a.warn("%v", p.NotYet) // refusing it would keep the owner from any other edit
-	} else {
-		a.wrong(p.NotYet)
+	if len(p.Pools()) > 0 {
+		var pools v1alpha1.AddressPoolList
+		if err := w.reader.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
+			return a, fmt.Errorf("list pools: %w", err)
+		}
+		for _, note := range validity.MissingPools(p, "there is", controller.PoolNamed(pools.Items)) {
+			a.warn("%s %q: %s", v1alpha1.PolicyKind, o.Name, note)
+		}
 	}
 	var others v1alpha1.DeviceExposurePolicyList
 	if err := w.reader.List(ctx, &others, client.UnsafeDisableDeepCopy); err != nil {
@@ -57,10 +62,4 @@ func (w *Webhook) policy(ctx context.Context, r admission.Request) (a answer, er
 		}
 	}
 	return a, nil
-}
-
-// had reports whether the object before an update has fields that are not supported yet.
-func had(r admission.Request) bool {
-	old := &v1alpha1.DeviceExposurePolicy{}
-	return len(r.OldObject.Raw) > 0 && json.Unmarshal(r.OldObject.Raw, old) == nil && exposure.Uncompiled(old).NotYet != nil
 }

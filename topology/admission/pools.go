@@ -16,6 +16,7 @@ import (
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // pools warns of what a topology and the AddressPools that exist say of each other. A spec that is new is refused if no
@@ -26,6 +27,9 @@ func (w *Webhook) pools(ctx context.Context, t *topology.Topology, edited bool, 
 		return fmt.Errorf("list pools: %w", err)
 	}
 	warnOfPools(t, pools.Items, a)
+	if err := w.warnOfNetworks(ctx, t, a); err != nil {
+		return err
+	}
 	for _, problem := range neverEnough(t, pools.Items) {
 		if edited {
 			a.problems = append(a.problems, problem)
@@ -41,6 +45,27 @@ func (w *Webhook) pools(ctx context.Context, t *topology.Topology, edited bool, 
 		return fmt.Errorf("list topologies: %w", err)
 	}
 	warnOfLiterals(t, others.Items, a)
+	return nil
+}
+
+// warnOfNetworks warns of steps that have addresses of the pool of their physical network, while no policy names one.
+func (w *Webhook) warnOfNetworks(ctx context.Context, t *topology.Topology, a *answer) error {
+	var named *bool
+	for i := range t.Steps {
+		if !topology.OfNetwork(&t.Steps[i]) {
+			continue
+		}
+		if named == nil {
+			var objects v1alpha1.DeviceExposurePolicyList
+			if err := w.reader.List(ctx, &objects, client.UnsafeDisableDeepCopy); err != nil {
+				return fmt.Errorf("list policies: %w", err)
+			}
+			named = new(validity.NamesPool(w.policies.Read(objects.Items)))
+		}
+		if !*named {
+			a.warn("NetworkTopology %q, step %q: %s", t.Name, t.Steps[i].Name, validity.NoPool)
+		}
+	}
 	return nil
 }
 
@@ -99,7 +124,7 @@ func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) 
 	names := slices.Sorted(maps.Keys(layouts))
 	for i := range t.Steps {
 		s := &t.Steps[i]
-		if pool, _, ok := topology.FromPool(s); ok && pool != topology.LocalPool {
+		if pool, _, ok := topology.FromPool(s); ok && pool != topology.LocalPool && pool != "" {
 			switch l, known := layouts[pool]; {
 			case !known:
 				a.warn("NetworkTopology %q, step %q: there is no %s %q%s: pods wait until there is one", t.Name, s.Name, v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names))

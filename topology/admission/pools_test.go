@@ -31,7 +31,8 @@ func TestWarningsOfPools(t *testing.T) {
 		pools = append(pools, o)
 	}
 	for config, want := range map[string][]string{
-		`{}`: nil,
+		`{}`:                       nil,
+		`{"ipam":{"type":"pool"}}`: nil, // the device decides
 		`{"ipam":{"type":"pool","pool":"blue"},"addresses":["203.0.113.5/24"]}`: nil,
 		`{"ipam":{"type":"pool","pool":"none"}}`:                                nil, // its condition says what is wrong
 		`{"ipam":{"type":"pool","pool":"blu"}}`: {

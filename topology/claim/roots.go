@@ -24,9 +24,13 @@ func Roots(t *topology.Topology, set contract.Set) []*topology.Step {
 }
 
 // Required returns those of Roots that a claim must have a device for. A root step that
-// shares a device and has no selector can find its master by itself.
+// shares a device and has no selector can find its master by itself, unless it has the addresses
+// of the device's physical network.
 func Required(t *topology.Topology, set contract.Set) []*topology.Step {
-	return roots(t, set, func(s *topology.Step, c contract.Contract) bool { return s.Selector != "" || c.Input.Device })
+	return roots(t, set, func(s *topology.Step, c contract.Contract) bool {
+		_, inside := Below(s, c)
+		return s.Selector != "" || c.Input.Device || c.Input.Shares && !inside && topology.OfNetwork(s)
+	})
 }
 
 func roots(t *topology.Topology, set contract.Set, takes func(*topology.Step, contract.Contract) bool) []*topology.Step {

@@ -22,6 +22,7 @@ import (
 	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // Policies writes the status of DeviceExposurePolicies: their problems, and the sums of the
@@ -30,6 +31,7 @@ import (
 //	networking.dra.io deviceexposurepolicies        get list watch
 //	networking.dra.io deviceexposurepolicies/status update
 //	networking.dra.io deviceexposurereports         get list watch
+//	networking.dra.io addresspools                  get list watch
 //
 // All policies are counted in one pass over the reports, at most once in an Interval:
 // after an edit of a policy each node of the cluster writes its report.
@@ -46,6 +48,7 @@ func (c *Policies) Setup(mgr manager.Manager) error {
 	return builder.ControllerManagedBy(mgr).Named("deviceexposurepolicy").
 		Watches(&v1alpha1.DeviceExposurePolicy{}, onEdit(one)).
 		Watches(&v1alpha1.DeviceExposureReport{}, onChange(one, c.Interval)).
+		Watches(&v1alpha1.AddressPool{}, onEdit(one)).
 		Complete(c)
 }
 
@@ -59,6 +62,11 @@ func (c *Policies) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	if err := c.Client.List(ctx, &reports, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list reports: %w", err)
 	}
+	var pools v1alpha1.AddressPoolList
+	if err := c.Client.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
+		return reconcile.Result{}, fmt.Errorf("list pools: %w", err)
+	}
+	exists := PoolNamed(pools.Items)
 	sums := Sum(objects.Items, reports.Items)
 	read := map[string]*exposure.Policy{}
 	for _, p := range c.Compiled.Read(objects.Items) {
@@ -67,7 +75,7 @@ func (c *Policies) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	var errs []error
 	for i := range objects.Items {
 		o := &objects.Items[i]
-		status := PolicyStatus(o, read[o.Name], sums[o.Name])
+		status := PolicyStatus(o, read[o.Name], sums[o.Name], validity.MissingPools(read[o.Name], "there is", exists))
 		if equality.Semantic.DeepEqual(status, o.Status) {
 			continue
 		}
@@ -140,8 +148,19 @@ func (s *PolicySum) add(node string, p v1alpha1.PolicyReport) {
 	}
 }
 
-// PolicyStatus returns the status of a policy.
-func PolicyStatus(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum) v1alpha1.DeviceExposurePolicyStatus {
+// PoolNamed returns a function that reports whether one of the pools has a name.
+func PoolNamed(pools []v1alpha1.AddressPool) func(name string) bool {
+	names := map[string]bool{}
+	for i := range pools {
+		names[pools[i].Name] = true
+	}
+	return func(name string) bool { return names[name] }
+}
+
+// PolicyStatus returns the status of a policy. missing says which pools of its networks do not exist.
+func PolicyStatus(
+	o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum, missing []string,
+) v1alpha1.DeviceExposurePolicyStatus {
 	s := *o.Status.DeepCopy()
 	s.ObservedGeneration = o.Generation
 	s.Devices, s.Offered, s.Nodes = int32(sum.Devices), int32(sum.Offered), int32(sum.Nodes)
@@ -150,13 +169,10 @@ func PolicyStatus(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum Poli
 		Type: v1alpha1.ConditionValid, Status: metav1.ConditionTrue, Reason: reasonSucceeded,
 		Message: "the policy is valid",
 	}
-	if p.NotYet != nil {
-		valid.Message += ", but a field has no effect: " + p.NotYet.Error()
-	}
 	if p.Err != nil {
 		valid.Status, valid.Reason, valid.Message = metav1.ConditionFalse, string(fault.Invalid), p.Err.Error()
 	}
-	for _, c := range []metav1.Condition{valid, applied(o, p, sum)} {
+	for _, c := range []metav1.Condition{valid, applied(o, p, sum, missing)} {
 		c.ObservedGeneration = o.Generation
 		c.Message = excerpt.Lines(c.Message, maxMessage)
 		meta.SetStatusCondition(&s.Conditions, c)
@@ -165,7 +181,7 @@ func PolicyStatus(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum Poli
 }
 
 // applied is the condition Ready of a policy.
-func applied(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum) metav1.Condition {
+func applied(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum, missing []string) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}
 	stay := fmt.Sprintf("%s on %s stay as they were", excerpt.Count(sum.Undecided, "device"), excerpt.Count(sum.UndecidedNodes, "node"))
 	switch {
@@ -179,6 +195,8 @@ func applied(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum
 		c.Reason, c.Message = string(fault.Conflict), fmt.Sprintf("%s have the same priority %d and decide differently: %s. Change a priority, or a selector so that they do not overlap", strings.Join(names, " and "), o.Spec.Priority, stay)
 	case sum.Undecided > 0:
 		c.Reason, c.Message = string(fault.Invalid), fmt.Sprintf("%s: %s", stay, sum.Problem)
+	case len(missing) > 0:
+		c.Reason, c.Message = string(fault.NotReady), strings.Join(missing, "\n")
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, fmt.Sprintf("decides for %s on %s; %d offered",
 			excerpt.Count(sum.Devices, "device"), excerpt.Count(sum.Nodes, "node"), sum.Offered)

@@ -24,6 +24,7 @@ func TestPolicyStatus(t *testing.T) {
 	for name, c := range map[string]struct {
 		read            exposure.Policy
 		reports         []v1alpha1.DeviceExposureReport
+		missing         []string
 		reason, message string
 		devices, nodes  int32
 	}{
@@ -44,11 +45,15 @@ func TestPolicyStatus(t *testing.T) {
 			reports: []v1alpha1.DeviceExposureReport{report("a", policy(0, 0, 2, "x", "r", "q")), report("b", policy(0, 0, 1, "x", "q"))},
 			reason:  "Conflict", message: `"p" and "q" and "r" have the same priority 5 and decide differently: 3 devices on 2 nodes stay as they were. Change a priority, or a selector so that they do not overlap`,
 		},
+		"a pool that does not exist": {
+			reports: []v1alpha1.DeviceExposureReport{report("a", policy(2, 2, 0, "")), report("b", stale)}, missing: []string{"one", "two"},
+			reason: "NotReady", message: "one\ntwo; 1 of 2 nodes have reported on this generation", devices: 2, nodes: 1,
+		},
 		"invalid": {read: exposure.Policy{Err: errors.New("wrong")}, reason: "Invalid", message: "not applied, and devices stay as they were: wrong"},
 	} {
 		o := &v1alpha1.DeviceExposurePolicy{}
 		o.Name, o.Generation, o.Spec.Priority = "p", 2, 5
-		s := PolicyStatus(o, &c.read, Sum([]v1alpha1.DeviceExposurePolicy{*o}, c.reports)["p"])
+		s := PolicyStatus(o, &c.read, Sum([]v1alpha1.DeviceExposurePolicy{*o}, c.reports)["p"], c.missing)
 		ready := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionReady)
 		if ready.Reason != c.reason || ready.Message != c.message || s.Devices != c.devices || s.Nodes != c.nodes {
 			t.Errorf("%s: %d devices, %d nodes, %s: %s", name, s.Devices, s.Nodes, ready.Reason, ready.Message)

@@ -57,9 +57,6 @@ type Policy struct {
 	Sharing *inventory.Sharing
 	// Err describes an invalid policy, as *Invalid; such a policy decides nothing.
 	Err error
-	// NotYet are fields that the API has and nothing uses, an *Invalid: who writes them is refused. A policy
-	// that an API server has accepted decides without them.
-	NotYet error
 	// Full reports that Err concerns what does not fit beside other policies.
 	Full bool
 
@@ -118,21 +115,17 @@ func New(o *v1alpha1.DeviceExposurePolicy) *Policy {
 	if len(e.Problems) > 0 {
 		p.Err = e
 	}
-	p.notYet(o.Spec.PhysicalNetworks)
 	return p
 }
 
-// notYet finds fields without effect.
-func (p *Policy) notYet(networks []v1alpha1.PhysicalNetwork) {
-	e := &Invalid{Policy: p.Name}
-	for i, n := range networks[:min(len(networks), maxNetworks)] {
+// Pools returns the physical networks that have an AddressPool.
+func (p *Policy) Pools() (out []inventory.PhysicalNetwork) {
+	for _, n := range p.Networks {
 		if n.AddressPool != "" {
-			e.add("spec.physicalNetworks[%d].addressPool: is not supported yet, no address comes from it: remove it, and write ipam: {type: pool, pool: %s} in the config of the step that takes the device", i, n.AddressPool)
+			out = append(out, n)
 		}
 	}
-	if len(e.Problems) > 0 {
-		p.NotYet = e
-	}
+	return out
 }
 
 // Uncompiled is New without the selector, which takes most of the time: for Limit.
@@ -196,8 +189,10 @@ func (p *Policy) networks(e *Invalid, networks []v1alpha1.PhysicalNetwork) {
 		if n.VLAN < 0 || n.VLAN > 4094 {
 			e.add("%s.vlan: %d is not from 0 to 4094", at, n.VLAN)
 		}
-		if len(n.AddressPool) > 253 {
-			e.add("%s.addressPool: has %d bytes, at most 253 are accepted", at, len(n.AddressPool))
+		if n.AddressPool != "" {
+			if problems := validation.IsDNS1123Subdomain(n.AddressPool); len(problems) > 0 {
+				e.add("%s.addressPool: %q is no name of an AddressPool: %s", at, excerpt.Of(n.AddressPool, 64), problems[0])
+			}
 		}
 		p.Networks = append(p.Networks, inventory.PhysicalNetwork{Name: n.Name, VLAN: int(n.VLAN), AddressPool: n.AddressPool})
 	}

@@ -311,9 +311,9 @@ type PhysicalNetwork struct {
 	// +optional
 	VLAN int32 `json:"vlan,omitempty"`
 
-	// AddressPool names the pool that addresses in this network come from. It is not supported
-	// yet: the webhook refuses who writes it, and a policy that has it decides without it. Name
-	// the pool in the config of the step, in ipam.
+	// AddressPool names the AddressPool of the network: a root step whose ipam is {type: pool}, without a
+	// name, gets its addresses from it. It is chosen when a claim is prepared; pods keep the addresses
+	// that they have.
 	//
 	// +kubebuilder:validation:MaxLength=253
 	// +optional

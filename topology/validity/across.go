@@ -84,6 +84,14 @@ func Across(ctx context.Context, o Objects, set contract.Set) (notes []string, e
 			notes = append(notes, fmt.Sprintf("NetworkTopology %q, %s", t.Name, note))
 		}
 	}
+	for _, p := range o.Policies {
+		if len(o.Pools) == 0 {
+			break
+		}
+		for _, note := range MissingPools(p, "the files have", func(pool string) bool { return o.Pools[pool] != nil }) {
+			notes = append(notes, fmt.Sprintf("DeviceExposurePolicy %q: %s", p.Name, note))
+		}
+	}
 	notes = append(notes, o.literals()...)
 	notes = append(notes, o.labels()...)
 	for _, c := range o.Claims {
@@ -103,7 +111,10 @@ func (o Objects) pools(t *topology.Topology) (notes []string) {
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		pool, _, ok := topology.FromPool(s)
-		if !ok || pool == topology.LocalPool || len(names) == 0 {
+		if topology.OfNetwork(s) && len(o.Policies) > 0 && !NamesPool(o.Policies) {
+			notes = append(notes, fmt.Sprintf("step %q: %s", s.Name, NoPool))
+		}
+		if !ok || pool == topology.LocalPool || pool == "" || len(names) == 0 {
 			continue
 		}
 		layout := o.Pools[pool]
@@ -117,6 +128,25 @@ func (o Objects) pools(t *topology.Topology) (notes []string) {
 			}
 		}
 		notes = append(notes, outside(s, pool, layout)...)
+	}
+	return notes
+}
+
+// NoPool is a remark on a step that has addresses of the pool of its physical network, while no policy NamesPool.
+const NoPool = "ipam names no AddressPool, and no DeviceExposurePolicy has one in physicalNetworks[].addressPool: pods wait until one has"
+
+// NamesPool reports whether a policy names the pool of a physical network.
+func NamesPool(policies []*exposure.Policy) bool {
+	return slices.ContainsFunc(policies, func(p *exposure.Policy) bool { return len(p.Pools()) > 0 })
+}
+
+// MissingPools are notes on the pools of physical networks of a policy that do not exist; where says where they are missing, such
+// as "there is".
+func MissingPools(p *exposure.Policy, where string, exists func(pool string) bool) (notes []string) {
+	for _, n := range p.Pools() {
+		if !exists(n.AddressPool) {
+			notes = append(notes, fmt.Sprintf("%s no %s %q, of physical network %q: pods with addresses of that network wait until there is one", where, v1alpha1.AddressPoolKind, n.AddressPool, n.Name))
+		}
 	}
 	return notes
 }

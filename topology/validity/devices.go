@@ -82,7 +82,7 @@ func Shared(t *topology.Topology, set contract.Set) (out []Sharing) {
 		master, _ := claim.Below(s, c)
 		out = append(out, Sharing{
 			Step: s.Name, Type: s.Type, Master: master, Network: claim.MasterNet(s, c),
-			Optional: s.Selector == "" && len(requested) > 1,
+			Optional: s.Selector == "" && !topology.OfNetwork(s) && len(requested) > 1,
 		})
 	}
 	return out

@@ -302,8 +302,8 @@ func madeOfPolicy(t *testing.T, spec string, devices []inventory.Device) string 
 	read(t, `priority: 3, exposure: {additionalAttributes: {example.com/c: d}}`, other)
 	other.Name, other.UID = "other", "v"
 	p := exposure.New(o)
-	if p.Err != nil || p.NotYet != nil {
-		return fmt.Sprint(p.Err, p.NotYet)
+	if p.Err != nil {
+		return p.Err.Error()
 	}
 	for i := range devices {
 		devices[i].Neighbour = &inventory.Neighbour{Switch: "leaf-1", Port: "swp2"}

@@ -108,6 +108,14 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 			Message: fmt.Sprintf("%d root steps take a device, and a ResourceClaim can request %d at most", n, claim.MaxRequests),
 		})
 	}
+	for i := range t.Steps {
+		if s := &t.Steps[i]; topology.OfNetwork(s) && !slices.Contains(roots, s) {
+			invalid.Add(topology.Problem{
+				Step: s.Name, Field: "config.ipam.pool",
+				Message: "is missing: name an AddressPool. Only a root step that takes a device of a claim has the pool of its physical network",
+			})
+		}
+	}
 	notes = append(notes, namedDevices(t, set)...)
 	notes = append(notes, resourceNames(t, set, roots, invalid)...)
 	notes = append(notes, claimTemplate(t, set, roots, invalid)...)

@@ -313,6 +313,14 @@ func (b *bench) policies(t *testing.T) {
 	b.mustKubectl(t, "", "delete", "devpol", "tie")
 	b.verdict(t, "physnet2", "Succeeded", "decides for 5 devices")
 
+	// A pool that does not exist is named, with its network, until there is one.
+	b.mustKubectl(t, "", "patch", "devpol", "physnet2", "--type=merge", "-p", `{"spec":{"physicalNetworks":[{"name":"physnet2","vlan":102,"addressPool":"of-physnet2"}]}}`)
+	b.verdict(t, "physnet2", "NotReady", `there is no AddressPool "of-physnet2", of physical network "physnet2"`)
+	b.mustKubectl(t, addressPool("of-physnet2", "{subnets: [{prefix: 203.0.113.0/24}]}"), "create", "--validate=strict", "-f", "-")
+	b.verdict(t, "physnet2", "Succeeded", "decides for 5 devices")
+	b.mustKubectl(t, "", "delete", "addresspool", "of-physnet2", "--wait=false")
+	b.verdict(t, "physnet2", "NotReady", `"of-physnet2"`)
+
 	b.mustKubectl(t, "", "delete", "devpol", "physnet2")
 
 	// The published policy shares an uplink.

@@ -1,6 +1,7 @@
 package addresses
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,6 +108,8 @@ type Want struct {
 	Local *addresspool.Layout
 	// Division is how the step says that its pool is divided, nil for nothing.
 	Division *topology.IPAM
+	// Network is the physical network that Pool is of, "" where the step names the pool.
+	Network string
 }
 
 // Claim is a ResourceClaim.
@@ -120,6 +123,9 @@ type Claim struct {
 	Literals []Literal
 	// InPod is the name of the claim in its pod, which is that of the next pod's, too.
 	InPod string
+	// New says that nothing of the claim is recorded, so that what it was given before is on no link: it is given back where
+	// its steps want another pool by now.
+	New bool
 }
 
 // Open reads the file of a node. A damaged one is set aside, and what claims have is taken
@@ -168,9 +174,11 @@ func (a *Allocator) Take(claim Claim, wants []Want) (map[Want]ops.Given, error) 
 	now := a.Now()
 	defer a.poke()
 	err := a.file.change(func(h *addresspool.Holdings) (changed bool, err error) {
+		again := claim.New && otherPool(h, &claim, wants) && h.GiveBack(string(claim.UID), now.Unix(), func(string) int64 { return 0 })
 		if o, changed, err = a.takeAll(h, &claim, wants, now); err != nil {
-			return false, err
+			return again, nil // o has the error; what was given back must not keep the next pass from leasing
 		}
+		changed = changed || again
 		for i := range h.Grants { // a claim can outlive its pod
 			if g := &h.Grants[i]; g.Claim == string(claim.UID) && g.PodUID != string(claim.PodUID) {
 				g.PodUID, changed = string(claim.PodUID), true
@@ -179,7 +187,7 @@ func (a *Allocator) Take(claim Claim, wants []Want) (map[Want]ops.Given, error) 
 		literals, err := a.takeLiterals(h, &claim, now)
 		return changed || literals, err
 	})
-	if err != nil {
+	if err = cmp.Or(err, o.err); err != nil {
 		return nil, err
 	}
 	a.mu.Lock()
@@ -189,6 +197,14 @@ func (a *Allocator) Take(claim Claim, wants []Want) (map[Want]ops.Given, error) 
 		delete(a.seeks, identity)
 	}
 	return o.given, nil
+}
+
+// otherPool reports whether a claim has addresses of another pool than a step wants.
+func otherPool(h *addresspool.Holdings, claim *Claim, wants []Want) bool {
+	return slices.ContainsFunc(wants, func(w Want) bool {
+		owner := addresspool.Owner{Claim: string(claim.UID), Topology: w.Topology, Step: w.Step}
+		return slices.ContainsFunc(h.Grants, func(g addresspool.Grant) bool { return g.Owner == owner && g.Pool != w.Pool })
+	})
 }
 
 // takeAll gives a claim what its steps want, all of it or nothing.
@@ -219,7 +235,7 @@ func (a *Allocator) take(h *addresspool.Holdings, claim *Claim, w Want, now time
 		p = &pool{layout: w.Local}
 	case p == nil:
 		o.stuck = true
-		return given, fault.New(fault.NotReady, fmt.Errorf("there is no %s %q: create it, or name another in ipam.pool", v1alpha1.AddressPoolKind, w.Pool))
+		return given, noPool(w)
 	case p.err != nil:
 		return given, fault.New(fault.Invalid, p.err)
 	}
@@ -252,7 +268,15 @@ func (a *Allocator) take(h *addresspool.Holdings, claim *Claim, w Want, now time
 	return ops.Allocated(p.layout, got), nil
 }
 
-// Wants returns what the steps of a topology want of pools, in their order.
+// noPool is the error where the pool of a step does not exist.
+func noPool(w Want) error {
+	if w.Network != "" {
+		return fault.New(fault.NotReady, fmt.Errorf("there is no %s %q, which a DeviceExposurePolicy names for physical network %q: create it, or name another in the policy", v1alpha1.AddressPoolKind, w.Pool, w.Network))
+	}
+	return fault.New(fault.NotReady, fmt.Errorf("there is no %s %q: create it, or name another in ipam.pool", v1alpha1.AddressPoolKind, w.Pool))
+}
+
+// Wants returns what the steps of a topology want of pools, in their order. Pool is empty where the device decides (topology.OfNetwork).
 func Wants(t *topology.Topology) (out []Want, err error) {
 	for i := range t.Steps {
 		s := &t.Steps[i]

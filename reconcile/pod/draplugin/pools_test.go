@@ -1,12 +1,18 @@
 package draplugin_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,6 +21,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -42,7 +49,7 @@ func (a *allocator) Take(c addresses.Claim, wants []addresses.Want) (map[address
 		a.taken = append(a.taken, taken)
 		out[w] = ops.Given{
 			Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("192.0.2.%d/24", len(a.taken)))},
-			Gateways:  a.gateways, Routes: a.routes,
+			Gateways:  a.gateways, Routes: a.routes, Pool: w.Pool,
 		}
 	}
 	return out, nil
@@ -87,6 +94,73 @@ func TestPool(t *testing.T) {
 	a.lost = fault.New(fault.Conflict, errors.New("another node may have it"))
 	if _, err := g.prepare(rc); fault.Of(err) != fault.Conflict {
 		t.Errorf("an address that is lost: %v", err)
+	}
+}
+
+// TestPoolOfNetwork holds from which pool a step has its address that names none: that of the physical network of its device,
+// as long as the claim has its record, whatever the policy becomes. Where there is not one such pool the claim is not prepared.
+func TestPoolOfNetwork(t *testing.T) {
+	networks := func(of ...string) (out []inventory.PhysicalNetwork) {
+		for _, n := range of {
+			name, pool, _ := strings.Cut(n, "=")
+			out = append(out, inventory.PhysicalNetwork{Name: name, AddressPool: pool})
+		}
+		return out
+	}
+	const one = `device.attributes["dra.networking"].physicalNetworkName == "b"`
+	for name, c := range map[string]struct {
+		networks []inventory.PhysicalNetwork
+		selector string
+		exposure inventory.Exposure
+		pool     string
+		kind     fault.Kind
+		text     string
+	}{
+		"one":             {networks: networks("a=tenants"), pool: "tenants"},
+		"selected":        {networks: networks("a=tenants", "b=guests"), selector: one, pool: "guests"},
+		"several":         {networks: networks("a=tenants", "b=guests"), kind: fault.Invalid, text: `device "pci-0000-03-10-1" is on the physical networks "a" (AddressPool "tenants") and "b" (AddressPool "guests")`},
+		"several, of one": {networks: networks("a=tenants", "b=tenants"), pool: "tenants"},
+		"some with none":  {networks: networks("a=tenants", "b"), kind: fault.Invalid, text: `"a" (AddressPool "tenants") and "b" (no AddressPool)`},
+		"selected, none":  {networks: networks("a=tenants", "b"), selector: one, kind: fault.NotReady, text: `no DeviceExposurePolicy names an addressPool of physical network "b"`},
+		"no pool":         {networks: networks("a"), kind: fault.NotReady, text: `no DeviceExposurePolicy names an addressPool of physical network "a"`},
+		"no network":      {kind: fault.NotReady, text: `no DeviceExposurePolicy names the physical network of device "pci-0000-03-10-1"`},
+		"undecided": {
+			exposure: inventory.Exposure{Policy: "p", Verdict: inventory.Undecided, Reason: `policy "q" has the same priority 0 and decides otherwise`},
+			kind:     fault.NotReady, text: `no DeviceExposurePolicy names the physical network`,
+		},
+		"not known": {exposure: inventory.Exposure{Verdict: inventory.Undecided}, kind: fault.NotReady, text: "the DeviceExposurePolicies are not known yet"},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			g := newGiven(t)
+			a := &allocator{}
+			g.Addresses = a
+			g.topology.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"ipam":{"type":"pool"}}`)}
+			if c.selector != "" {
+				g.topology.Spec.Steps[1].Selector = &v1alpha1.Selector{CEL: c.selector}
+			}
+			g.devices[1].PhysicalNetworks, g.devices[1].Exposure = c.networks, c.exposure
+			rc := allocated("c1", "p1", "0", "1")
+			if c.pool == "" {
+				g.refused(rc, c.kind, c.text)
+				return
+			}
+			if _, err := g.prepare(rc); err != nil {
+				t.Fatal(err)
+			}
+			g.devices[1].PhysicalNetworks = networks("a=edited") // and the claim outlives its pod
+			next := allocated("c1", "p2", "0", "1")
+			if _, err := g.prepare(next); err != nil {
+				t.Fatal(err)
+			}
+			want := fmt.Sprintf("c1 ns/claim-c1 pair/vf1 %s 0", c.pool)
+			if !slices.Equal(a.taken, []string{want, want}) {
+				t.Errorf("taken %q, want %q twice", a.taken, want)
+			}
+			e, _, err := g.store.Get("c1")
+			if err != nil || e.Pod.UID != "p2" || e.Topologies[0].Given["vf1"].Pool != c.pool {
+				t.Errorf("recorded %+v, %v", e.Claim, err)
+			}
+		})
 	}
 }
 
@@ -199,5 +273,137 @@ func TestMultiNIC(t *testing.T) {
 		}
 		g.topology.Spec.Steps[0].Config = config("l2")
 		g.refused(shares("c3", "p3"), fault.Conflict, "carries ipvlan links of mode l3 and flag bridge of another pod, and this one would have ipvlan links of mode l2")
+	})
+}
+
+// leases are those of an API server without other nodes, for a real allocator.
+type leases struct {
+	pools  []v1alpha1.AddressPool
+	leases map[string]*v1alpha1.AddressLease
+	writes int
+}
+
+func (l *leases) NodeUID(context.Context) (string, error) { return "uid", nil }
+func (l *leases) Pools() ([]v1alpha1.AddressPool, error)  { return l.pools, nil }
+func (l *leases) Changed() <-chan struct{}                { return nil }
+func (l *leases) Own() (out []v1alpha1.AddressLease, err error) {
+	for _, name := range slices.Sorted(maps.Keys(l.leases)) {
+		out = append(out, *l.leases[name].DeepCopy())
+	}
+	return out, nil
+}
+
+func (l *leases) Get(_ context.Context, name string) (*v1alpha1.AddressLease, error) {
+	return l.leases[name].DeepCopy(), nil
+}
+
+func (l *leases) Taken(context.Context, string) (map[string]bool, error) {
+	out := map[string]bool{}
+	for name := range l.leases {
+		out[name] = true
+	}
+	return out, nil
+}
+
+func (l *leases) KeptFor(context.Context, string, string) ([]v1alpha1.AddressLease, error) {
+	return nil, nil
+}
+
+func (l *leases) Create(ctx context.Context, o *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error) {
+	o.UID = types.UID("uid-" + o.Name)
+	return l.Update(ctx, o)
+}
+
+func (l *leases) Update(_ context.Context, o *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error) {
+	l.writes++
+	o.ResourceVersion = fmt.Sprint(l.writes)
+	l.leases[o.Name] = o.DeepCopy()
+	return o, nil
+}
+
+func (l *leases) Delete(_ context.Context, o *v1alpha1.AddressLease) error {
+	delete(l.leases, o.Name)
+	return nil
+}
+
+// TestPoolsOfTwoNetworks holds with a real allocator that two steps of one claim have addresses of the pools of their networks;
+// that a claim which was not recorded, as the agent ended before, has those of its networks of later, and nothing is left of
+// the first; and that a pool which the policy names and which does not exist is named with its network.
+func TestPoolsOfTwoNetworks(t *testing.T) {
+	inBubble(t, "claims", func(t *testing.T) {
+		g := newGiven(t)
+		l := &leases{leases: map[string]*v1alpha1.AddressLease{}}
+		for name, prefix := range map[string]string{"tenants": "192.0.2.0/24", "guests": "198.51.100.0/24"} {
+			o := v1alpha1.AddressPool{Spec: v1alpha1.AddressPoolSpec{Subnets: []v1alpha1.AddressSubnet{{Prefix: prefix}}}}
+			o.Name, o.Finalizers = name, []string{v1alpha1.AddressPoolFinalizer}
+			l.pools = append(l.pools, o)
+		}
+		file := filepath.Join(t.TempDir(), "addresses")
+		var now atomic.Pointer[addresses.Allocator]
+		open := func() *addresses.Allocator {
+			a, err := addresses.Open(addresses.Options{
+				Leases: l, NodeName: "n", File: file, Recorded: func() []addresspool.Grant { return nil },
+				Ended: func(context.Context, addresspool.Grant) (bool, error) { return false, nil },
+				Log:   slog.New(slog.DiscardHandler), Now: time.Now,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.Addresses = a
+			now.Store(a)
+			return a
+		}
+		a := open()
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go func() { // as the agent does
+			for ctx.Err() == nil {
+				if err := now.Load().Pass(ctx); err != nil {
+					t.Log(err)
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Second):
+				}
+			}
+		}()
+		for i, pool := range []string{"tenants", "guests"} {
+			g.topology.Spec.Steps[i].Config = &runtime.RawExtension{Raw: []byte(`{"ipam":{"type":"pool"}}`)}
+			g.devices[i].PhysicalNetworks = []inventory.PhysicalNetwork{{Name: "of-" + pool, AddressPool: pool}}
+		}
+		rc := allocated("c1", "p1", "0", "1")
+		g.fails = errors.New("the agent ends")
+		if _, err := g.prepare(rc); err == nil {
+			t.Fatal("prepared")
+		}
+		if grants, err := a.Grants(); err != nil || len(grants) != 2 {
+			t.Fatalf("allocated %v, %v", grants, err)
+		}
+		g.fails = nil
+		if err := g.store.Remove("c1"); err != nil {
+			t.Fatal(err)
+		}
+		a = open()
+		g.devices[1].PhysicalNetworks[0].AddressPool = "none"
+		g.refused(rc, fault.NotReady, `step "vf1": there is no AddressPool "none", which a DeviceExposurePolicy names for physical network "of-guests"`)
+		g.devices[1].PhysicalNetworks[0].AddressPool = "tenants"
+		if _, err := g.prepare(rc); err != nil {
+			t.Fatal(err)
+		}
+		e, _, err := g.store.Get("c1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		for _, step := range []string{"vf0", "vf1"} {
+			given := e.Topologies[0].Given[step]
+			if given.Pool != "tenants" || len(given.Addresses) != 1 || !strings.HasPrefix(given.Addresses[0].String(), "192.0.2.") {
+				t.Errorf("step %s is given %+v", step, given)
+			}
+			seen[fmt.Sprint(given.Addresses)] = true
+		}
+		if grants, err := a.Grants(); err != nil || len(grants) != 2 || len(seen) != 2 {
+			t.Errorf("the claim has %v, and the allocator has given %v, %v", seen, grants, err)
+		}
 	})
 }

@@ -130,7 +130,7 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	if err := d.plug(ctx, &c); err != nil {
 		return nil, err
 	}
-	if err := d.addresses(&c); err != nil {
+	if err := d.addresses(&c, !known); err != nil {
 		return nil, err
 	}
 	if err := d.reserve(ctx, &c); err != nil {
@@ -145,9 +145,11 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 
 // addresses allocates addresses of pools to the steps of a claim, and reserves those that its
 // topologies have as literals, and the MAC addresses that it sets. They are those recorded
-// before, unless the node has lost its lease meanwhile.
-func (d *decision) addresses(c *claims.Claim) error {
-	of := addresses.Claim{UID: c.UID, Namespace: c.Namespace, Name: c.Name, Pod: c.Pod.Name, PodUID: c.Pod.UID, InPod: inPod(d.rc)}
+// before, unless the node has lost its lease meanwhile; fresh says that there is no record.
+func (d *decision) addresses(c *claims.Claim, fresh bool) error {
+	of := addresses.Claim{
+		UID: c.UID, Namespace: c.Namespace, Name: c.Name, Pod: c.Pod.Name, PodUID: c.Pod.UID, InPod: inPod(d.rc), New: fresh,
+	}
 	var wants []addresses.Want
 	at := map[addresses.Want]int{}
 	for i := range c.Topologies {
@@ -161,6 +163,11 @@ func (d *decision) addresses(c *claims.Claim) error {
 			return err
 		}
 		for _, w := range own {
+			if w.Pool == "" {
+				if w.Pool, w.Network, err = poolOf(&c.Topologies[i], w.Step); err != nil {
+					return fmt.Errorf("step %q of NetworkTopology %q: %w", w.Step, t.Name, err)
+				}
+			}
 			wants = append(wants, w)
 			at[w] = i
 		}
@@ -186,6 +193,35 @@ func (d *decision) addresses(c *claims.Claim) error {
 		t.Given = out
 	}
 	return nil
+}
+
+// poolOf returns the pool for a step that names none, and its physical network: the recorded pool, else that of the network
+// which the step's device is wired to.
+func poolOf(t *claims.Topology, step string) (pool, network string, err error) {
+	i := slices.IndexFunc(t.Devices, func(d claims.Device) bool { return d.Step == step })
+	if i < 0 {
+		return "", "", invalid("ipam names no AddressPool, and the claim has no device for the step: name one in ipam.pool")
+	}
+	host := &t.Devices[i].Host
+	pool, network, err = host.AddressPool()
+	switch recorded := t.Given[step].Pool; {
+	case recorded != "":
+		return recorded, network, nil
+	case err != nil:
+		return "", "", invalid("ipam names no AddressPool, and %w: name one in ipam.pool, or have the selector of the step choose one network", err)
+	case pool != "":
+		return pool, network, nil
+	case network != "":
+		err = fmt.Errorf("ipam names no AddressPool, and no DeviceExposurePolicy names an addressPool of physical network %q: add it there, or name one in ipam.pool", network)
+	case host.Exposure.Verdict == inventory.Undecided && host.Exposure.Policy == "":
+		err = errors.New("ipam names no AddressPool, and the DeviceExposurePolicies are not known yet")
+	default:
+		err = fmt.Errorf("ipam names no AddressPool, and no DeviceExposurePolicy names the physical network of device %q: add physicalNetworks with an addressPool to one, or name an AddressPool in ipam.pool", host.Name)
+		if host.Exposure.Reason != "" {
+			err = fault.Detailed(err, host.Exposure.Reason)
+		}
+	}
+	return "", "", passing(fault.New(fault.NotReady, err))
 }
 
 // inPod returns the name that a claim has in its pod. Who creates a claim can write any text into the annotation;

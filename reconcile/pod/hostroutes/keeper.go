@@ -155,7 +155,7 @@ func (k *Keeper) Await(ctx context.Context, c *claims.Topology) error {
 	if err != nil {
 		return nil // reported by the caller that attaches it
 	}
-	needs := withDevices(stackedIn(t), c.Devices)
+	needs := of(stackedIn(t), c)
 	if len(needs) == 0 {
 		return nil
 	}
@@ -204,8 +204,8 @@ func (k *Keeper) needs() []Need {
 	for i := range entries {
 		for j := range entries[i].Topologies {
 			t := &entries[i].Topologies[j]
-			for _, of := range t.Generations() {
-				out = append(out, withDevices(stackedIn(of), t.Devices)...)
+			for _, generation := range t.Generations() {
+				out = append(out, of(stackedIn(generation), t)...)
 			}
 		}
 	}

@@ -66,15 +66,18 @@ func stackedIn(t *topology.Topology) []stacked {
 	return out
 }
 
-// withDevices returns needs with the devices that a claim has for their steps.
-func withDevices(steps []stacked, devices []claims.Device) []Need {
+// of returns needs with the devices that a claim has for their steps, and the pools that were chosen by these.
+func of(steps []stacked, c *claims.Topology) []Need {
 	var out []Need
 	for _, s := range steps {
 		n := s.Need
+		if n.Pool = cmp.Or(n.Pool, c.Given[s.step].Pool); n.Pool == "" {
+			continue // the step has no address
+		}
 		if n.Master == "" && !n.Network.IsValid() {
 			n.Master = netstate.DefaultRouteDevice
-			if i := slices.IndexFunc(devices, func(d claims.Device) bool { return d.Step == s.step }); i >= 0 {
-				n.Master = devices[i].Host.ID
+			if i := slices.IndexFunc(c.Devices, func(d claims.Device) bool { return d.Step == s.step }); i >= 0 {
+				n.Master = c.Devices[i].Host.ID
 			}
 		}
 		out = append(out, n)

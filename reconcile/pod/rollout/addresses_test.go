@@ -8,12 +8,14 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -40,13 +42,22 @@ func TestAddressesOfEdits(t *testing.T) {
 		{local, `{"type":"static","addresses":[{"address":"198.51.100.7/24"}]}`, `step "s": ipam: it has addresses of ipam of type host-local, which are released when the claim ends: create the pod again`},
 		{local, ``, `step "s": ipam: it has addresses of ipam of type host-local, which are released when the claim ends: create the pod again`},
 		{``, local, `step "s": ipam: it takes addresses of ipam of type host-local, which are allocated when a claim is prepared: create the pod again`},
+		{`{"type":"pool","pool":"p"}`, `{"type":"pool"}`, ""},
+		{`{"type":"pool"}`, `{"type":"pool","pool":"p"}`, ""},
+		{`{"type":"pool"}`, `{"type":"pool","pool":"q"}`, `step "s": ipam: it takes addresses of AddressPool "q", which are allocated when a claim is prepared: create the pod again`},
+		{``, `{"type":"pool"}`, `step "s": ipam: it takes addresses of the AddressPool of its physical network, which are allocated when a claim is prepared: create the pod again`},
+		{`{"type":"pool"}`, ``, `step "s": ipam: it has addresses of the AddressPool of its physical network, which are released when the claim ends: create the pod again`},
 		{`{"type":"pool","pool":"p"}`, `{"type":"pool","pool":"q"}`, `step "s": ipam: it takes addresses of AddressPool "q", which are allocated when a claim is prepared: create the pod again`},
 		{`{"type":"pool","pool":"p"}`, `{"type":"pool","pool":"p","interface":1}`, `step "s": ipam.interface: it takes addresses of part 1 of AddressPool "p", and has those of part 0, which were allocated when its claim was prepared: create the pod again`},
 	} {
+		typ, devices := "dummy", []claims.Device(nil)
+		if unnamed := `{"type":"pool"}`; c.before == unnamed || c.after == unnamed { // of the network of a device
+			typ, devices = "sriov", []claims.Device{{Device: claim.Device{Step: "s"}, Host: inventory.Device{ID: "0000:01:10.0", Kind: inventory.KindVF}}}
+		}
 		object := func(ipam string) *v1alpha1.NetworkTopology {
 			o := &v1alpha1.NetworkTopology{}
 			o.Name = "t"
-			step := v1alpha1.Step{Name: "s", Type: "dummy"}
+			step := v1alpha1.Step{Name: "s", Type: typ}
 			if ipam != "" {
 				step.Config = &runtime.RawExtension{Raw: []byte(`{"ipam":` + ipam + `}`)}
 			}
@@ -57,7 +68,7 @@ func TestAddressesOfEdits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		given := ops.Givens{"s": {Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24")}}}
+		given := ops.Givens{"s": {Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24")}, Pool: "p"}}
 		if ipam, ok := topology.LocalIPAM(&was.Steps[0]); ok {
 			l, err := addresspool.Local(ipam)
 			if err != nil {
@@ -69,8 +80,8 @@ func TestAddressesOfEdits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		agent := Follow(t.Context(), &claims.Topology{Object: *object(c.before), Given: given}, object(c.after), registry, nil)
-		preview, err := PreviewOf(t.Context(), reconcile.Sandbox{ID: "blue/t", Topology: was, Given: given}, later, nil, registry, nil, func(context.Context, reconcile.Sandbox) (*ops.Plan, error) {
+		agent := Follow(t.Context(), &claims.Topology{Object: *object(c.before), Given: given, Devices: devices}, object(c.after), registry, nil)
+		preview, err := PreviewOf(t.Context(), reconcile.Sandbox{ID: "blue/t", Topology: was, Given: given}, later, devices, registry, nil, func(context.Context, reconcile.Sandbox) (*ops.Plan, error) {
 			return &ops.Plan{}, nil
 		})
 		if err != nil {

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -145,10 +146,14 @@ func sameAddresses(given ops.Givens, was, later *topology.Topology) error {
 		}
 		from, was, hadPool := topology.FromPool(before)
 		to, is, hasPool := topology.FromPool(s)
+		if hadPool && hasPool { // who names none keeps that which was chosen
+			chosen := given[s.Name].Pool
+			from, to = cmp.Or(from, chosen), cmp.Or(to, chosen)
+		}
 		switch {
 		case hadPool && !hasPool:
 			return held("", "it has addresses of %s, which are released when the claim ends", addresspool.Title(from))
-		case from != to:
+		case !hadPool && hasPool, from != to:
 			return held("", "it takes addresses of %s, which are allocated when a claim is prepared", addresspool.Title(to))
 		case was != is:
 			return held(".interface", "it takes addresses of part %d of %s, and has those of part %d, which were allocated when its claim was prepared", is, addresspool.Title(to), was)
