@@ -25,6 +25,9 @@ func (c *converter) ipam(n *network, s *step, ipam *record, atNode bool) {
 		ipam.none("the agent's own record has the addresses", "dataDir")
 		ipam.none("a pod's DNS is Kubernetes'", "resolvConf")
 		if atNode {
+			if !c.Moved {
+				ipam.note("", "the agent's record does not know the addresses that pods have of the plugin host-local, nor the plugin those of the agent: until the last pod has moved, divide the range, by rangeEnd here and rangeStart in the step")
+			}
 			s.config["ipam"] = c.rest(ipam, typ, "subnet", "rangeStart", "rangeEnd", "gateway", "ranges")
 			return
 		}
