@@ -34,33 +34,51 @@ const (
 	iflaInet6GenMode = 8
 )
 
-// sysctlsOf reads them in the attribute IFLA_AF_SPEC of a link message.
-func sysctlsOf(b []byte) map[string]string {
-	out := map[string]string{}
+// addSysctlsOf reads them in the attribute IFLA_AF_SPEC of a link message.
+func addSysctlsOf(out map[string]string, b []byte) {
 	for family, attrs := range attributes(b) {
 		for typ, v := range attributes(attrs) {
 			switch {
 			case family == unix.AF_INET && typ == iflaInetConf:
-				addSysctls(out, "ipv4.", v)
+				addSysctls(out, ipv4Devconf, v)
 			case family == unix.AF_INET6 && typ == iflaInet6Conf:
-				addSysctls(out, "ipv6.", v)
+				addSysctls(out, ipv6Devconf, v)
 			}
 		}
+		if family != unix.AF_INET6 {
+			continue
+		}
 		for typ, v := range attributes(attrs) { // the array does not have it in all versions
-			if family == unix.AF_INET6 && typ == iflaInet6GenMode {
+			if typ == iflaInet6GenMode {
 				out["ipv6.addr_gen_mode"] = strconv.Itoa(int(u8(v)))
 			}
 		}
 	}
-	return out
 }
 
-func addSysctls(to map[string]string, class string, array []byte) {
-	for name, i := range devconf {
-		if strings.HasPrefix(name, class) && 4*i+4 <= len(array) {
-			to[name] = strconv.Itoa(int(int32(u32(array[4*i:]))))
+func addSysctls(to map[string]string, in []placedSysctl, array []byte) {
+	for _, s := range in {
+		if 4*s.at+4 <= len(array) {
+			to[s.name] = strconv.Itoa(int(int32(u32(array[4*s.at:]))))
 		}
 	}
+}
+
+// placedSysctl is a sysctl of devconf with its place.
+type placedSysctl struct {
+	name string
+	at   int
+}
+
+var ipv4Devconf, ipv6Devconf = devconfOf("ipv4."), devconfOf("ipv6.")
+
+func devconfOf(class string) (out []placedSysctl) {
+	for name, at := range devconf {
+		if strings.HasPrefix(name, class) {
+			out = append(out, placedSysctl{name, at})
+		}
+	}
+	return out
 }
 
 // devconfFile is the file of such a sysctl of a link, "default" for what new links get.
@@ -69,16 +87,43 @@ func (c *conn) devconfFile(name, link string) string {
 	return filepath.Join(c.proc, "sys/net", family, "conf", link, rest)
 }
 
+// devconfDefaults are the defaults of a namespace that an observation has read, by setting.
+type devconfDefaults map[string]string
+
 // withoutDefaults drops from settings the sysctls that a link gets by itself. The calling thread is in the
 // right namespace.
-func (c *conn) withoutDefaults(settings map[string]string) {
+func (c *conn) withoutDefaults(settings map[string]string, defaults devconfDefaults) {
+	c.readDefaults(ipv4Devconf, settings, defaults)
+	c.readDefaults(ipv6Devconf, settings, defaults)
 	for name, value := range settings {
 		if _, ok := devconf[name]; !ok {
 			continue
 		}
-		b, err := readFile(c.devconfFile(name, "default"))
-		if err != nil || strings.TrimSpace(string(b)) == value {
+		if usual, read := defaults[name]; !read || usual == value {
 			delete(settings, name)
+		}
+	}
+}
+
+// readDefaults adds the defaults of those settings of a class that were not read yet. There are some fifteen, so their folder is
+// opened once.
+func (c *conn) readDefaults(class []placedSysctl, settings map[string]string, defaults devconfDefaults) {
+	folder := -1
+	for _, s := range class {
+		_, wanted := settings[s.name]
+		if _, read := defaults[s.name]; read || !wanted {
+			continue
+		}
+		file := c.devconfFile(s.name, "default")
+		if folder < 0 {
+			var err error
+			if folder, err = unix.Open(filepath.Dir(file), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+				return // a kernel without this family
+			}
+			defer unix.Close(folder)
+		}
+		if b, err := readFileAt(folder, filepath.Base(file)); err == nil {
+			defaults[s.name] = strings.TrimSpace(string(b))
 		}
 	}
 }

@@ -76,11 +76,12 @@ func (o *observer) queryDevice(ctx context.Context, queried netstate.Device) err
 			return err
 		}
 		if p.c.host && queried.Settings != nil {
-			read := p.c.settingsOf
 			if queried.HostIndex != 0 { // it was in a pod
-				read = o.settingsAfter
+				d.Settings, err = o.settingsAfter(ctx, p.w)
+			} else {
+				d.Settings, err = p.c.settingsOf(ctx, p.w, o.defaults)
 			}
-			if d.Settings, err = read(ctx, p.w); err != nil {
+			if err != nil {
 				return err
 			}
 			if queried.HostIndex == 0 { // it is about to be taken
@@ -100,13 +101,19 @@ func (o *observer) queryDevice(ctx context.Context, queried netstate.Device) err
 	if d.At != nil && netstate.OnHost(*d.At) {
 		link = netstate.BaseName(*d.At)
 	}
-	if d.RDMA = o.host.sysfs.rdma(queried, link); len(d.RDMA) > 0 {
+	if o.nodes == nil {
+		o.nodes, o.rdmaThere = o.host.sysfs.nodesOfHost(), o.host.sysfs.hasRDMA()
+	}
+	if o.rdmaThere {
+		d.RDMA = o.host.sysfs.rdma(queried, link)
+	}
+	if len(d.RDMA) > 0 {
 		d.RDMAExclusive = o.host.sysfs.rdmaExclusive()
 		if err := o.softRDMA(ctx, &d, queried.Settings != nil && queried.HostIndex == 0); err != nil {
 			return err
 		}
 	}
-	d.Nodes = o.host.sysfs.otherNodes(queried)
+	d.Nodes = o.host.sysfs.otherNodes(queried, o.nodes)
 	d.LinkKind, d.Parent = cmp.Or(d.LinkKind, queried.LinkKind), cmp.Or(d.Parent, queried.Parent)
 	o.snap.Put(d)
 	return nil

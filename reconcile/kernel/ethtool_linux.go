@@ -31,9 +31,9 @@ func (s *socket) ethtoolClient() (_ *ethtoolnl.Client, err error) {
 	return s.ethtool, err
 }
 
-// ethtoolOf reads one class of settings of a link, by name; none for a link that does
+// ethtoolSettings reads one class of settings of a link; none for a link that does
 // not have the class.
-func (c *conn) ethtoolOf(ctx context.Context, class string, index int) (map[string]netstate.Ethtool, error) {
+func (c *conn) ethtoolSettings(ctx context.Context, class string, index int) ([]ethtoolnl.Setting, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -50,15 +50,15 @@ func (c *conn) ethtoolOf(ctx context.Context, class string, index int) (map[stri
 	if err != nil {
 		return nil, ignoreAbsent(err)
 	}
-	out := map[string]netstate.Ethtool{}
-	for _, s := range settings {
-		value := strconv.FormatUint(uint64(s.Value), 10)
-		if ethtoolnl.Class(class).Switches() {
-			value = onOff(s.Value != 0)
-		}
-		out[s.Name] = netstate.Ethtool{Class: class, Name: s.Name, Value: &value, Fixed: s.Fixed}
+	return settings, nil
+}
+
+// ethtoolText is the value of a setting as objects have it.
+func ethtoolText(class string, value uint32) string {
+	if ethtoolnl.Class(class).Switches() {
+		return onOff(value != 0)
 	}
-	return out, nil
+	return strconv.FormatUint(uint64(value), 10)
 }
 
 // ignoreAbsent drops the errors that say that a device has no such settings, or does
@@ -117,12 +117,16 @@ func (s *Sandbox) readEthtool(ctx context.Context, g ethtoolGroup) (map[string]n
 	if err != nil {
 		return nil, err
 	}
-	out, err := c.ethtoolOf(ctx, g.class, index)
-	for name, e := range out {
-		e.Link = g.link
-		out[name] = e
+	settings, err := c.ethtoolSettings(ctx, g.class, index)
+	if err != nil {
+		return nil, err
 	}
-	return out, err
+	out := make(map[string]netstate.Ethtool, len(settings))
+	for _, s := range settings {
+		value := ethtoolText(g.class, s.Value)
+		out[s.Name] = netstate.Ethtool{Link: g.link, Class: g.class, Name: s.Name, Value: &value, Fixed: s.Fixed}
+	}
+	return out, nil
 }
 
 // applyEthtool sets one setting and reads it back: the kernel returns no error if a

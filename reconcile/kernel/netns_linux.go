@@ -9,14 +9,28 @@ import (
 )
 
 // ownNetns is the network namespace that the threads of this process live in.
-type ownNetns struct{ ns *os.File }
+type ownNetns struct {
+	ns   *os.File
+	file unix.Stat_t
+}
 
 func openOwnNetns() (ownNetns, error) {
-	ns, err := os.Open("/proc/thread-self/ns/net")
-	if err != nil {
+	h := ownNetns{}
+	var err error
+	if h.ns, err = os.Open("/proc/thread-self/ns/net"); err != nil {
 		return ownNetns{}, fmt.Errorf("own network namespace: %w", err)
 	}
-	return ownNetns{ns}, nil
+	if err := unix.Fstat(int(h.ns.Fd()), &h.file); err != nil {
+		h.ns.Close()
+		return ownNetns{}, fmt.Errorf("own network namespace: %w", err)
+	}
+	return h, nil
+}
+
+// is reports whether ns is this namespace. A namespace has one inode as long as it is open (nsfs).
+func (h ownNetns) is(ns *os.File) bool {
+	var st unix.Stat_t
+	return unix.Fstat(int(ns.Fd()), &st) == nil && st.Dev == h.file.Dev && st.Ino == h.file.Ino
 }
 
 // away calls f on a thread that is back in this namespace afterwards, or ends: whatever f

@@ -55,10 +55,18 @@ type observer struct {
 	names, hostNames map[int]string
 	// functions holds the physical functions that were queried for their virtual ones.
 	functions map[string]*place
+	defaults  devconfDefaults
+	// nodes are the character devices of the host that are no device's, and rdmaThere is whether there may be RDMA devices;
+	// nil: not read.
+	nodes     map[string][]string
+	rdmaThere bool
 }
 
 func (s *Sandbox) observer(snap *netstate.Snapshot) *observer {
-	return &observer{Sandbox: s, snap: snap, names: map[int]string{}, hostNames: map[int]string{}, functions: map[string]*place{}}
+	return &observer{
+		Sandbox: s, snap: snap, names: map[int]string{}, hostNames: map[int]string{}, functions: map[string]*place{},
+		defaults: devconfDefaults{},
+	}
 }
 
 func (o *observer) whole(ctx context.Context) error {

@@ -42,6 +42,17 @@ var linkBytes = map[string]int{
 	"link.proto-down": unix.IFLA_PROTO_DOWN,
 }
 
+// numberNames and byteNames are linkNumbers and linkBytes by attribute.
+var numberNames, byteNames = byAttribute(linkNumbers), byAttribute(linkBytes)
+
+func byAttribute(of map[string]int) map[uint16]string {
+	out := make(map[uint16]string, len(of))
+	for name, typ := range of {
+		out[uint16(typ)] = name
+	}
+	return out
+}
+
 // linkFlags are the flags that can be set (dev_change_flags).
 const linkFlags = unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_MULTICAST | unix.IFF_NOARP |
 	unix.IFF_DEBUG | unix.IFF_NOTRAILERS | unix.IFF_DYNAMIC | unix.IFF_PORTSEL | unix.IFF_AUTOMEDIA
@@ -56,21 +67,19 @@ var xdpModes = map[string]struct{ attribute, flag int }{
 
 // linkSettings reads the settings in the payload of a link message.
 func linkSettings(b []byte) map[string]string {
-	out := map[string]string{}
+	out := make(map[string]string, 64)
 	if len(b) < unix.SizeofIfInfomsg {
 		return out
 	}
 	out["link.flags"] = fmt.Sprintf("%#x", u32(b[8:])&linkFlags)
 	for typ, v := range attributes(b[unix.SizeofIfInfomsg:]) {
-		for name, t := range linkNumbers {
-			if uint16(t) == typ {
-				out[name] = strconv.FormatUint(uint64(u32(v)), 10)
-			}
+		if name, ok := numberNames[typ]; ok {
+			out[name] = strconv.FormatUint(uint64(u32(v)), 10)
+			continue
 		}
-		for name, t := range linkBytes {
-			if uint16(t) == typ {
-				out[name] = strconv.Itoa(int(u8(v)))
-			}
+		if name, ok := byteNames[typ]; ok {
+			out[name] = strconv.Itoa(int(u8(v)))
+			continue
 		}
 		switch typ {
 		case unix.IFLA_BROADCAST:
@@ -78,7 +87,7 @@ func linkSettings(b []byte) map[string]string {
 		case unix.IFLA_XDP:
 			maps.Copy(out, xdpSettings(v))
 		case unix.IFLA_AF_SPEC:
-			maps.Copy(out, sysctlsOf(v))
+			addSysctlsOf(out, v)
 		}
 	}
 	return out
@@ -103,7 +112,7 @@ var settingClasses = []string{
 
 // settingsOf reads all settings of a link of the host. What its driver does not have,
 // or does not report, is not among them.
-func (c *conn) settingsOf(ctx context.Context, w ifLink) (netstate.Settings, error) {
+func (c *conn) settingsOf(ctx context.Context, w ifLink, defaults devconfDefaults) (netstate.Settings, error) {
 	if w.raw == nil {
 		fresh, err := c.linkByIndex(ctx, w.link.Index)
 		if err != nil {
@@ -116,12 +125,12 @@ func (c *conn) settingsOf(ctx context.Context, w ifLink) (netstate.Settings, err
 		return nil, err
 	}
 	own := linkSettings(w.raw)
-	err = c.enter(func() error { c.withoutDefaults(own); return nil })
+	err = c.enter(func() error { c.withoutDefaults(own, defaults); return nil })
 	return settingsList(own, beyond), err
 }
 
 func settingsList(from ...map[string]string) netstate.Settings {
-	out := netstate.Settings{}
+	out := make(netstate.Settings, 0, 128)
 	for _, settings := range from {
 		for name, value := range settings {
 			out = append(out, name+"="+value)
@@ -133,15 +142,15 @@ func settingsList(from ...map[string]string) netstate.Settings {
 
 // settingsBeyondLink reads the settings that are not in a link message.
 func (c *conn) settingsBeyondLink(ctx context.Context, w ifLink) (map[string]string, error) {
-	all := map[string]string{}
+	all := make(map[string]string, 128)
 	for _, class := range settingClasses {
-		have, err := c.ethtoolOf(ctx, class, w.link.Index)
+		have, err := c.ethtoolSettings(ctx, class, w.link.Index)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		for name, e := range have {
-			if err == nil && !e.Fixed {
-				all[class+"."+name] = *e.Value
+		for _, s := range have {
+			if err == nil && !s.Fixed {
+				all[class+"."+s.Name] = ethtoolText(class, s.Value)
 			}
 		}
 	}

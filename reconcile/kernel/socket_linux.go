@@ -21,6 +21,7 @@ type socket struct {
 	protocol int // default NETLINK_ROUTE, which is 0
 	ns       *os.File
 	own      ownNetns
+	home     bool // ns is own
 	id       reconcile.NetnsID
 	// strict: the kernel checks dump requests and honours the filters in them
 	// (NETLINK_GET_STRICT_CHK, since 4.20). Filters are applied here again, so without
@@ -58,7 +59,7 @@ func newBuffers() *sync.Pool {
 
 // openSocket takes over ns.
 func openSocket(ns *os.File, own ownNetns, buffers *sync.Pool) (*socket, error) {
-	s := &socket{ns: ns, own: own, buffers: buffers, fd: -1}
+	s := &socket{ns: ns, own: own, home: own.is(ns), buffers: buffers, fd: -1}
 	err := s.dial()
 	if err == nil {
 		s.id, err = netns.IdentifyBy(ns, s.fd)
@@ -97,8 +98,13 @@ func (s *socket) abandon() {
 	_ = s.dial() // without a socket the next request fails
 }
 
-// enter calls f on a thread in the namespace.
-func (s *socket) enter(f func() error) error { return s.own.enter(s.ns, f) }
+// enter calls f on a thread in the namespace, which any thread is if that is the one of this process.
+func (s *socket) enter(f func() error) error {
+	if s.home {
+		return f()
+	}
+	return s.own.enter(s.ns, f)
+}
 
 func (s *socket) bind() error {
 	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {

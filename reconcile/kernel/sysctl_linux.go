@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -78,17 +79,21 @@ func (s *Sandbox) readSysctl(path string) (string, error) {
 }
 
 // readFile is os.ReadFile without the handling of files that may block.
-func readFile(path string) ([]byte, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+func readFile(path string) ([]byte, error) { return readFileAt(unix.AT_FDCWD, path) }
+
+// readFileAt is readFile for a path below an open folder.
+func readFileAt(folder int, path string) ([]byte, error) {
+	fd, err := unix.Openat(folder, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
 	var out []byte
-	buffer := make([]byte, 4<<10) // what procfs returns at a time
+	buffer := fileBuffers.Get().(*[fileBytes]byte)
+	defer fileBuffers.Put(buffer)
 	for {
 		n := 0
-		if err := again(func() (err error) { n, err = unix.Read(fd, buffer); return err }); err != nil {
+		if err := again(func() (err error) { n, err = unix.Read(fd, buffer[:]); return err }); err != nil {
 			return nil, &fs.PathError{Op: "read", Path: path, Err: err}
 		}
 		if out = append(out, buffer[:n]...); n < len(buffer)/2 {
@@ -96,6 +101,11 @@ func readFile(path string) ([]byte, error) {
 		}
 	}
 }
+
+// fileBytes is what procfs and sysfs return at a time.
+const fileBytes = 4 << 10
+
+var fileBuffers = sync.Pool{New: func() any { return new([fileBytes]byte) }}
 
 // writeFile is os.WriteFile without the handling of files that may block, for a file that exists.
 func writeFile(path, value string) error {

@@ -1,7 +1,10 @@
+//go:build linux
+
 package kernel
 
 import (
 	"cmp"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -193,10 +196,11 @@ func (f sysfs) nodesOf(folder, name string) (out []string) {
 	return out
 }
 
-// otherNodes returns the character devices of a device and of the node that are given where a topology names them. Sources:
-// ptp_clock_register in drivers/ptp/ptp_clock.c; vhost_net_misc in drivers/vhost/net.c; tun_miscdev in drivers/net/tun.c.
-func (f sysfs) otherNodes(d netstate.Device) map[string][]string {
-	out := map[string][]string{}
+// otherNodes returns the character devices of a device and, as nodesOfHost returns them, those of the node, that are given where
+// a topology names them. Sources: ptp_clock_register in drivers/ptp/ptp_clock.c; vhost_net_misc in drivers/vhost/net.c; tun_miscdev
+// in drivers/net/tun.c.
+func (f sysfs) otherNodes(d netstate.Device, host map[string][]string) map[string][]string {
+	out := maps.Clone(host)
 	if dir := f.dir(d); dir != "" {
 		clocks, _ := os.ReadDir(filepath.Join(dir, "ptp"))
 		for _, e := range clocks {
@@ -205,6 +209,12 @@ func (f sysfs) otherNodes(d netstate.Device) map[string][]string {
 			}
 		}
 	}
+	return out
+}
+
+// nodesOfHost returns those of the node.
+func (f sysfs) nodesOfHost() map[string][]string {
+	out := map[string][]string{}
 	for _, kind := range []string{netstate.NodeVhost, netstate.NodeTun} {
 		if node := f.node(filepath.Join(f.root, "class/misc", kind)); node != "" {
 			out[kind] = []string{node}
@@ -274,7 +284,7 @@ func (f sysfs) rdmaExclusive() bool {
 }
 
 func (f sysfs) text(dir, file string) string {
-	b, _ := os.ReadFile(filepath.Join(dir, file))
+	b, _ := readFile(filepath.Join(dir, file))
 	return strings.TrimSpace(string(b))
 }
 

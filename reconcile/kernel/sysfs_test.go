@@ -1,3 +1,5 @@
+//go:build linux
+
 package kernel
 
 import (
@@ -170,7 +172,7 @@ func TestOtherNodes(t *testing.T) {
 	node := map[string][]string{netstate.NodeVhost: {"/dev/vhost-net"}, netstate.NodeTun: {"/dev/net/tun"}}
 	clock := map[string][]string{netstate.NodePTP: {"/dev/ptp1"}, netstate.NodeVhost: {"/dev/vhost-net"}, netstate.NodeTun: {"/dev/net/tun"}}
 	for id, want := range map[string]map[string][]string{"0000:03:00.0": clock, "0000:03:00.1": node, "if:dummy0": node} {
-		if diff := cmp.Diff(want, f.otherNodes(netstate.Device{ID: id})); diff != "" {
+		if diff := cmp.Diff(want, f.otherNodes(netstate.Device{ID: id}, f.nodesOfHost())); diff != "" {
 			t.Errorf("device %s (-want +got):\n%s", id, diff)
 		}
 	}
