@@ -95,7 +95,7 @@ func Across(ctx context.Context, o Objects, set contract.Set) (notes []string, e
 	notes = append(notes, o.literals()...)
 	notes = append(notes, o.labels()...)
 	for _, c := range o.Claims {
-		said, err := o.claim(c, set)
+		said, err := o.claim(ctx, c, set)
 		notes, errs = append(notes, said...), append(errs, err...)
 	}
 	return notes, errs
@@ -251,7 +251,7 @@ func (o Objects) labels() (notes []string) {
 const maxNamed = 6
 
 // claim compares a claim with the topologies that it requests.
-func (o Objects) claim(c Claim, set contract.Set) (notes []string, errs []error) {
+func (o Objects) claim(ctx context.Context, c Claim, set contract.Set) (notes []string, errs []error) {
 	classes := map[string]*resourceapi.DeviceClass{}
 	var known []string
 	for _, t := range o.Topologies {
@@ -298,6 +298,11 @@ func (o Objects) claim(c Claim, set contract.Set) (notes []string, errs []error)
 		i := slices.IndexFunc(o.Topologies, func(t Named) bool { return t.Name == d.Topology.Name })
 		if err := claim.Mismatch(o.Topologies[i].Topology, set, d, c.Source); err != nil {
 			errs = append(errs, err)
+		}
+		if len(d.Parameters) > 0 {
+			if _, _, err := Parameters(ctx, o.Topologies[i].Topology, d.Parameters, set); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", c.title(), err))
+			}
 		}
 		if t := o.Topologies[i]; c.Template && t.ClaimTemplate == nil {
 			for _, note := range OneAtATime(t.Topology) {
