@@ -64,8 +64,8 @@ func checkForEach(s *v1alpha1.Step, wrong func(field, format string, args ...any
 			bad(at, "%q is listed twice", value)
 		}
 	}
-	if s.ExtendedResourceName != "" {
-		bad("extendedResourceName", "names the devices of one selector, and forEach makes a step for each value: write these steps out, each with a name of its own, or remove it")
+	if name := s.ExtendedResourceName; name != "" && !eachToken.MatchString(name) {
+		bad("extendedResourceName", "names the devices of one selector, and forEach makes a step for each value: write {{ each.value }} into it, so that each has a name of its own, or remove it")
 	}
 	return ok
 }
@@ -93,6 +93,7 @@ func (all repeated) repeat(s Step, values []string, b *budget, wrong func(field,
 			}
 		}
 		one.Selector = fmt.Sprint(e.text("selector.cel", s.Selector))
+		one.ExtendedResourceName = e.resource(s.ExtendedResourceName)
 		if config, ok := e.in("config", s.Config).(map[string]any); ok && s.Config != nil {
 			one.Config = config
 		}
@@ -139,6 +140,9 @@ func (e *each) in(path string, v any) any {
 	}
 	return v
 }
+
+// resource returns the extended resource name of a step for this value.
+func (e *each) resource(name string) string { return fmt.Sprint(e.text("extendedResourceName", name)) }
 
 // text returns a text for this value; the index alone is a number.
 func (e *each) text(path, text string) any {

@@ -47,6 +47,31 @@ func TestForEach(t *testing.T) {
 	}
 }
 
+// TestForEachResources: each step has an extended resource of its own, whose name has the value.
+func TestForEachResources(t *testing.T) {
+	set := testContracts(t)
+	for name, want := range map[string]string{
+		"example.com/rail-{{ each.value }}":  "example.com/rail-a example.com/rail-b",
+		"example.com/rail-{{ each.index }}x": "example.com/rail-0x example.com/rail-1x",
+	} {
+		decoded, err := topology.FromObject(multiNIC(t, `{"name":"rail","type":"sriov","forEach":["a","b"],"extendedResourceName":"`+name+`"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, s := range decoded.Steps {
+			got = append(got, s.ExtendedResourceName)
+		}
+		if err := topology.Validate(t.Context(), decoded, set); err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%s: %q %v, want %s", name, got, err, want)
+		}
+	}
+	o := multiNIC(t, `{"name":"rail","type":"sriov","forEach":["a","b"],"extendedResourceName":"x.y/{{ each.value }}"},{"name":"other","type":"sriov","extendedResourceName":"x.y/a"},{"name":"none","type":"sriov"}`)
+	if got := topology.StepResources(o); !slices.Equal(got, []topology.StepResource{{Step: "raila", Resource: "x.y/a"}, {Step: "railb", Resource: "x.y/b"}, {Step: "other", Resource: "x.y/a"}}) {
+		t.Errorf("resources: %v", got)
+	}
+}
+
 // TestForEachRefused holds the form of values, what does not go with them, and that the bounds hold before steps are made.
 func TestForEachRefused(t *testing.T) {
 	many := `"v0"`
@@ -54,16 +79,17 @@ func TestForEachRefused(t *testing.T) {
 		many += fmt.Sprintf(`,"v%d"`, i+1)
 	}
 	for fields, want := range map[string]string{
-		`"forEach":[]`:                                             "forEach: is empty",
-		`"forEach":[` + many + `]`:                                 "forEach: has 33 values, at most 32 are accepted",
-		`"forEach":["a","b","a"]`:                                  `forEach[2]: "a" is listed twice`,
-		`"forEach":["A"]`:                                          `forEach[0]: "A" is not the end of a step's name`,
-		`"forEach":["a\" || true"]`:                                `forEach[0]: "a\" || true" is not the end of a step's name`,
-		`"forEach":["` + strings.Repeat("a", 33) + `"]`:            "forEach[0]: has 33 bytes, at most 32 are accepted",
-		`"forEach":["a"],"extendedResourceName":"x.y/z"`:           "extendedResourceName: names the devices of one selector, and forEach makes a step for each value",
-		`"forEach":["a"],"config":{"masterNets":["10.0.0.0/8"]}`:   "config.masterNets: makes several steps, as forEach does",
-		`"forEach":["a"],"config":{"x":[{"y":"{{ each.name }}"}]}`: "config.x[0].y: {{ each.name }}: each has value and index",
-		`"forEach":["a"],"selector":{"cel":"{{ each.name }}"}`:     "selector.cel: {{ each.name }}: each has value and index",
+		`"forEach":[]`:                                                 "forEach: is empty",
+		`"forEach":[` + many + `]`:                                     "forEach: has 33 values, at most 32 are accepted",
+		`"forEach":["a","b","a"]`:                                      `forEach[2]: "a" is listed twice`,
+		`"forEach":["A"]`:                                              `forEach[0]: "A" is not the end of a step's name`,
+		`"forEach":["a\" || true"]`:                                    `forEach[0]: "a\" || true" is not the end of a step's name`,
+		`"forEach":["` + strings.Repeat("a", 33) + `"]`:                "forEach[0]: has 33 bytes, at most 32 are accepted",
+		`"forEach":["a"],"extendedResourceName":"x.y/z"`:               "extendedResourceName: names the devices of one selector, and forEach makes a step for each value: write {{ each.value }} into it",
+		`"forEach":["a"],"extendedResourceName":"x.y/{{ each.name }}"`: "extendedResourceName: {{ each.name }}: each has value and index",
+		`"forEach":["a"],"config":{"masterNets":["10.0.0.0/8"]}`:       "config.masterNets: makes several steps, as forEach does",
+		`"forEach":["a"],"config":{"x":[{"y":"{{ each.name }}"}]}`:     "config.x[0].y: {{ each.name }}: each has value and index",
+		`"forEach":["a"],"selector":{"cel":"{{ each.name }}"}`:         "selector.cel: {{ each.name }}: each has value and index",
 		`"forEach":[` + many[:len(many)-6] + `],"config":{"x":"` + strings.Repeat("x", 200_000) + `"}`: "forEach: the configs of the steps that it makes are too large",
 	} {
 		_, err := topology.FromObject(multiNIC(t, `{"name":"rail","type":"ipvlan",`+fields+`}`))

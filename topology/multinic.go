@@ -99,6 +99,26 @@ func StepNames(o *v1alpha1.NetworkTopology) (root, derived []string) {
 	return root, derived
 }
 
+// StepResource is a step with the extended resource by which pods request its device.
+type StepResource struct{ Step, Resource string }
+
+// StepResources returns the steps of an object that have an extended resource when it is decoded, in order.
+func StepResources(o *v1alpha1.NetworkTopology) (out []StepResource) {
+	for i := range o.Spec.Steps {
+		switch s := &o.Spec.Steps[i]; {
+		case s.ExtendedResourceName == "":
+		case len(s.ForEach) > 0 && len(s.ForEach) <= maxForEach:
+			for index, value := range s.ForEach {
+				e := each{index: index, value: value}
+				out = append(out, StepResource{s.Name + value, e.resource(s.ExtendedResourceName)})
+			}
+		default:
+			out = append(out, StepResource{s.Name, s.ExtendedResourceName})
+		}
+	}
+	return out
+}
+
 // masterNets is how many an encoded step has. It decodes few: there may be thousands of
 // topologies.
 func masterNets(s *v1alpha1.Step) int {

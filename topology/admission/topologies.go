@@ -167,9 +167,9 @@ func (w *Webhook) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology, st
 		if other.Name == o.Name {
 			continue
 		}
-		for _, s := range other.Spec.Steps {
-			if s.ExtendedResourceName == name {
-				return fmt.Sprintf("step %q: extendedResourceName %q is taken by step %q of NetworkTopology %q, and the scheduler uses one class for a name: choose another, or remove it", step, name, s.Name, other.Name), nil
+		for _, s := range topology.StepResources(other) {
+			if s.Resource == name {
+				return fmt.Sprintf("step %q: extendedResourceName %q is taken by step %q of NetworkTopology %q, and the scheduler uses one class for a name: choose another, or remove it", step, name, s.Step, other.Name), nil
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -62,14 +63,15 @@ func ConfigOf(t *v1alpha1.NetworkTopology, step string) Config {
 // thenSteps returns the steps after a step that have its extended resource name. There are
 // none when an earlier step has the name: the DeviceClass of that step has it.
 func thenSteps(t *v1alpha1.NetworkTopology, step string) []string {
-	i := slices.IndexFunc(t.Spec.Steps, func(s v1alpha1.Step) bool { return s.Name == step })
-	if i < 0 || t.Spec.Steps[i].ExtendedResourceName == "" {
+	all := topology.StepResources(t)
+	i := slices.IndexFunc(all, func(s topology.StepResource) bool { return s.Step == step })
+	if i < 0 {
 		return nil
 	}
 	var named []string
-	for j := range t.Spec.Steps {
-		if t.Spec.Steps[j].ExtendedResourceName == t.Spec.Steps[i].ExtendedResourceName {
-			named = append(named, t.Spec.Steps[j].Name)
+	for _, s := range all {
+		if s.Resource == all[i].Resource {
+			named = append(named, s.Step)
 		}
 	}
 	if named[0] != step || len(named) == 1 {

@@ -119,9 +119,9 @@ func resourcesOf(o client.Object) []string {
 			names = append(names, *name)
 		}
 	case *v1alpha1.NetworkTopology:
-		for i := range o.Spec.Steps {
-			if name := o.Spec.Steps[i].ExtendedResourceName; name != "" && !slices.Contains(names, name) {
-				names = append(names, name)
+		for _, s := range topology.StepResources(o) {
+			if !slices.Contains(names, s.Resource) {
+				names = append(names, s.Resource)
 			}
 		}
 	}

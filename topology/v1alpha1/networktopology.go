@@ -469,8 +469,8 @@ type Step struct {
 
 	// ForEach makes the step several steps, one for each value, with the step's name and the value at
 	// its end as their names: rail0 and rail1 for the step rail with the values "0" and "1". In
-	// the selector and in the config each.value in double braces is the value, and each.index
-	// its position from 0. In a step with the same values, dependOn and references mean the step
+	// the selector, the extendedResourceName and the config each.value in double braces is the
+	// value, and each.index its position from 0. In a step with the same values, dependOn and references mean the step
 	// of the same value; in any other step dependOn means all of them.
 	//
 	// +listType=set
