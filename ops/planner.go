@@ -428,6 +428,9 @@ func (p *Planner) Attach(id, configured string, link netstate.Link, cfg AddressC
 	if err := p.make(name); err != nil {
 		return err
 	}
+	if link.MAC != nil && d.LinkKind == netstate.InfiniBandKind {
+		return Invalid("mac", "the interface of device %q is one of InfiniBand, whose hardware address has the GUID of its port: remove the key", id)
+	}
 	p.noteBelongings(d)
 	if err := p.Want(netstate.Device{ID: id, At: &name}); err != nil {
 		return err

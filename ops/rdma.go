@@ -46,6 +46,9 @@ func (p *Planner) RDMA(id string, wanted *bool, required bool) error {
 	d.RDMA = hardwareRDMA(d)
 	given, why := usableRDMA(d, "set rdma: false")
 	switch {
+	case why == nil && d.RDMAExclusive && d.LinkKind == netstate.InfiniBandKind: // rdma_dev_change_netns removes and adds its clients
+		return p.withoutRDMA(wanted != nil, fault.New(fault.Unsupported, fmt.Errorf("the kernel deletes the interface of InfiniBand of device %q when its RDMA device moves (\"rdma system show\" says exclusive), and makes another one: "+
+			"run \"rdma system set netns shared\" before the first network namespace is made, or set rdma: false", d.ID)))
 	case why == nil && d.RDMAExclusive:
 		return p.moveRDMA(d, given, wanted != nil)
 	case why == nil:

@@ -1,9 +1,12 @@
 package ops
 
 import (
+	"fmt"
+
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // VFConfig is the Go side of VFParams.
@@ -17,6 +20,8 @@ type VFConfig struct {
 	SpoofChk  *string `json:"spoofchk,omitempty"`
 	Trust     *string `json:"trust,omitempty"`
 	LinkState *string `json:"linkState,omitempty"`
+	NodeGUID  *string `json:"nodeGUID,omitempty"`
+	PortGUID  *string `json:"portGUID,omitempty"`
 }
 
 // VFParams are the keys of a virtual function's settings on its physical function.
@@ -36,6 +41,8 @@ func VFParams(mac string) []contract.Param {
 			Enum:        []string{"auto", "enable", "disable", followLACP},
 			Description: "link state of the VF; follow: disable while its PF is a port that LACP does not use, else auto",
 		},
+		{Name: "nodeGUID", Aliases: []string{"node_guid"}, Type: contract.String, Format: contract.GUID, Description: "node GUID of a VF of InfiniBand"},
+		{Name: "portGUID", Aliases: []string{"port_guid"}, Type: contract.String, Format: contract.GUID, Description: "GUID of the port of a VF of InfiniBand, by which the subnet's manager puts it in partitions"},
 	}
 }
 
@@ -46,12 +53,15 @@ const followLACP = "follow"
 
 // CheckVF refuses the same combinations as sriov-cni: QoS and 802.1ad need a VLAN.
 func CheckVF(c map[string]any, unresolved map[string]bool) []contract.FieldError {
+	var out []contract.FieldError
+	if c["nodeGUID"] != nil && c["portGUID"] == nil && !unresolved["portGUID"] {
+		out = append(out, contract.FieldError{Field: "nodeGUID", Message: "needs portGUID: add it"})
+	}
 	if unresolved["vlan"] {
-		return nil
+		return out
 	}
 	vlan, hasVLAN := number(c["vlan"])
 	qos, hasQoS := number(c["vlanQoS"])
-	var out []contract.FieldError
 	if hasQoS && !hasVLAN {
 		out = append(out, contract.FieldError{Field: "vlanQoS", Message: "needs vlan: add it"})
 	}
@@ -132,6 +142,7 @@ func (c VFConfig) WantVF(p *Planner, id string) error {
 		ID: id, MAC: c.MAC, VLAN: c.VLAN, QoS: c.VLANQoS, Protocol: c.VLANProto,
 		SpoofCheck: OnOff(c.SpoofChk), Trust: OnOff(c.Trust),
 		MinTxRateMbps: c.MinTxRate, MaxTxRateMbps: c.MaxTxRate, LinkState: c.LinkState,
+		NodeGUID: c.NodeGUID, PortGUID: c.PortGUID,
 	}
 	if len(netstate.Fields(vf)) == 0 {
 		return nil
@@ -160,10 +171,48 @@ func (c VFConfig) WantVF(p *Planner, id string) error {
 		}
 		return Invalid("", "device %q is not a virtual function: settings on a physical function do not apply to it; use type host-device", id)
 	}
+	if err := p.checkInfiniBand(vf, have); err != nil {
+		return err
+	}
 	if follows {
 		vf.LinkState = new(p.followed(have))
 	}
 	return p.Want(vf)
+}
+
+// checkInfiniBand refuses a GUID for a virtual function of Ethernet, and a MAC address for one of InfiniBand, which has its GUID for that.
+func (p *Planner) checkInfiniBand(vf, have netstate.VF) error {
+	for _, guid := range []struct {
+		field      string
+		want, have *string
+	}{{"nodeGUID", vf.NodeGUID, have.NodeGUID}, {"portGUID", vf.PortGUID, have.PortGUID}} {
+		if guid.want != nil && guid.have == nil {
+			return fault.New(fault.Unsupported, fmt.Errorf("%s: physical function %q does not say which GUIDs its virtual functions have, as those of InfiniBand do since Linux 5.5: remove the key", guid.field, netstate.BaseName(have.PF)))
+		}
+	}
+	if vf.MAC != nil && have.PortGUID != nil && p.req.imagined == nil {
+		return Invalid("mac", "the function is one of InfiniBand, whose hardware address has its GUID: use portGUID")
+	}
+	return nil
+}
+
+// HasGUID refuses a function of InfiniBand whose interface has another GUID than the key portGUID says: its driver reads the GUID from the
+// physical function when it is bound, and deletes the interface when it is unbound.
+func (c VFConfig) HasGUID(p *Planner, id string) error {
+	d, ok, err := Lookup(p, netstate.Device{ID: id})
+	if err != nil || !ok || c.PortGUID == nil || d.At == nil || !netstate.OnHost(*d.At) || p.req.imagined != nil || d.PortGUID == *c.PortGUID {
+		return err
+	}
+	vf, _, err := Lookup(p, netstate.VF{ID: id})
+	if err != nil {
+		return err
+	}
+	has := "no GUID"
+	if d.PortGUID != "" {
+		has = "the GUID " + d.PortGUID
+	}
+	return fault.New(fault.NotReady, fmt.Errorf("portGUID: interface %q of device %q has %s, since its driver reads its GUID when it is bound: on the node, run \"ip link set %s vf %d port_guid %s\" and the same with node_guid, "+
+		"and bind the function to its driver again", netstate.BaseName(*d.At), id, has, netstate.BaseName(vf.PF), vf.Index, *c.PortGUID))
 }
 
 // followed returns the link state of a virtual function that follows LACP. A lost partner is

@@ -35,6 +35,9 @@ type model struct {
 func (m *model) put(l Link) {
 	m.Put(l)
 	if d, ok := m.Device(l.DeviceID); ok && d.At != nil && *d.At == l.Name {
+		if l.LinkKind == InfiniBandKind {
+			l.MAC = nil // its driver's, see Device.PortGUID
+		}
 		m.Put(Merge(d, Device{MAC: l.MAC, MTU: l.MTU, Up: l.Up, Alias: l.Alias}))
 	}
 }

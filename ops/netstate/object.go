@@ -458,10 +458,13 @@ type Device struct {
 	// parent device ("pci/0000:03:00.2"), "" for none; PortName is the driver's name of
 	// the port. HostIndex is set only in a query: the index it had on the host before
 	// it left.
-	LinkKind  string `json:"kind,omitempty" plan:"-"`
-	Parent    string `json:"parent,omitempty" plan:"-"`
-	PortName  string `json:"portName,omitempty" plan:"-"`
-	PermMAC   string `json:"permMac,omitempty" plan:"-"`
+	LinkKind string `json:"kind,omitempty" plan:"-"`
+	Parent   string `json:"parent,omitempty" plan:"-"`
+	PortName string `json:"portName,omitempty" plan:"-"`
+	PermMAC  string `json:"permMac,omitempty" plan:"-"`
+	// PortGUID is the GUID that an interface of InfiniBand on the host has (LinkKind ipoib). Such a device has no MAC here: its hardware
+	// address belongs to its driver.
+	PortGUID  string `json:"portGUID,omitempty" plan:"-"`
 	HostIndex int    `json:"-" plan:"-"`
 	// RDMA are the RDMA devices of the same hardware by name, or those in software on its link. RDMAExclusive says that each
 	// RDMA device of the node belongs to one network namespace (rdma-system(8)).
@@ -504,6 +507,9 @@ type RDMADevice struct {
 	// network namespace.
 	Software bool `json:"software,omitempty"`
 }
+
+// InfiniBandKind is the kind of link of an interface of InfiniBand (drivers/infiniband/ulp/ipoib).
+const InfiniBandKind = "ipoib"
 
 // VirtualPrefix begins the identity of a device that has no PCI address; the name
 // it had on the host follows.
@@ -579,6 +585,9 @@ type VF struct {
 	MinTxRateMbps *uint32 `json:"minTxRate,omitempty" plan:"live,name=minTxRate"` // 0: no guarantee
 	MaxTxRateMbps *uint32 `json:"maxTxRate,omitempty" plan:"live,name=maxTxRate"` // 0: no limit
 	LinkState     *string `json:"linkState,omitempty" plan:"live"`                // auto, enable, disable
+	// GUIDs of a function of InfiniBand, "" for none; nil where the driver of the PF has none.
+	NodeGUID *string `json:"nodeGUID,omitempty" plan:"live,name=nodeGUID"`
+	PortGUID *string `json:"portGUID,omitempty" plan:"live,name=portGUID"`
 	// Observed only.
 	PF    string `json:"pf,omitempty" plan:"-"`
 	Index int    `json:"index,omitempty" plan:"-"`
@@ -617,6 +626,7 @@ var vfTraits = Traits{
 		return VF{
 			ID: o.(VF).ID, MAC: new(on.MAC()), VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true),
 			Trust: new(false), MinTxRateMbps: new(uint32(0)), MaxTxRateMbps: new(uint32(0)), LinkState: new("auto"),
+			NodeGUID: new(""), PortGUID: new(""),
 		}
 	},
 }

@@ -30,4 +30,11 @@ func TestAnnouncements(t *testing.T) {
 			}
 		}
 	}
+	// Packets for Ethernet are sent on no interface of InfiniBand, whose address has 20 bytes.
+	l.MAC = new("00:00:02:66:fe:80:00:00:00:00:00:00:24:8a:07:03:00:a4:3e:7c")
+	for _, address := range []string{"192.0.2.5/24", "2001:db8::5/64"} {
+		if got := announcements(l, netstate.Addr{Link: "net1", Address: address}); len(got) != 0 {
+			t.Errorf("%s on InfiniBand: %d packets", address, len(got))
+		}
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // wire reads bytes that are written as hexadecimal lines with comments.
@@ -80,6 +81,79 @@ func TestEncodeVFProtocol(t *testing.T) {
 		    1400 0100    # IFLA_VF_VLAN_INFO
 		      01000000 07000000 02000000 88a8 0000 # VF, VLAN, priority, protocol in network order
 	`), got.Serialize())
+}
+
+// TestEncodeGUIDs holds struct ifla_vf_guid of include/uapi/linux/if_link.h, one in each IFLA_VF_INFO: do_setvfinfo in net/core/rtnetlink.c
+// returns after the first one.
+func TestEncodeGUIDs(t *testing.T) {
+	have := netstate.VF{Index: 3, NodeGUID: new(""), PortGUID: new("")}
+	got, err := encodeVFs(have, netstate.VF{LinkState: new("enable"), NodeGUID: new("00:02:c9:03:00:21:6e:70"), PortGUID: new("00:02:c9:03:00:21:6e:78")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameBytes(t, wire(t, `
+		4400 1600               # IFLA_VFINFO_LIST
+		  1000 0100             # IFLA_VF_INFO
+		    0c00 0500 03000000 01000000                   # IFLA_VF_LINK_STATE enable
+		  1800 0100             # IFLA_VF_INFO
+		    1400 0a00 03000000 00000000 706e210003c90200  # IFLA_VF_IB_NODE_GUID of VF 3, a number of 64 bits
+		  1800 0100             # IFLA_VF_INFO
+		    1400 0b00 03000000 00000000 786e210003c90200  # IFLA_VF_IB_PORT_GUID
+	`), got.Serialize())
+
+	got, err = encodeVFs(have, netstate.VF{PortGUID: new("")}) // as it was: firmware takes all ones for none, and refuses 0
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameBytes(t, wire(t, `1c00 1600 1800 0100 1400 0b00 03000000 00000000 ffffffffffffffff`), got.Serialize())
+	for _, wrong := range []string{"00:02:c9:03:00:21", "x"} {
+		if _, err := encodeVFs(have, netstate.VF{NodeGUID: &wrong}); fault.Of(err) != fault.Invalid {
+			t.Errorf("GUID %q: %v", wrong, err)
+		}
+	}
+}
+
+// TestDecodeInfiniBand reads a physical function of InfiniBand with two virtual ones, as rtnl_fill_vfinfo in net/core/rtnetlink.c writes it for
+// ipoib_get_vf_config (drivers/infiniband/ulp/ipoib/ipoib_main.c): the MAC of each is the begin of the own address of the physical function,
+// 32 bytes. mlx5_ib_get_vf_guid reports 0 for a function that was given no GUID.
+func TestDecodeInfiniBand(t *testing.T) {
+	const hw = "00000266 fe80000000000000 248a070300a43e7c"
+	w, err := decodeLink(wire(t, `
+		00 00 2000 05000000 43100100 00000000 # ARPHRD_INFINIBAND
+		0800 0300 69623000                    # IFLA_IFNAME ib0
+		1800 0100 `+hw+`                      # IFLA_ADDRESS, 20 bytes
+		1000 1200 0a00 0100 69706f6962 00 0000 # IFLA_LINKINFO: kind ipoib
+		b400 1600
+		  5800 0100
+		    2800 0100 00000000 `+hw+` 00000000 00000000 00000000
+		    0c00 0500 00000000 00000000
+		    0c00 0900 00000000 00000000
+		    1400 0a00 00000000 00000000 0000000000000000
+		  5800 0100
+		    2800 0100 01000000 `+hw+` 00000000 00000000 00000000
+		    0c00 0500 01000000 01000000
+		    1400 0a00 01000000 00000000 706e210003c90200
+		    0c00 0b00 01000000 00000000       # too short
+	`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.link.LinkKind != netstate.InfiniBandKind || !w.infiniband || !w.hardware() || *w.link.MAC != "00:00:02:66:fe:80:00:00:00:00:00:00:24:8a:07:03:00:a4:3e:7c" {
+		t.Errorf("read as %+v", w)
+	}
+	if guid := portGUID(w.link); guid != "24:8a:07:03:00:a4:3e:7c" {
+		t.Errorf("GUID %q", guid)
+	}
+	first, second := w.vfs[0], w.vfs[1]
+	if len(w.vfs) != 2 || first.MAC != nil || first.NodeGUID == nil || *first.NodeGUID != "" || first.PortGUID != nil || *first.LinkState != "auto" {
+		t.Errorf("function 0 is %+v", first)
+	}
+	if second.MAC != nil || *second.NodeGUID != "00:02:c9:03:00:21:6e:70" || second.PortGUID != nil || *second.LinkState != "enable" {
+		t.Errorf("function 1 is %+v", second)
+	}
+	if guid := portGUID(netstate.Link{MAC: new("02:00:00:00:00:01")}); guid != "" {
+		t.Errorf("an Ethernet interface has the GUID %q", guid)
+	}
 }
 
 func TestDecodeVF(t *testing.T) {

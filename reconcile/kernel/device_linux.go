@@ -206,7 +206,12 @@ func (o *observer) describe(ctx context.Context, d *netstate.Device, p place) er
 	l := p.w.link
 	d.At, d.Index = new(p.name()), l.Index
 	d.LinkKind, d.Parent, d.PortName, d.PermMAC = l.LinkKind, parentOf(p.w), p.w.portName, p.w.permMAC
-	d.MAC, d.MTU, d.Up, d.Alias = l.MAC, l.MTU, l.Up, l.Alias
+	d.MTU, d.Up, d.Alias = l.MTU, l.Up, l.Alias
+	if !p.w.infiniband {
+		d.MAC = l.MAC
+	} else if p.c.host {
+		d.PortGUID = portGUID(l)
+	}
 	d.AltNames = slices.Sorted(slices.Values(l.AltNames))
 	if d.AltNames == nil {
 		d.AltNames = []string{} // none, as opposed to unknown
@@ -890,6 +895,9 @@ func (t *deviceMove) restore(ctx context.Context) error {
 		return t.vanished(t.device)
 	}
 	t.forget(t.to.name(t.base))
+	if t.from.w.infiniband {
+		was.MAC = nil
+	}
 	back := &deviceMove{
 		Sandbox: t.Sandbox, device: t.device, from: *now, to: t.from.c, base: was.Name,
 		want: netstate.Device{

@@ -29,6 +29,9 @@ type ifLink struct {
 	permMAC string
 	// portName is the name the driver gives the port, "pf0vf1" of a representor.
 	portName string
+	// infiniband: its hardware address has 20 bytes, of which the last eight are the GUID of its port, and the first four change when the driver
+	// makes the interface again, so that it cannot be given the address it had (ipoib_check_lladdr in ulp/ipoib/ipoib_main.c).
+	infiniband bool
 	vfs      map[int]netstate.VF
 	// raw is the message itself, of a link that was queried alone.
 	raw []byte
@@ -51,8 +54,15 @@ func decodeLink(b []byte) (ifLink, error) {
 		Carrier:  flags&unix.IFF_LOWER_UP != 0,
 		Alias:    new(""),
 	}}
+	w.infiniband = u16(b[2:]) == unix.ARPHRD_INFINIBAND
 	for typ, v := range attributes(b[unix.SizeofIfInfomsg:]) {
 		w.attribute(typ, v)
+	}
+	if w.infiniband { // a physical function reports the begin of its own address for each of its virtual ones (ipoib_get_vf_config)
+		for i, vf := range w.vfs {
+			vf.MAC = nil
+			w.vfs[i] = vf
+		}
 	}
 	if w.tunnel != 0 && w.lowerNS < 0 { // IFLA_LINK of a tunnel that was moved is about another namespace
 		w.lower = w.tunnel

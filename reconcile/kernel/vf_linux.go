@@ -61,6 +61,10 @@ func decodeVF(b []byte) (int, netstate.VF) {
 			}
 		case nl.IFLA_VF_LINK_STATE:
 			vf.LinkState = vfLinkStates.word(setting)
+		case nl.IFLA_VF_IB_NODE_GUID:
+			vf.NodeGUID = decodeGUID(v)
+		case nl.IFLA_VF_IB_PORT_GUID:
+			vf.PortGUID = decodeGUID(v)
 		}
 	}
 	vf.Index = index
@@ -247,12 +251,10 @@ func (s *Sandbox) setVF(ctx context.Context, p *place, have, want netstate.VF) e
 	if !differs {
 		return nil
 	}
-	info, err := encodeVF(have, change.After.(netstate.VF))
+	list, err := encodeVFs(have, change.After.(netstate.VF))
 	if err != nil {
 		return err
 	}
-	list := attr(unix.IFLA_VFINFO_LIST, nil)
-	list.AddChild(info)
 	return p.c.write(ctx, unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, p.w.link.Index, 0, 0), list)
 }
 
@@ -302,6 +304,78 @@ func encodeVF(have, change netstate.VF) (*nl.RtAttr, error) {
 	return info, nil
 }
 
+// encodeVFs writes IFLA_VFINFO_LIST with what is set in change. The kernel sets one GUID of an IFLA_VF_INFO, and leaves out what follows it
+// (do_setvfinfo in net/core/rtnetlink.c returns), so each has its own.
+func encodeVFs(have, change netstate.VF) (*nl.RtAttr, error) {
+	list := attr(unix.IFLA_VFINFO_LIST, nil)
+	info, err := encodeVF(have, change)
+	if err != nil {
+		return nil, err
+	}
+	rest := change
+	if rest.NodeGUID, rest.PortGUID = nil, nil; len(netstate.Fields(rest)) > 0 {
+		list.AddChild(info)
+	}
+	for _, guid := range []struct {
+		typ   int
+		value *string
+	}{{nl.IFLA_VF_IB_NODE_GUID, change.NodeGUID}, {nl.IFLA_VF_IB_PORT_GUID, change.PortGUID}} {
+		if guid.value == nil {
+			continue
+		}
+		b, err := encodeGUID(have.Index, *guid.value)
+		if err != nil {
+			return nil, err
+		}
+		list.AddRtAttr(nl.IFLA_VF_INFO, nil).AddRtAttr(guid.typ, b)
+	}
+	return list, nil
+}
+
+// noGUID is what firmware takes for no GUID, since it refuses 0. Before the first one is set a driver reports 0 (mlx5_ib_get_vf_guid in
+// drivers/infiniband/hw/mlx5/ib_virt.c).
+const noGUID = ^uint64(0)
+
+// decodeGUID reads struct ifla_vf_guid: the number of the function, and after four bytes the GUID as a number
+// (include/uapi/linux/if_link.h). It is "" for none.
+func decodeGUID(b []byte) *string {
+	if len(b) < nl.SizeofVfGUID {
+		return nil
+	}
+	return new(guidText(binary.NativeEndian.Uint64(b[8:])))
+}
+
+func guidText(guid uint64) string {
+	if guid == 0 || guid == noGUID {
+		return ""
+	}
+	return net.HardwareAddr(binary.BigEndian.AppendUint64(nil, guid)).String()
+}
+
+// portGUID is the GUID in the hardware address of an interface of InfiniBand (RFC 4391, section 9.1.1).
+func portGUID(l netstate.Link) string {
+	hw, err := net.ParseMAC(deref(l.MAC))
+	if err != nil || len(hw) != 20 {
+		return ""
+	}
+	return guidText(binary.BigEndian.Uint64(hw[12:]))
+}
+
+func encodeGUID(vf int, text string) ([]byte, error) {
+	guid := noGUID
+	if text != "" {
+		hw, err := net.ParseMAC(text)
+		if err != nil || len(hw) != 8 {
+			return nil, invalid("%q is not a GUID", text)
+		}
+		guid = binary.BigEndian.Uint64(hw)
+	}
+	b := make([]byte, nl.SizeofVfGUID)
+	binary.NativeEndian.PutUint32(b, uint32(vf))
+	binary.NativeEndian.PutUint64(b[8:], guid)
+	return b, nil
+}
+
 // encodeVFVLAN writes the VLAN in the form every driver knows, and in the one
 // that has a protocol only where that is another than 802.1q.
 func encodeVFVLAN(info *nl.RtAttr, vf netstate.VF) error {
@@ -331,7 +405,7 @@ func deref[T any](p *T) (v T) {
 // vfOrder is the order in which do_setvfinfo applies the settings; those in one
 // attribute are together.
 var vfOrder = [][]string{
-	{"mac"}, {"vlan", "qos", "protocol"}, {"minTxRate", "maxTxRate"}, {"spoofchk"}, {"linkState"}, {"trust"},
+	{"mac"}, {"vlan", "qos", "protocol"}, {"minTxRate", "maxTxRate"}, {"spoofchk"}, {"linkState"}, {"trust"}, {"nodeGUID"}, {"portGUID"},
 }
 
 // firstRefused returns the first of the settings that were not applied, in the kernel's

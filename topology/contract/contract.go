@@ -21,6 +21,7 @@ type Format string
 // The formats. Each one's canonical form is what the kernel reads back.
 const (
 	MAC           Format = "mac"            // 48-bit, lower case, colons
+	GUID          Format = "guid"           // 64-bit, of InfiniBand: lower case, colons; neither all zeros nor all ones
 	CIDR          Format = "cidr"           // address/prefix, host bits kept
 	Prefix        Format = "prefix"         // network/prefix, host bits refused; "default" is both families' zero prefix
 	IP            Format = "ip"             // IPv4 or IPv6 address

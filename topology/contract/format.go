@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -15,6 +16,8 @@ func (f Format) Canonical(s string) (string, error) {
 	switch f {
 	case MAC:
 		return canonicalMAC(s)
+	case GUID:
+		return canonicalGUID(s)
 	case CIDR:
 		return canonicalCIDR(s)
 	case Prefix:
@@ -44,6 +47,18 @@ func canonicalMAC(s string) (string, error) {
 		return "", fmt.Errorf("%s is a multicast address, which no interface can have: the first byte must be even", quote(s))
 	}
 	return mac.String(), nil
+}
+
+// canonicalGUID refuses the two GUIDs that mean that there is none.
+func canonicalGUID(s string) (string, error) {
+	guid, err := net.ParseMAC(s)
+	if err != nil || len(guid) != 8 {
+		return "", fmt.Errorf("%s is not a GUID: want eight pairs of hex digits, as in 00:02:c9:03:00:21:6e:70", quote(s))
+	}
+	if all := bytes.Count(guid, guid[:1]); all == len(guid) && (guid[0] == 0 || guid[0] == 0xff) {
+		return "", fmt.Errorf("%s means that there is no GUID: remove the key", quote(s))
+	}
+	return guid.String(), nil
 }
 
 func canonicalCIDR(s string) (string, error) {
@@ -217,7 +232,7 @@ func perInterface(parts []string) (int, bool) {
 // known reports whether f is a format.
 func (f Format) known() bool {
 	switch f {
-	case MAC, CIDR, Prefix, IP, InterfaceName, PCIAddress, SysctlPath, "":
+	case MAC, GUID, CIDR, Prefix, IP, InterfaceName, PCIAddress, SysctlPath, "":
 		return true
 	}
 	return false

@@ -18,6 +18,12 @@ func TestCanonical(t *testing.T) {
 		{contract.MAC, "00:00:00:00:00:00", "00:00:00:00:00:00"}, // clears a VF's admin MAC
 		{contract.MAC, "01:00:5e:00:00:01", `!"01:00:5e:00:00:01" is a multicast address, which no interface can have: the first byte must be even`},
 		{contract.MAC, "52:54:00:12:34:56:78:9a", `!"52:54:00:12:34:56:78:9a" is not a MAC address: want six pairs of hex digits, as in 52:54:00:12:34:56`},
+		{contract.GUID, "00:02:C9:03:00:21:6e:70", "00:02:c9:03:00:21:6e:70"},
+		{contract.GUID, "0002.c903.0021.6e70", "00:02:c9:03:00:21:6e:70"},
+		{contract.GUID, "11:11:11:11:11:11:11:11", "11:11:11:11:11:11:11:11"},
+		{contract.GUID, "52:54:00:12:34:56", `!"52:54:00:12:34:56" is not a GUID: want eight pairs of hex digits, as in 00:02:c9:03:00:21:6e:70`},
+		{contract.GUID, "00:00:00:00:00:00:00:00", `!"00:00:00:00:00:00:00:00" means that there is no GUID: remove the key`},
+		{contract.GUID, "FF:FF:FF:FF:FF:FF:FF:FF", `!"FF:FF:FF:FF:FF:FF:FF:FF" means that there is no GUID: remove the key`},
 		{contract.MAC, "", `!"" is not a MAC address: want six pairs of hex digits, as in 52:54:00:12:34:56`},
 
 		{contract.CIDR, "10.100.0.5/24", "10.100.0.5/24"},
@@ -89,7 +95,7 @@ func TestCanonical(t *testing.T) {
 
 // FuzzCanonical holds that the canonical form is a fixed point.
 func FuzzCanonical(f *testing.F) {
-	formats := []contract.Format{contract.MAC, contract.CIDR, contract.Prefix, contract.IP, contract.InterfaceName, contract.PCIAddress, contract.SysctlPath}
+	formats := []contract.Format{contract.MAC, contract.GUID, contract.CIDR, contract.Prefix, contract.IP, contract.InterfaceName, contract.PCIAddress, contract.SysctlPath}
 	for _, s := range []string{"52:54:00:12:34:56", "10.0.0.1/8", "::1/128", "default", "eth0.1", "0000:03:00.2", "net.ipv4.conf.a/b.c", "net/a/../b"} {
 		f.Add(s)
 	}

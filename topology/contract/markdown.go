@@ -301,6 +301,8 @@ func (f Format) words() string {
 	switch f {
 	case MAC:
 		return "MAC address"
+	case GUID:
+		return "GUID of InfiniBand"
 	case CIDR:
 		return "address/length"
 	case Prefix:

@@ -306,8 +306,13 @@ func (c *converter) ibSRIOV(n *network, p *record) {
 		p.left = nil
 		return
 	}
-	p.none("keys of partitions are set where the function is configured", "pkey")
-	p.none("GUIDs are set where the function is configured", "guid", "ibKubernetesEnabled", "rdmaIsolation")
+	p.none("the subnet's manager puts the function into partitions, by its port GUID", "pkey")
+	p.none("the subnet's manager decides about partitions, by the port GUID", "ibKubernetesEnabled")
+	p.none("on nodes in exclusive mode the RDMA device of a function of InfiniBand stays on the host", "rdmaIsolation")
+	if guid, has := p.take("guid"); has && !empty(guid) {
+		p.left["nodeGUID"], p.left["portGUID"] = guid, guid // as the plugin sets it
+		p.note("guid", "becomes nodeGUID and portGUID. The driver of a function reads them when it is bound, and a function whose interface has another GUID is refused: set it where the function is configured")
+	}
 	ipam := p.sub("ipam")
 	s := c.step(n, p, "sriov")
 	s.selector = fmt.Sprintf(`device.attributes[%q].?linkType.orValue("") == "infiniband"`, inventory.Driver)

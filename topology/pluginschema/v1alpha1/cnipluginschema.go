@@ -129,10 +129,10 @@ type Property struct {
 	// +optional
 	Aliases []string `json:"aliases,omitempty"`
 
-	// Format narrows a string, or the keys of a map: mac, cidr, prefix, ip,
+	// Format narrows a string, or the keys of a map: mac, guid, cidr, prefix, ip,
 	// interface-name, pci-address or sysctl-path.
 	//
-	// +kubebuilder:validation:Enum=mac;cidr;prefix;ip;interface-name;pci-address;sysctl-path
+	// +kubebuilder:validation:Enum=mac;guid;cidr;prefix;ip;interface-name;pci-address;sysctl-path
 	// +optional
 	Format string `json:"format,omitempty"`
 
