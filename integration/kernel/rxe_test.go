@@ -144,7 +144,7 @@ func TestRequiredGID(t *testing.T) {
 		t.Errorf("with another index: %v", err)
 	}
 	pod.run("ip -n $NS address delete 2001:db8::99/64 dev rail0")
-	eventually.Succeeds(t, 20*time.Second, "the GID where it was", func() error {
+	eventually.Succeeds(t, time.Minute, "the GID where it was", func() error {
 		_, err := engine.Ensure(ctxFor(t), s)
 		return err
 	})
