@@ -267,6 +267,10 @@ test-versions: ## the node's story and what an older API server lacks, on earlie
 test-install: ## the commands of docs/install.md and docs/start.md on a node without cards: a release, pods, an upgrade, a rollback, nothing left
 	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^TestNodeWithoutCards$$'
 
+.PHONY: test-multus
+test-multus: ## the commands of docs/from-multus.md on an API server with the types and objects of Multus and whereabouts; no node
+	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^TestMultus'
+
 .PHONY: test-upgrade
 test-upgrade: ## an upgrade from an earlier commit and a rollback, below running pods; needs the history
 	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^TestUpgrade$$'

@@ -256,7 +256,7 @@ func (l *laptop) types(t *testing.T, folder, commands string) string {
 	cmd.Dir = folder
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+l.Admin(), "HELM_CACHE_HOME="+l.home+"/helm", "HELM_CONFIG_HOME="+l.home+"/helm", "HELM_DATA_HOME="+l.home+"/helm",
 		"RELEASE_DIR="+l.home+"/release", // and not over a release of the developer's
-		"PATH="+l.Programs()+":"+filepath.Join(l.Checkout(), ".cache", "bin")+":"+os.Getenv("PATH"))
+		"PATH="+l.Programs()+":"+filepath.Join(l.Dir(), "product")+":"+filepath.Join(l.Checkout(), ".cache", "bin")+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		state, _ := l.Kubectl(t.Context(), nil, "get", "events,pods,resourceclaims,networktopologies", "-A")
