@@ -17,8 +17,8 @@ func (a *app) delete() *cobra.Command {
 		Short: "Undo what was applied to a network namespace",
 		Long: `Undoes everything that was applied to a network namespace, in reverse order: devices
 return to the host with their old name and settings, other settings get their old
-values, and created objects are removed. A namespace that no longer exists is undone on
-the host. After an error, run the command again.`,
+values, and created objects are removed. If the namespace no longer exists, its
+changes on the host are undone. After an error, run the command again.`,
 		Example: `  plumbline delete --netns blue --topology ai-bonded
   plumbline delete --netns blue -o json | jq '.sandboxes[].changes'`,
 		Args: noArgs,

@@ -30,8 +30,8 @@ DeviceExposurePolicies, validates them, and prints them as YAML. Kinds:
 A file may have several documents and lists; -f may be repeated. Objects that refer to
 each other are converted together. Needs neither root nor a cluster.
 
---from-cluster reads the objects from the API server, which needs the right "list" on
-those of these kinds that the cluster has; of claims and DeviceClasses only DRANET's. -n
+--from-cluster reads the objects from the API server, with the right "list" on those of
+these kinds that the cluster has; of claims and DeviceClasses only DRANET's. -n
 limits networks and pods to one namespace; their references are read in all.
 
 --pods also converts pods and workloads with the annotation k8s.v1.cni.cncf.io/networks.
