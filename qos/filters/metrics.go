@@ -14,7 +14,7 @@ const (
 )
 
 var objectsDesc = prometheus.NewDesc("plumbline_networkqos_objects",
-	"NetworkQoS objects that cover pods of the node, by the last comparison of their rules.", []string{"state"}, nil)
+	"NetworkQoS objects that cover pods of the node, by whether their rules are in place in all of these.", []string{"state"}, nil)
 
 // Describe implements prometheus.Collector.
 func (*Follower) Describe(ch chan<- *prometheus.Desc) { ch <- objectsDesc }
