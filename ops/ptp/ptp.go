@@ -33,8 +33,8 @@ pod reaches the network of the address over the gateway. The gateway is that of 
 address of the network.
 
 The step waits until the host forwards: set ` + "`net.ipv4.ip_forward`" + `, and for IPv6 addresses
-` + "`net.ipv6.conf.all.forwarding`" + `, to 1. With the second the host ignores router advertisements. With ` + "`rp_filter`" + `
-other than 1 the host accepts any source address from the pair. ipMasq needs nftables in the kernel, and a firewall of the host that
+` + "`net.ipv6.conf.all.forwarding`" + `, to 1. With the second the host ignores router advertisements. Unless
+` + "`rp_filter`" + ` is 1, and always with IPv6, the host accepts any source address from the pair. ipMasq needs nftables in the kernel, and a firewall of the host that
 accepts the pod's packets.`,
 	Example: `- name: net1
   type: ptp
@@ -46,7 +46,7 @@ accepts the pod's packets.`,
 	Params: ops.Join([]contract.Param{
 		ops.NameParam(ops.RootName),
 		{Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName, Description: "end on the host; default: derived from sandbox and step"},
-		ops.MTUParam("that of the host's default route"),
+		ops.MTUParam("that of the host's default route, else 1500"),
 		ops.MACParam("default: one that the link keeps"),
 		{Name: "isDefaultGateway", Type: contract.Boolean, Description: "default route over the gateway of each family"},
 		{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'", Ignored: ops.NoDNS},

@@ -273,9 +273,9 @@ func (p Param) accepts() string {
 	case p.MinItems > 0 && p.MaxItems > 0:
 		out = append(out, fmt.Sprintf("%d–%d entries", p.MinItems, p.MaxItems))
 	case p.MinItems > 0:
-		out = append(out, fmt.Sprintf("at least %d entries", p.MinItems))
+		out = append(out, "at least "+entries(p.MinItems))
 	case p.MaxItems > 0:
-		out = append(out, fmt.Sprintf("at most %d entries", p.MaxItems))
+		out = append(out, "at most "+entries(p.MaxItems))
 	}
 	if p.Items != nil {
 		if inner := p.Items.accepts(); inner != "" {
