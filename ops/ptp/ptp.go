@@ -34,8 +34,8 @@ address of the network.
 
 The step waits until the host forwards: set ` + "`net.ipv4.ip_forward`" + `, and for IPv6 addresses
 ` + "`net.ipv6.conf.all.forwarding`" + `, to 1. With the second the host ignores router advertisements. Unless
-` + "`rp_filter`" + ` is 1, and always with IPv6, the host accepts any source address from the pair. ipMasq needs nftables in the kernel, and a firewall of the host that
-accepts the pod's packets.`,
+` + "`rp_filter`" + ` is 1, and always with IPv6, the host accepts any source address from the pair. ipMasq needs nftables in the
+kernel, and a firewall of the host that accepts the pod's packets.`,
 	Example: `- name: net1
   type: ptp
   config:
