@@ -200,7 +200,8 @@ func (p *Planner) checkInfiniBand(vf, have netstate.VF) error {
 // physical function when it is bound, and deletes the interface when it is unbound.
 func (c VFConfig) HasGUID(p *Planner, id string) error {
 	d, ok, err := Lookup(p, netstate.Device{ID: id})
-	if err != nil || !ok || c.PortGUID == nil || d.At == nil || !netstate.OnHost(*d.At) || p.req.imagined != nil || d.PortGUID == *c.PortGUID {
+	if err != nil || !ok || c.PortGUID == nil || d.At == nil || !netstate.OnHost(*d.At) ||
+		p.req.imagined != nil || d.PortGUID == *c.PortGUID {
 		return err
 	}
 	vf, _, err := Lookup(p, netstate.VF{ID: id})

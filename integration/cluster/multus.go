@@ -31,7 +31,8 @@ func (c *Cluster) DeclareMultus(ctx context.Context) error {
 		return err
 	}
 	// The plugins are where Debian has them; and a tenth of an emulated processor is too little.
-	return c.Apply(ctx, strings.NewReplacer("path: /opt/cni/bin\n", "path: /usr/lib/cni\n", "            cpu: \"100m\"\n", "").Replace(string(manifest)))
+	replacer := strings.NewReplacer("path: /opt/cni/bin\n", "path: /usr/lib/cni\n", "            cpu: \"100m\"\n", "")
+	return c.Apply(ctx, replacer.Replace(string(manifest)))
 }
 
 // moduleFolder is where go has the files of a module that Multus is built from.

@@ -100,7 +100,7 @@ func (p *podOfTwo) id(i int) reconcile.SandboxID { return p.versions[i][0].ID }
 func (p *podOfTwo) furnish() {
 	p.run("ip -n $NS link set lo up")
 	p.inside(firstNetwork)
-	p.start, p.disturbedBefore = p.lane.state(p.path), false
+	p.start, p.disturbedBefore = p.state(p.path), false
 }
 
 func (p *podOfTwo) record(i int) (reconcile.Record, bool) {

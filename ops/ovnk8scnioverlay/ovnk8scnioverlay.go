@@ -89,14 +89,14 @@ var Op = ops.New(contract.Contract{
 nodes with the same topology, network, physical network and VLAN are on one logical switch. On a node of ovn-kubernetes the step uses
 [its port](../beside-ovn-kubernetes.md#a-port-of-ovn-kubernetes).
 
-layer2 is a network between nodes, through Geneve tunnels: its mtu must be 58 bytes below the MTU between the nodes, 78 over IPv6, or less. localnet
-leads to a physical network: ovn-bridge-mappings of the node's Open vSwitch has to name a bridge for physicalNetworkName.
+layer2 is a network between nodes, through Geneve tunnels: its mtu must be 58 bytes below the MTU between the nodes, 78 over IPv6, or less.
+localnet leads to a physical network: ovn-bridge-mappings of the node's Open vSwitch has to name a bridge for physicalNetworkName.
 
 The port may send from its own MAC only and, if it has addresses, from these only. subnets gives no addresses: those of addresses and
 ipam have to be in them.
 
-An allocated [virtual function](../ovn.md#virtual-functions) is moved into the pod instead; any other device stays on the host, and is the uplink of
-the physical network.`,
+An allocated [virtual function](../ovn.md#virtual-functions) is moved into the pod instead; any other device stays on the host, and is the
+uplink of the physical network.`,
 	Example: `- name: net1
   type: ovn-k8s-cni-overlay
   config:

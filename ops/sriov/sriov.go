@@ -31,8 +31,8 @@ applied.
 With ` + "`linkState: follow`" + ` a bond in the pod [uses its other port](../health.md) while LACP does not use the PF. Some drivers
 refuse a key, and the error names it: Intel's 82576 (igb) has no minTxRate, linkState or 802.1ad.
 
-The driver of a VF of InfiniBand reads its GUIDs when it is bound: a VF whose interface has another ` + "`portGUID`" + ` is refused, with the
-commands that give it the GUID. One with a userspace driver needs no more.`,
+The driver of a VF of InfiniBand reads its GUIDs when it is bound: a VF whose interface has another ` + "`portGUID`" + ` is refused, with
+the commands that give it the GUID. One with a userspace driver needs no more.`,
 	Example: `- name: vf0
   type: sriov
   selector:

@@ -29,8 +29,8 @@ type ifLink struct {
 	permMAC string
 	// portName is the name the driver gives the port, "pf0vf1" of a representor.
 	portName string
-	// infiniband: its hardware address has 20 bytes, of which the last eight are the GUID of its port, and the first four change when the driver
-	// makes the interface again, so that it cannot be given the address it had (ipoib_check_lladdr in ulp/ipoib/ipoib_main.c).
+	// infiniband: its hardware address has 20 bytes, of which the last eight are the GUID of its port, and the first four change when
+	// the driver makes the interface again, so that it cannot be given the address it had (ipoib_check_lladdr in ulp/ipoib/ipoib_main.c).
 	infiniband bool
 	vfs        map[int]netstate.VF
 	// raw is the message itself, of a link that was queried alone.
