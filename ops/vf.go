@@ -41,8 +41,8 @@ func VFParams(mac string) []contract.Param {
 			Enum:        []string{"auto", "enable", "disable", followLACP},
 			Description: "link state of the VF; follow: disable while its PF is a port that LACP does not use, else auto",
 		},
-		{Name: "nodeGUID", Aliases: []string{"node_guid"}, Type: contract.String, Format: contract.GUID, Description: "node GUID of a VF of InfiniBand"},
-		{Name: "portGUID", Aliases: []string{"port_guid"}, Type: contract.String, Format: contract.GUID, Description: "GUID of the port of a VF of InfiniBand, by which the subnet's manager puts it in partitions"},
+		{Name: "nodeGUID", Aliases: []string{"node_guid"}, Type: contract.String, Format: contract.GUID, AtCreation: true, Description: "node GUID of a VF of InfiniBand"},
+		{Name: "portGUID", Aliases: []string{"port_guid"}, Type: contract.String, Format: contract.GUID, AtCreation: true, Description: "GUID of the port of a VF of InfiniBand, by which the subnet's manager puts it in partitions"},
 	}
 }
 

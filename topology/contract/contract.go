@@ -62,8 +62,8 @@ type Param struct {
 	// Ignored is why a value other than false has no effect, "" if it has one. Configs of other programs have
 	// such keys, so they are accepted; a note says so.
 	Ignored string
-	// AtCreation: what containers are given when they are created depends on the value,
-	// so a running pod keeps the one that it has.
+	// AtCreation: what containers are given when they are created, or a driver reads when it is bound,
+	// depends on the value, so a running pod keeps the one that it has.
 	AtCreation bool
 }
 

@@ -107,7 +107,7 @@ func Fits(ctx context.Context, given ops.Givens, was, t *topology.Topology, devi
 }
 
 // sameNodes returns a HeldBack unless two versions give containers the same device
-// nodes: a runtime gives them when it creates a container.
+// nodes, which a runtime gives them when it creates a container, and devices the same GUIDs.
 func sameNodes(was, later *topology.Topology, set contract.Set) error {
 	for _, s := range slices.Concat(was.Steps, later.Steps) {
 		known, ok := set.Contract(s.Type)
@@ -124,7 +124,11 @@ func sameNodes(was, later *topology.Topology, set contract.Set) error {
 		}
 		for _, p := range known.Params {
 			if from, to := value(known, p, before), value(known, p, after); p.AtCreation && !reflect.DeepEqual(from, to) {
-				return &HeldBack{s.Name, fmt.Errorf("a container gets its device nodes when it is created, and %s is %v, not %v", p.Name, from, to)}
+				why := "a container gets its device nodes when it is created"
+				if p.Format == contract.GUID {
+					why = "a driver reads the GUIDs of its device when it is bound"
+				}
+				return &HeldBack{s.Name, fmt.Errorf("%s, and %s is %v, not %v", why, p.Name, orNotSet(from), orNotSet(to))}
 			}
 		}
 	}
@@ -225,6 +229,14 @@ func samePorts(ctx context.Context, given ops.Givens, was, later *topology.Topol
 func value(c contract.Contract, p contract.Param, s *topology.Step) any {
 	decoded, _ := c.Decode(s.Config, contract.Options{Unresolved: true}) // validated before
 	return decoded[p.Name]
+}
+
+// orNotSet is a value in a message.
+func orNotSet(value any) any {
+	if value == nil {
+		return "not set"
+	}
+	return value
 }
 
 // Named reports whether a node may apply the newest generation of a topology to its pods

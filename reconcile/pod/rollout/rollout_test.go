@@ -243,6 +243,7 @@ func TestSameNodes(t *testing.T) {
 		"another VLAN":                 {step: v1alpha1.Step{Name: "vf1", Type: "vfio-pci", Config: &runtime.RawExtension{Raw: []byte(`{"vlan":8}`)}}},
 		"the driver that it has":       {step: v1alpha1.Step{Name: "vf1", Type: "vfio-pci", Config: &runtime.RawExtension{Raw: []byte(`{"driver":"vfio-pci"}`)}}},
 		"another driver":               {step: v1alpha1.Step{Name: "vf1", Type: "vfio-pci", Config: &runtime.RawExtension{Raw: []byte(`{"driver":"igb_uio","allowUnprotectedDMA":true}`)}}, held: "driver is vfio-pci, not igb_uio"},
+		"a GUID":                       {step: v1alpha1.Step{Name: "vf1", Type: "vfio-pci", Config: &runtime.RawExtension{Raw: []byte(`{"portGUID":"00:02:c9:03:00:21:6e:78"}`)}}, held: "a driver reads the GUIDs of its device when it is bound, and portGUID is not set, not 00:02:c9:03:00:21:6e:78"},
 		"an interface":                 {step: v1alpha1.Step{Name: "vf1", Type: "sriov"}, held: "when it is created"},
 		"the step under another name":  {step: v1alpha1.Step{Name: "vf2", Type: "vfio-pci"}, held: "when it is created"},
 		"no device, but the same name": {step: v1alpha1.Step{Name: "vf1", Type: "dummy"}, held: "when it is created"},
@@ -276,7 +277,7 @@ func TestSameNodesOfInterface(t *testing.T) {
 	}{
 		"added":             {nil, []v1alpha1.Step{soft(`{}`)}, `step "roce": a container gets its device nodes when it is created`},
 		"removed":           {[]v1alpha1.Step{soft(`{}`)}, nil, `step "roce": a container gets its device nodes when it is created`},
-		"another interface": {[]v1alpha1.Step{soft(`{}`)}, []v1alpha1.Step{soft(`{"netdev":"net1"}`)}, "netdev is <nil>, not net1"},
+		"another interface": {[]v1alpha1.Step{soft(`{}`)}, []v1alpha1.Step{soft(`{"netdev":"net1"}`)}, "a container gets its device nodes when it is created, and netdev is not set, not net1"},
 		"what it requires":  {[]v1alpha1.Step{soft(`{}`)}, []v1alpha1.Step{soft(`{"require":{"state":"ACTIVE"}}`)}, ""},
 		"nothing at all":    {[]v1alpha1.Step{soft(`{}`)}, []v1alpha1.Step{soft(`{}`)}, ""},
 	} {
