@@ -28,7 +28,7 @@ func foldMultiNIC(topology string, s *Step, wrong func(field, format string, arg
 		return
 	}
 	ipam := s.Config["ipam"].(map[string]any)
-	if _, named := ipam["pool"]; !named {
+	if pool, named := ipam["pool"]; !named || pool == "" {
 		ipam["pool"] = topology
 	}
 	written, has := ipam["vlanMode"]

@@ -60,6 +60,18 @@ func TestMasterNets(t *testing.T) {
 	}
 }
 
+// TestEmptyMultiNICPool holds that an empty name is that of the topology, as none is, and not the pool of a physical network.
+func TestEmptyMultiNICPool(t *testing.T) {
+	o := multiNIC(t, `{"name":"nic","type":"ipvlan","config":{"ipam":{"type":"multi-nic-ipam","pool":"","hostBlock":6}}}`)
+	decoded, err := topology.FromObject(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pool, _, _ := topology.FromPool(&decoded.Steps[0]); pool != "t" || topology.OfNetwork(&decoded.Steps[0]) {
+		t.Errorf("the pool is %q", pool)
+	}
+}
+
 // TestMasterNetsRefused holds what does not go with masterNets, and that the bound holds
 // before steps are made.
 func TestMasterNetsRefused(t *testing.T) {
