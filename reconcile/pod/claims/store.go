@@ -181,6 +181,13 @@ func (s *Store) sandboxes(uid types.UID) ([]Sandbox, error) {
 	return slices.Clone(b.Sandboxes), nil
 }
 
+// InSandbox reports whether a sandbox of this boot may have something of a claim, also of one whose record is lost.
+func (s *Store) InSandbox(uid types.UID) (bool, error) {
+	in, err := s.sandboxes(uid)
+	e := Entry{In: in}
+	return e.Held(), err
+}
+
 // check refuses what this version never writes.
 func (b *boot) check() error {
 	for _, s := range b.Sandboxes {

@@ -21,6 +21,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -32,6 +33,7 @@ type allocator struct {
 	literals string
 	inPod    string
 	lost     error
+	isNew    bool
 
 	gateways []netip.Addr
 	routes   []ops.Route
@@ -39,6 +41,7 @@ type allocator struct {
 
 func (a *allocator) Take(c addresses.Claim, wants []addresses.Want) (map[addresses.Want]ops.Given, error) {
 	out := map[addresses.Want]ops.Given{}
+	a.isNew = c.New
 	a.inPod = string(c.PodUID) + " " + c.InPod
 	a.literals = fmt.Sprintf("%s %v", c.Pod, c.Literals)
 	for _, w := range wants {
@@ -159,6 +162,24 @@ func TestPoolOfNetwork(t *testing.T) {
 			e, _, err := g.store.Get("c1")
 			if err != nil || e.Pod.UID != "p2" || e.Topologies[0].Given["vf1"].Pool != c.pool {
 				t.Errorf("recorded %+v, %v", e.Claim, err)
+			}
+		})
+	}
+}
+
+// TestNewClaim holds that a claim whose record is lost is not new to the allocator while a sandbox has it: its addresses may be on a link.
+func TestNewClaim(t *testing.T) {
+	for name, in := range map[string][]claims.Sandbox{"in none": nil, "in one": {{ID: "s", Phase: claims.Attached}}} {
+		t.Run(name, func(t *testing.T) {
+			g := newGiven(t)
+			a := &allocator{}
+			g.Addresses = a
+			g.topology.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"ipam":{"type":"pool","pool":"blue"}}`)}
+			if err := g.store.PutSandboxes(claims.Entry{Claim: claims.Claim{UID: "c1"}, In: in}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := g.prepare(allocated("c1", "p1", "0", "1")); err != nil || a.isNew != (in == nil) {
+				t.Errorf("new: %t, %v", a.isNew, err)
 			}
 		})
 	}

@@ -130,6 +130,12 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	if err := d.plug(ctx, &c); err != nil {
 		return nil, err
 	}
+	if !known {
+		// Its record may have been damaged, while its addresses are on links.
+		if known, err = d.Store.InSandbox(d.rc.UID); err != nil {
+			return nil, passing(err)
+		}
+	}
 	if err := d.addresses(&c, !known); err != nil {
 		return nil, err
 	}
@@ -145,7 +151,8 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 
 // addresses allocates addresses of pools to the steps of a claim, and reserves those that its
 // topologies have as literals, and the MAC addresses that it sets. They are those recorded
-// before, unless the node has lost its lease meanwhile; fresh says that there is no record.
+// before, unless the node has lost its lease meanwhile; fresh says that there is no record,
+// and no sandbox has anything of the claim.
 func (d *decision) addresses(c *claims.Claim, fresh bool) error {
 	of := addresses.Claim{
 		UID: c.UID, Namespace: c.Namespace, Name: c.Name, Pod: c.Pod.Name, PodUID: c.Pod.UID, InPod: inPod(d.rc), New: fresh,
