@@ -424,6 +424,16 @@ func (e *effects) bases(ctx context.Context, typ string, p place) (out []func() 
 			out = append(out, func() (start, map[string]any) { return s, s.config() })
 		}
 	}
+	// The steps that have the key come first, so that a case of another key leaves none of them out.
+	var having, lacking []func() (start, map[string]any)
+	for _, base := range out {
+		if _, config := base(); len(valuesAt(config, p[:1])) > 0 {
+			having = append(having, base)
+		} else {
+			lacking = append(lacking, base)
+		}
+	}
+	out = append(having, lacking...)
 	if len(p) == 1 {
 		out = out[:min(12, len(out))]
 		for _, base := range out[:min(2, len(out))] {
@@ -450,16 +460,6 @@ func (e *effects) bases(ctx context.Context, typ string, p place) (out []func() 
 			return s, config
 		})
 	}
-	// The steps that have the key come first, so that a case of another key leaves none of them out.
-	var having, lacking []func() (start, map[string]any)
-	for _, base := range out {
-		if _, config := base(); config[p[0].Name] != nil {
-			having = append(having, base)
-		} else {
-			lacking = append(lacking, base)
-		}
-	}
-	out = append(having, lacking...)
 	return append(around, out[:min(8, len(out))]...)
 }
 
