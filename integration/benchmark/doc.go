@@ -4,8 +4,8 @@
 //   - apply: applying and deleting one topology by plumbline's engine, by a
 //     minimal netlink program (the kernel floor), and by the chain of CNI binaries
 //     run as a runtime would;
-//   - crowd: one, ten and fifty pods at once, with a macvlan, a VLAN and two sysctls each: how long
-//     until all have their network, by the same three;
+//   - crowd: one, ten and fifty pods at once, with a macvlan, a VLAN and two sysctls each, and as
+//     many pods as have a virtual function: how long until all have their network, by the same three;
 //   - pods: ADD and DEL of the own network of a pod, by plumbline's CNI plugin and by
 //     others;
 //   - settings: what of applying is spent on what physical functions hold for the

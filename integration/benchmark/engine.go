@@ -20,6 +20,7 @@ type engine struct {
 	reconciler *reconcile.Reconciler
 	topology   *topology.Topology
 	devices    map[string]string
+	functions  *functions // one for each namespace, for the step net1, instead of devices
 	recorder   reconcile.Recorder
 	registry   *ops.Registry
 	store      *journal.Journal
@@ -100,9 +101,13 @@ func (recorderFunc) Forget(reconcile.SandboxID)                           {}
 func (e *engine) name() string { return "plumbline's engine" }
 
 func (e *engine) sandbox(netns string) reconcile.Sandbox {
+	devices := e.devices
+	if e.functions != nil {
+		devices = map[string]string{"net1": e.functions.of(netns).pci}
+	}
 	return reconcile.Sandbox{
 		ID: reconcile.SandboxID(fmt.Sprintf("%s/%s", filepath.Base(netns), e.topology.Name)), Netns: netns,
-		Topology: e.topology, Given: ops.GivenDevices(e.devices),
+		Topology: e.topology, Given: ops.GivenDevices(devices),
 	}
 }
 
@@ -113,5 +118,8 @@ func (e *engine) apply(ctx context.Context, netns string) error {
 
 func (e *engine) remove(ctx context.Context, netns string) error {
 	_, err := e.reconciler.Release(ctx, e.sandbox(netns).ID)
+	if e.functions != nil {
+		e.functions.done(netns)
+	}
 	return err
 }

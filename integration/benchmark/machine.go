@@ -27,14 +27,22 @@ func pairs(n int) ([][2]vf, error) {
 	return out, nil
 }
 
-func pair(index int) ([2]vf, error) {
-	var out [2]vf
-	links, _ := filepath.Glob(fmt.Sprintf("/sys/class/net/*/device/virtfn%d", index)) // the pattern is sound
-	if len(links) < 2 {
-		return out, fmt.Errorf("two network cards with %d VFs are needed, found %d", index+1, len(links))
+func pair(index int) (out [2]vf, err error) {
+	all, err := ports(index)
+	if err == nil && copy(out[:], all) < len(out) {
+		err = fmt.Errorf("two network cards with %d VFs are needed, found %d", index+1, len(all))
 	}
-	for i := range out {
-		target, err := os.Readlink(links[i])
+	return out, err
+}
+
+// ports returns the functions with an index, of all cards.
+func ports(index int) (out []vf, err error) {
+	links, _ := filepath.Glob(fmt.Sprintf("/sys/class/net/*/device/virtfn%d", index)) // the pattern is sound
+	if len(links) == 0 {
+		return nil, fmt.Errorf("no network card has %d VFs", index+1)
+	}
+	for _, link := range links {
+		target, err := os.Readlink(link)
 		if err != nil {
 			return out, err
 		}
@@ -43,7 +51,7 @@ func pair(index int) ([2]vf, error) {
 		if err != nil || len(nets) == 0 {
 			return out, fmt.Errorf("VF %s has no interface: %w", pci, err)
 		}
-		out[i] = vf{pci: pci, name: nets[0].Name(), pf: filepath.Base(filepath.Dir(filepath.Dir(links[i]))), index: index}
+		out = append(out, vf{pci: pci, name: nets[0].Name(), pf: filepath.Base(filepath.Dir(filepath.Dir(link))), index: index})
 	}
 	return out, nil
 }
