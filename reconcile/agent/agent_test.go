@@ -42,7 +42,7 @@ func TestHealthz(t *testing.T) {
 		t.Errorf("after an error that is tried again: %d %s", code, body)
 	}
 	handle(log, g, publisher, errors.New("accept: no such socket"), "DRA gRPC server failed")
-	if code, body := probe(); code != 500 || !strings.Contains(body, "server for the kubelet has ended: DRA gRPC server failed: accept: no such socket") {
+	if code, body := probe(); code != 500 || !strings.Contains(body, "kubelet server has ended: DRA gRPC server failed: accept: no such socket") {
 		t.Errorf("after the server has failed: %d %s", code, body)
 	}
 }

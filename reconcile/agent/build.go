@@ -183,7 +183,7 @@ func the[T any](parts []built) T {
 }
 
 // Graph returns the parts of every agent in the order in which they are built, in Markdown: a list of those that need no
-// other, and a table. It is made of the declarations that build the agent.
+// other, and one of the rest, made of the declarations that build the agent.
 func Graph() (string, error) {
 	parts, err := graph(declared())
 	if err != nil {
@@ -196,17 +196,23 @@ func Graph() (string, error) {
 			alone = append(alone, p.Name)
 		}
 	}
-	fmt.Fprintf(&b, "Parts that do not run and need no other: %s.\n\n", strings.Join(alone, ", "))
-	b.WriteString("| part | runs | reads or calls | writes |\n| --- | --- | --- | --- |\n")
+	fmt.Fprintf(&b, "Parts that do not run and need no other: %s.\n\nOthers, with the parts that they read or call (use) and change (write):\n\n",
+		strings.Join(alone, ", "))
 	for _, p := range parts {
 		if p.isAlone() {
 			continue
 		}
-		runs := ""
+		b.WriteString("- **" + p.Name + "**")
 		if p.Runs {
-			runs = "yes"
+			b.WriteString(", runs")
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", p.Name, runs, strings.Join(p.Reads, ", "), strings.Join(p.Writes, ", "))
+		if len(p.Reads) > 0 {
+			b.WriteString("; uses " + strings.Join(p.Reads, ", "))
+		}
+		if len(p.Writes) > 0 {
+			b.WriteString("; writes " + strings.Join(p.Writes, ", "))
+		}
+		b.WriteString("\n")
 	}
 	return b.String(), nil
 }

@@ -63,10 +63,10 @@ type (
 
 // The parts that show on their own that they work.
 const (
-	partRuntime   = "connection to the container runtime"
-	partKubelet   = "server for the kubelet"
+	partRuntime   = "runtime connection"
+	partKubelet   = "kubelet server"
 	partSandboxes = "sandboxes"
-	partCNI       = "server for the CNI plugin"
+	partCNI       = "CNI server"
 )
 
 // declared are the parts of an agent, in the order in which they are built. Their names are those of the
@@ -75,39 +75,39 @@ func declared() []declaration {
 	return []declaration{
 		// Data, and what opens none.
 		{"counters", func(c Config) *metrics.Metrics { return metrics.New(c.Build, c.Now) }},
-		{"counters of hooks", nriplugin.NewMetrics},
-		{"topologies of the node", func() *topologies { return &topologies{} }},
-		{"labels of the node", func() *nodeChanges { return &nodeChanges{} }},
-		{"changes of devices", func() *deviceChanges { return &deviceChanges{} }},
-		{"changes of device nodes", attachment.NewNodes},
-		{"addresses of the host", func() *hostroutes.Addresses { return &hostroutes.Addresses{} }},
-		{"registration with the kubelet", func() *draplugin.Registration { return &draplugin.Registration{} }},
+		{"hook counters", nriplugin.NewMetrics},
+		{"topologies", func() *topologies { return &topologies{} }},
+		{"node labels", func() *nodeChanges { return &nodeChanges{} }},
+		{"device changes", func() *deviceChanges { return &deviceChanges{} }},
+		{"device node changes", attachment.NewNodes},
+		{"host addresses", func() *hostroutes.Addresses { return &hostroutes.Addresses{} }},
+		{"kubelet registration", func() *draplugin.Registration { return &draplugin.Registration{} }},
 		{"urgent work", func() *node.Urgent { return &node.Urgent{} }},
 		{"missing rules", filters.NewMissing},
-		{"kernel and journal", openBase},
-		{"claims of the node", openClaims},
-		{"own networks of pods", newPodEntries},
+		{"host", openBase},
+		{"claims", openClaims},
+		{"primary networks", newPodEntries},
 		// What is reported.
-		{"reports of claims", func(c Config) *claimstatus.Reporter {
+		{"claim reports", func(c Config) *claimstatus.Reporter {
 			return claimstatus.New(claimstatus.Options{Client: c.Clients.Kube, NodeName: c.NodeName, Log: c.Log, Now: c.Now})
 		}},
 		{"failed devices", func(c Config, n *nodeClaims, devices writes[*deviceChanges]) *failures.Tracker {
 			return failures.New(failures.Options{Claim: n.claim, InUse: n.inUse, Changed: devices.to.Changed, Now: c.Now})
 		}},
-		{"states of ports", newPorts},
-		{"counters of interfaces", func(c Config, m *ports.Monitor) *ports.Metrics {
+		{"port states", newPorts},
+		{"interface counters", func(c Config, m *ports.Monitor) *ports.Metrics {
 			return ports.NewMetrics(ports.MetricsOptions{Monitor: m, Interfaces: c.InterfaceMetrics})
 		}},
-		{"counters of RDMA devices", func(c Config, m *ports.Monitor) *ports.RDMAMetrics {
+		{"RDMA counters", func(c Config, m *ports.Monitor) *ports.RDMAMetrics {
 			return ports.NewRDMAMetrics(ports.RDMAMetricsOptions{Monitor: m, Devices: c.InterfaceMetrics, Sys: os.DirFS("/sys")})
 		}},
-		{"counters of drivers", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.FabricMetrics {
+		{"driver counters", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.FabricMetrics {
 			return ports.NewFabricMetrics(ports.FabricMetricsOptions{
 				Monitor: m, Interfaces: c.InterfaceMetrics,
 				Read: base.Host.DriverCounters,
 			})
 		}},
-		{"counters of rules", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RuleMetrics {
+		{"rule counters", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RuleMetrics {
 			return ports.NewRuleMetrics(ports.RuleMetricsOptions{
 				Monitor: m, Rules: c.RuleMetrics, Read: base.Host.RuleReadings,
 				ReadLogical: c.OVN.Readings,
@@ -117,7 +117,7 @@ func declared() []declaration {
 		{"engine", func(c Config, base writes[*hostengine.Base], r writes[*recorder]) *reconcile.Reconciler {
 			return base.to.Engine(c.Registry, r.to)
 		}},
-		{"leases of DHCP", func(c Config, base *hostengine.Base) *dhcp.Host {
+		{"DHCP leases", func(c Config, base *hostengine.Base) *dhcp.Host {
 			base.Leases.Warn = func(err error) { c.Log.Warn("failed to record DHCP leases; retrying", "error", err) }
 			return base.Leases
 		}},
@@ -128,14 +128,14 @@ func declared() []declaration {
 				Changed: func() { devices.to.Changed(); labels.to.Changed() },
 			})
 		}},
-		{"pools of addresses", func(c Config) *addresses.Client {
+		{"address pools", func(c Config) *addresses.Client {
 			return addresses.NewClient(c.Clients.Kube, c.Clients.Dynamic, c.NodeName, c.Now)
 		}},
-		{"leases of addresses", openAddresses},
-		{"network of pods", newPodTopology},
-		{"routes of the host", newHostRoutes},
-		{"filters of pods", newFilters},
-		{"ports of ovn-kubernetes", func(c Config) *ovnkubernetes.Ports {
+		{"address leases", openAddresses},
+		{"primary topology", newPodTopology},
+		{"host routes", newHostRoutes},
+		{"filters", newFilters},
+		{"ovn-kubernetes ports", func(c Config) *ovnkubernetes.Ports {
 			if c.OVN == nil {
 				return nil
 			}
@@ -163,13 +163,13 @@ func declared() []declaration {
 		{partKubelet, newKubelet},
 		// Pods' own network, and the host.
 		{partCNI, newCNIServer},
-		{"updates of filters", newUpdates},
+		{"filter updates", newUpdates},
 		{"CNI plugin", newInstaller},
-		{"ports of the host", func(c Config, e *reconcile.Reconciler, a *addresses.Allocator, pods *primary.Follower) *hostPorts {
+		{"host ports", func(c Config, e *reconcile.Reconciler, a *addresses.Allocator, pods *primary.Follower) *hostPorts {
 			return &hostPorts{engine: e, addresses: a, pods: pods, log: c.Log}
 		}},
-		{"watch of the kernel", openWatcher},
-		{"events of the kernel", func(w *watch.Watcher, devices writes[*deviceChanges]) *watch.Relay {
+		{"kernel watch", openWatcher},
+		{"kernel events", func(w *watch.Watcher, devices writes[*deviceChanges]) *watch.Relay {
 			return watch.NewRelay(w.Events(), devices.to.Changed)
 		}},
 		{"drift loop", newDriftLoop},
