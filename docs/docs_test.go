@@ -79,7 +79,7 @@ func generates(t *testing.T, file, want string) {
 func TestStepPages(t *testing.T) {
 	reg := registry(t)
 	var list strings.Builder
-	list.WriteString(generated + "# Step types\n\n| type | what it does |\n| --- | --- |\n")
+	list.WriteString(generated + "# Step types\n\n")
 	var contracts []contract.Contract
 	for _, typ := range reg.Types() {
 		c, _ := reg.Contract(typ)
@@ -96,10 +96,10 @@ func TestStepPages(t *testing.T) {
 		c, _ := reg.Contract(typ)
 		page := typ + ".md"
 		pages[page] = true
-		fmt.Fprintf(&list, "| [%s](%s) | %s |\n", typ, page, c.Summary)
+		fmt.Fprintf(&list, "- [%s](%s): %s\n", typ, page, c.Summary)
 		generates(t, filepath.Join("steps", page), generated+contract.Markdown(c, addresses, others, described(t, reg, typ)))
 	}
-	list.WriteString("\nA key has its other spellings in parentheses. A step passes the interfaces, addresses and routes of its dependencies on.\n\n" +
+	list.WriteString("\nOther spellings of a key follow its name. A step passes the interfaces, addresses and routes of its dependencies on.\n\n" +
 		"[Keys of several types](" + link + "): addresses, routes and others.\n")
 	generates(t, filepath.Join("steps", "README.md"), list.String())
 
@@ -278,7 +278,7 @@ func TestMetricsPage(t *testing.T) {
 	slices.SortFunc(metrics, func(a, b metric) int { return strings.Compare(a.name, b.name) })
 	head := read(t, "testdata/metrics.txt")
 	var page strings.Builder
-	page.WriteString(generated + head + "\n| metric | meaning |\n| --- | --- |\n")
+	page.WriteString(generated + head + "\n")
 	for _, m := range metrics {
 		kind := "gauge"
 		switch {
@@ -290,15 +290,15 @@ func TestMetricsPage(t *testing.T) {
 		if m.kind != kind {
 			t.Errorf("%s is a %s, and the page says %s by the name", m.name, m.kind, kind)
 		}
-		fmt.Fprintf(&page, "| `%s%s` | %s |\n", m.name, m.labels, m.help)
+		fmt.Fprintf(&page, "- `%s%s`: %s\n", m.name, m.labels, m.help)
 	}
-	page.WriteString("\n## Values of each label\n\nTests check these bounds.\n\n| label | values |\n| --- | --- |\n")
+	page.WriteString("\n## Values of each label\n\nTests check these bounds.\n\n")
 	for _, label := range slices.Sorted(maps.Keys(used)) {
 		bound, ok := boundOf[label]
 		if !ok {
 			t.Errorf("label %q: add its values to boundOf", label)
 		}
-		fmt.Fprintf(&page, "| `%s` | %s |\n", label, bound)
+		fmt.Fprintf(&page, "- `%s`: %s\n", label, bound)
 	}
 	generates(t, "metrics.md", page.String())
 }
@@ -487,7 +487,7 @@ func TestArchitecture(t *testing.T) {
 	delete(listed, "integration") // the folder
 	for _, pkg := range packages(t) {
 		if !listed[pkg] {
-			t.Errorf("the package %q has no line in architecture.md or integration/README.md: add it to the table of its folder", pkg)
+			t.Errorf("the package %q has no line in architecture.md or integration/README.md: add it to the list of its folder", pkg)
 		}
 		delete(listed, pkg)
 	}
@@ -511,7 +511,7 @@ func TestArchitecture(t *testing.T) {
 var (
 	// The packages of step types are in a list, separated by commas.
 	stepTypeLink = regexp.MustCompile(`(?m)[:,]\s\[(ops/[a-z0-9]+)\]\((\.\./ops/[a-z0-9]+)\)`)
-	packageLine  = regexp.MustCompile(`(?m)^\| \[([a-z0-9/-]+)\]\(([./a-z0-9-]+)\) \| \S`)
+	packageLine  = regexp.MustCompile(`(?m)^- \[([a-z0-9/-]+)\]\(([./a-z0-9-]+)\): \S`)
 	// A link to a Go file is followed by functions of it.
 	namedFuncs = regexp.MustCompile("\\]\\((\\S+\\.go)\\)((?:(?:,| and)?\\s+`\\w+`)+)")
 	codeWord   = regexp.MustCompile("`(\\w+)`")

@@ -43,7 +43,7 @@ func Markdown(c Contract, elsewhere ...Elsewhere) string {
 	case len(c.Params) == 0:
 		b.WriteString("None.\n")
 	case len(own) > 0:
-		b.WriteString(table(own))
+		b.WriteString(listOf(own))
 	}
 	for _, list := range []struct {
 		title string
@@ -75,17 +75,23 @@ func withPrefix(params []Param, prefix string, also func(Param) bool) (rest []Pa
 	return rest, names
 }
 
-// results lists device fields, without the descriptions that another page has.
+// results lists device fields, of those that another page describes the names.
 func results(fields []Param, elsewhere []Elsewhere) string {
 	var out []string
-	for _, p := range fields {
-		text := fmt.Sprintf("`%s` (%s): %s", p.Name, p.TypeName(), p.Description)
-		for _, e := range elsewhere {
+	for _, e := range elsewhere {
+		var names []string
+		fields = slices.DeleteFunc(slices.Clone(fields), func(p Param) bool {
 			if e.describes(p) {
-				text = fmt.Sprintf("[`%s`](%s#device-fields)", p.Name, e.Link)
+				names = append(names, "`"+p.Name+"`")
 			}
+			return e.describes(p)
+		})
+		if len(names) > 0 {
+			out = append(out, fmt.Sprintf("%s ([%s](%s#device-fields))", strings.Join(names, ", "), e.Title, e.Link))
 		}
-		out = append(out, text)
+	}
+	for _, p := range fields {
+		out = append(out, fmt.Sprintf("`%s` (%s): %s", p.Name, p.TypeName(), p.Description))
 	}
 	if len(out) == 0 {
 		return ""
@@ -100,12 +106,12 @@ func (e Elsewhere) describes(field Param) bool {
 // Markdown renders the page.
 func (e Elsewhere) Markdown(about string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\n%s\n\n%s", e.Title, strings.TrimSpace(about), table(e.Params))
+	fmt.Fprintf(&b, "# %s\n\n%s\n\n%s", e.Title, strings.TrimSpace(about), listOf(e.Params))
 	if len(e.Results) > 0 {
-		b.WriteString("\n## Device fields\n\n| field | type | meaning |\n| --- | --- | --- |\n")
+		b.WriteString("\n## Device fields\n\n")
 	}
 	for _, p := range e.Results {
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", p.Name, p.TypeName(), cell(p.Description))
+		b.WriteString(entry(p.Name, nil, p.TypeName(), p.Description))
 	}
 	return b.String()
 }
@@ -168,33 +174,33 @@ func Blocks(contracts []Contract, known []Param) []Param {
 	return out
 }
 
-func table(params []Param) string {
-	var t tableOfKeys
-	t.b.WriteString("| key | value | meaning |\n| --- | --- | --- |\n")
-	t.rows("", params)
-	return t.b.String()
+// listOf returns a list with one entry per parameter.
+func listOf(params []Param) string {
+	var l keyList
+	l.add("", params)
+	return l.b.String()
 }
 
-// tableOfKeys remembers the keys with properties that it has described.
-type tableOfKeys struct {
+// keyList remembers the keys with properties that it has described.
+type keyList struct {
 	b    strings.Builder
 	seen []Param
 }
 
-// rows writes one line per parameter, properties after their object. Of a parameter
-// that is described already under another one, it says so.
-func (t *tableOfKeys) rows(path string, params []Param) {
+// add writes one entry per parameter, properties after their object. A parameter that
+// is described under another one already gets a reference to that.
+func (t *keyList) add(path string, params []Param) {
 	for _, p := range params {
 		at := child(path, p.Name)
 		if slices.ContainsFunc(t.seen, func(s Param) bool { return reflect.DeepEqual(s, p) }) {
-			fmt.Fprintf(&t.b, "| `%s` | | as `%s` |\n", at, p.Name)
+			t.b.WriteString(entry(at, nil, "", "as `"+p.Name+"`"))
 			continue
 		}
-		fmt.Fprintf(&t.b, "| `%s`%s | %s | %s |\n", at, p.aliases(), cell(p.value()), cell(p.Description))
-		t.rows(at, p.Properties)
+		t.b.WriteString(entry(at, p.Aliases, p.value(), p.Description))
+		t.add(at, p.Properties)
 		if p.Items != nil {
-			entry := map[Type]string{List: "[]", Map: ".*"}[p.Type]
-			t.rows(at+entry, p.Items.Properties)
+			suffix := map[Type]string{List: "[]", Map: ".*"}[p.Type]
+			t.add(at+suffix, p.Items.Properties)
 		}
 		if path == "" && (len(p.Properties) > 0 || p.Items != nil) {
 			t.seen = append(t.seen, p)
@@ -218,8 +224,16 @@ func (p Param) value() string {
 	return out
 }
 
-func cell(s string) string {
-	return strings.NewReplacer("|", `\|`, "\n", " ").Replace(strings.TrimSpace(s))
+// entry is a line of a list: the name with other spellings, its value in parentheses, and a description.
+func entry(name string, aliases []string, value, description string) string {
+	out := "- `" + strings.Join(append([]string{name}, aliases...), "`, `") + "`"
+	if value != "" {
+		out += " (" + value + ")"
+	}
+	if d := strings.Join(strings.Fields(description), " "); d != "" {
+		out += ": " + d
+	}
+	return out + "\n"
 }
 
 func (p Param) defaultText() string {
@@ -286,14 +300,6 @@ func (p Param) accepts() string {
 		out = append(out, "also its `"+p.Shorthand+"` alone")
 	}
 	return strings.Join(out, "; ")
-}
-
-// aliases lists the other spellings of a key.
-func (p Param) aliases() string {
-	if len(p.Aliases) == 0 {
-		return ""
-	}
-	return " (`" + strings.Join(p.Aliases, "`, `") + "`)"
 }
 
 // words describes a format for the documentation.
