@@ -74,7 +74,9 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 		}
 		return nil
 	}
-	port, there, err := Lookup(p, netstate.RDMAPort{Device: d.RDMADevice, Link: link})
+	query := netstate.RDMAPort{Device: d.RDMADevice, Link: link}
+	query.Only = p.onlyGID(query, r.GID)
+	port, there, err := Lookup(p, query)
 	switch {
 	case err != nil:
 		return err
@@ -99,7 +101,13 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 		wrong = append(wrong, small)
 	}
 	if r.GID != nil {
-		if problem := p.chooseGID(d, port, *r.GID); problem != "" {
+		problem := p.chooseGID(d, port, *r.GID)
+		if problem != "" && port.Only != nil { // to say which GIDs there are
+			query.Only = nil
+			p.need(query)
+			return errMissing
+		}
+		if problem != "" {
 			wrong = append(wrong, problem)
 		}
 	}
@@ -113,6 +121,21 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 		p.await("what it requires of "+d.RDMADevice, &settling{unmet})
 	}
 	return nil
+}
+
+// gidIndex is the field of a port whose value is chosen once.
+const gidIndex = "gidIndex"
+
+// onlyGID is the index of the GID that containers of a running sandbox were told, -1 if no GID is required, and nil if all are to be read.
+func (p *Planner) onlyGID(port netstate.RDMAPort, required *GIDRequirement) *int {
+	if required == nil {
+		return new(-1)
+	}
+	told, err := strconv.Atoi(p.req.Chosen[port.Key().String()+" "+gidIndex])
+	if !p.req.Kept || err != nil {
+		return nil
+	}
+	return &told
 }
 
 // tooSmall says that the MTU of a link is too small for packets of that payload, "" if it is not, or none is required.
@@ -145,7 +168,7 @@ func (p *Planner) chooseGID(d *topology.Devices, port netstate.RDMAPort, want GI
 	if lowest == "" {
 		return fmt.Sprintf("no GID of %q is %s: %s", netstate.BaseName(port.Link), want, gidList(port.GIDs))
 	}
-	chosen, err := p.Choose(port.Key(), "gidIndex", func() (string, error) { return lowest, nil })
+	chosen, err := p.Choose(port.Key(), gidIndex, func() (string, error) { return lowest, nil })
 	if err != nil {
 		return err.Error()
 	}
@@ -155,7 +178,7 @@ func (p *Planner) chooseGID(d *topology.Devices, port netstate.RDMAPort, want GI
 		return fmt.Sprintf("the GID that is %s has index %s, and containers were told %s: create the pod again, so that its programs use the other one", want, lowest, chosen)
 	default:
 		chosen = lowest
-		p.plan.Chosen[port.Key().String()+" gidIndex"] = lowest
+		p.plan.Chosen[port.Key().String()+" "+gidIndex] = lowest
 	}
 	index, err := strconv.Atoi(chosen)
 	if err != nil {

@@ -105,7 +105,7 @@ func (p *pass) extendExternal(ctx context.Context, queried []netstate.Object) {
 			continue
 		}
 		for _, k := range p.r.opts.External[i].Kinds {
-			p.snapshot.Withhold(k, fmt.Errorf("%s cannot be observed: %w", p.r.opts.External[i].Name, err))
+			p.snapshot.Withhold(netstate.Key{Kind: k}, fmt.Errorf("%s cannot be observed: %w", p.r.opts.External[i].Name, err))
 		}
 	}
 }

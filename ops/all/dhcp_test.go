@@ -125,7 +125,7 @@ func TestLeased(t *testing.T) {
 		t.Errorf("is not repaired: %s", p)
 	}
 	have = was.Clone()
-	have.Withhold(netstate.KindDHCPLease, errors.New("disk full"))
+	have.Withhold(netstate.Key{Kind: netstate.KindDHCPLease}, errors.New("disk full"))
 	if p = plan(true); len(p.Changes) > 0 || len(p.Pending) != 2 {
 		t.Errorf("changes what cannot be observed: %s", p)
 	}

@@ -78,6 +78,9 @@ type RDMAPort struct {
 	// Observed only.
 	RateMbps uint32    `json:"rateMbps,omitempty" plan:"-"`
 	GIDs     []RDMAGID `json:"gids,omitempty" plan:"-"`
+	// Only is, in a query, the index of the one GID that is asked for, -1 for none: a table has hundreds of entries. If no GID of
+	// the link has that index, all are read, and Only of what was read is nil.
+	Only *int `json:"-" plan:"-"`
 }
 
 // RDMAGID is an entry of the GID table of a port.

@@ -16,15 +16,15 @@ type Snapshot struct {
 	// fresh holds links that appeared through Apply: nothing observed on
 	// demand exists for them yet.
 	fresh map[string]bool
-	// withheld holds why the objects of a kind cannot be observed at all.
-	withheld map[Kind]error
+	// withheld holds why objects cannot be observed, a key without ID all of its kind.
+	withheld map[Key]error
 	// partial is whether the sandbox has links that are not in the snapshot.
 	partial bool
 }
 
 // NewSnapshot returns a snapshot of the given objects, all of them known.
 func NewSnapshot(objects ...Object) *Snapshot {
-	s := &Snapshot{objects: map[Key]Object{}, known: map[Key]bool{}, fresh: map[string]bool{}, withheld: map[Kind]error{}}
+	s := &Snapshot{objects: map[Key]Object{}, known: map[Key]bool{}, fresh: map[string]bool{}, withheld: map[Key]error{}}
 	for _, o := range objects {
 		s.Put(o)
 	}
@@ -52,12 +52,17 @@ func (s *Snapshot) PutAbsent(k Key) {
 // PutPartial records that the sandbox has more links than were read.
 func (s *Snapshot) PutPartial() { s.partial = true }
 
-// Withhold records that the objects of a kind cannot be observed, and why. What is
+// Withhold records that an object cannot be observed, and why; a key without ID is for all of its kind. What is
 // wanted of them waits, and what the history has of them stays there.
-func (s *Snapshot) Withhold(k Kind, why error) { s.withheld[k] = why }
+func (s *Snapshot) Withhold(k Key, why error) { s.withheld[k] = why }
 
 // Withheld is why the object cannot be observed, nil when it can.
-func (s *Snapshot) Withheld(o Object) error { return s.withheld[o.Key().Kind] }
+func (s *Snapshot) Withheld(o Object) error {
+	if why := s.withheld[o.Key()]; why != nil {
+		return why
+	}
+	return s.withheld[Key{Kind: o.Key().Kind}]
+}
 
 // Get returns an object by key.
 func (s *Snapshot) Get(k Key) (Object, bool) {

@@ -153,6 +153,17 @@ func TestRDMAReads(t *testing.T) {
 		if err := r.read(t.Context(), "mlx5_2", slow); err != nil || <-first != nil {
 			t.Errorf("after one that took long: %v", err)
 		}
+		began := time.Now()
+		err := r.read(t.Context(), "mlx5_4", func(at func(string)) { // each file answers in time, and there are many
+			for range maxGIDs {
+				at("ports/1/gids/0")
+				time.Sleep(rdmaPortPatience / 2)
+			}
+		})
+		if fault.Of(err) != fault.NotReady || time.Since(began) != rdmaPortLimit {
+			t.Errorf("a driver that is always slow: %v after %s, want %s", err, time.Since(began), rdmaPortLimit)
+		}
+		time.Sleep(maxGIDs * rdmaPortPatience)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		forever := make(chan struct{})
@@ -175,7 +186,7 @@ func TestRDMAReadBlocks(t *testing.T) {
 	read := func() (port netstate.RDMAPort, err error) {
 		ended := make(chan netstate.RDMAPort, 1)
 		err = r.read(t.Context(), "mlx5_2", func(at func(string)) {
-			port, _ := f.rdmaPort("mlx5_2", "", at)
+			port, _ := f.rdmaPort(netstate.RDMAPort{Device: "mlx5_2"}, at)
 			ended <- port
 		})
 		if err != nil {
@@ -217,6 +228,52 @@ func TestRDMAReadBlocks(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// TestRDMAPortsHung: of several devices, those whose drivers do not answer are waited for at the same time, and only their facts are withheld.
+func TestRDMAPortsHung(t *testing.T) {
+	files := map[string]string{}
+	for _, device := range []string{"mlx5_2", "mlx5_3", "mlx5_4"} {
+		files["class/infiniband/"+device+"/ports/1/state"] = "4: ACTIVE\n"
+	}
+	f := tree(t, files)
+	for _, hung := range []string{"mlx5_2", "mlx5_4"} {
+		rate := filepath.Join(f.root, "class/infiniband", hung, "ports/1/rate")
+		if err := unix.Mkfifo(rate, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { // the driver answers
+			if driver, err := os.OpenFile(rate, os.O_RDWR, 0); err == nil {
+				_ = errors.Join(os.WriteFile(rate, []byte("\n"), 0), driver.Close())
+			}
+		})
+	}
+	const patience = 2 * time.Second
+	o := &observer{
+		Sandbox: &Sandbox{host: &Host{sysfs: f, rdmaReads: rdmaReads{patience: patience}}, outside: &conn{host: true}}, snap: netstate.NewSnapshot(),
+	}
+	began := time.Now()
+	var queried []netstate.Object
+	for _, device := range []string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"} {
+		queried = append(queried, netstate.RDMAPort{Device: device})
+	}
+	if err := o.query(t.Context(), queried); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took >= 2*patience {
+		t.Errorf("two drivers that do not answer were waited for %s, want %s", took, patience)
+	}
+	for _, q := range queried {
+		device := q.(netstate.RDMAPort).Device
+		why := o.snap.Withheld(q)
+		var silent *silentDriver
+		if hung := device == "mlx5_2" || device == "mlx5_4"; hung != (errors.As(why, &silent) && silent.device == device) {
+			t.Errorf("%s is withheld: %v", device, why)
+		}
+		if _, there := o.snap.Get(q.Key()); there != (device == "mlx5_3") || !there && why == nil && !o.snap.Known(q) {
+			t.Errorf("%s is there: %v, known: %v", device, there, o.snap.Known(q))
+		}
+	}
 }
 
 // TestRDMASysfs: in exclusive mode a thread that reads sysfs of a pod is not in the pod's network namespace, which can end meanwhile.

@@ -26,7 +26,9 @@ const (
 	maxGIDs   = 1024
 	maxGIDGap = 256
 	// rdmaPortPatience bounds how long a file of a port is waited for: the driver of a card asks its firmware for state and rate.
+	// rdmaPortLimit bounds how long all files of the ports of an observation are.
 	rdmaPortPatience = 5 * time.Second
+	rdmaPortLimit    = 6 * rdmaPortPatience
 )
 
 // rdmaReads are the reads of ports of RDMA devices that have not ended: one for each device, so that a driver that does not
@@ -46,24 +48,30 @@ type rdmaRead struct {
 }
 
 // read calls f, which may never return, after an earlier call for the device has returned. f calls at before it reads a file. Read waits
-// until a file has taken rdmaPortPatience, and not for a call in which one has.
+// until a file has taken rdmaPortPatience, or all have taken rdmaPortLimit, and not for a call in which one has.
 func (r *rdmaReads) read(ctx context.Context, device string, f func(at func(file string))) error {
+	limit := time.NewTimer(rdmaPortLimit)
+	defer limit.Stop()
 	for {
 		run, ours := r.begin(device, f)
+		waited := r.waits()
 		select {
 		case <-run.done:
 			if ours {
 				return nil
 			}
+			continue
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-run.late:
-			err := &silentDriver{device: device, waited: r.waits()}
-			if file := run.file.Load(); file != nil {
-				err.file = *file
-			}
-			return fault.New(fault.NotReady, err)
+		case <-limit.C:
+			waited = rdmaPortLimit
 		}
+		err := &silentDriver{device: device, waited: waited}
+		if file := run.file.Load(); file != nil {
+			err.file = *file
+		}
+		return fault.New(fault.NotReady, err)
 	}
 }
 
@@ -109,12 +117,12 @@ func (e *silentDriver) Error() string {
 	return fmt.Sprintf("RDMA device %q: its driver has not answered a read of %s for %s: look for its messages in the kernel's log (dmesg), and bind the function to its driver again, or reboot the node", e.device, cmp.Or(e.file, "its port"), e.waited)
 }
 
-// rdmaPort reads the first port of an RDMA device, with the GIDs of a link, or all where that is "". It is false without
-// such a device. It calls at before it reads a file.
-func (f sysfs) rdmaPort(device, link string, at func(file string)) (netstate.RDMAPort, bool) {
-	out := netstate.RDMAPort{Device: device, Link: link}
+// rdmaPort reads the first port of an RDMA device, with the GIDs of a link, or all where that is "", or the one that is asked for. It is
+// false without such a device. It calls at before it reads a file.
+func (f sysfs) rdmaPort(queried netstate.RDMAPort, at func(file string)) (netstate.RDMAPort, bool) {
+	out := netstate.RDMAPort{Device: queried.Device, Link: queried.Link}
 	const port = "ports/1"
-	dir := filepath.Join(f.root, "class/infiniband", filepath.Base(device), port)
+	dir := filepath.Join(f.root, "class/infiniband", filepath.Base(queried.Device), port)
 	text := func(file string) string {
 		at(filepath.Join(port, file))
 		return f.text(dir, file)
@@ -128,26 +136,25 @@ func (f sysfs) rdmaPort(device, link string, at func(file string)) (netstate.RDM
 	if gigabits, err := strconv.ParseFloat(number, 64); err == nil {
 		out.RateMbps = uint32(gigabits * 1000)
 	}
+	if out.Only = queried.Only; out.Only != nil && *out.Only < 0 {
+		return out, true
+	}
 	ethernet := text("link_layer") == "Ethernet"
 	gids, err := os.Open(filepath.Join(dir, "gids")) // whose hundreds of files are read without their paths
 	if err != nil {
 		return out, true
 	}
 	defer gids.Close()
-	for i, gap := 0, 0; i < maxGIDs && gap < maxGIDGap; i++ {
+	// keep adds the GID of an entry. It is false for one that is free, and beyond the table.
+	keep := func(i int) (used, exists bool) {
 		n := strconv.Itoa(i)
 		at(filepath.Join(port, "gids", n))
 		gid, err := netip.ParseAddr(textAt(gids, n))
-		if err != nil {
-			break
+		if err != nil || gid.IsUnspecified() {
+			return false, err == nil
 		}
-		if gid.IsUnspecified() {
-			gap++
-			continue
-		}
-		gap = 0
-		if link != "" && text("gid_attrs/ndevs/"+n) != netstate.BaseName(link) {
-			continue
+		if queried.Link != "" && text("gid_attrs/ndevs/"+n) != netstate.BaseName(queried.Link) {
+			return true, true
 		}
 		typ := "IB" // gid_type_str in drivers/infiniband/core/cache.c
 		switch {
@@ -157,6 +164,22 @@ func (f sysfs) rdmaPort(device, link string, at func(file string)) (netstate.RDM
 			typ = "RoCEv1"
 		}
 		out.GIDs = append(out.GIDs, netstate.RDMAGID{Index: i, GID: gid.Unmap().String(), Type: typ})
+		return true, true
+	}
+	if out.Only != nil {
+		if keep(*out.Only); len(out.GIDs) > 0 {
+			return out, true
+		}
+		out.Only = nil
+	}
+	for i, gap := 0, 0; i < maxGIDs && gap < maxGIDGap; i++ {
+		used, exists := keep(i)
+		if !exists {
+			break
+		}
+		if gap++; used {
+			gap = 0
+		}
 	}
 	return out, true
 }
@@ -176,35 +199,68 @@ func textAt(dir *os.File, file string) string {
 	return strings.TrimSpace(string(b[:n]))
 }
 
-func (o *observer) queryRDMAPort(ctx context.Context, queried netstate.RDMAPort) error {
-	c := o.outside
-	if queried.Link != "" {
-		var gone error
-		if c, _, gone = o.at(queried.Link); gone != nil {
-			o.snap.PutAbsent(queried.Key())
-			return nil
-		}
+// queryRDMAPorts reads ports of RDMA devices, each device beside the others. One whose driver does not answer is withheld: steps that
+// require something of it wait, and others, and a release, do not.
+func (o *observer) queryRDMAPorts(ctx context.Context, queried []netstate.RDMAPort) error {
+	type read struct {
+		of     []netstate.RDMAPort
+		got    []netstate.Object
+		absent []netstate.Key
+		err    error
 	}
-	var got netstate.RDMAPort
-	var there bool
-	var unseen error
-	err := o.host.rdmaReads.read(ctx, queried.Device, func(at func(file string)) {
-		unseen = o.rdmaSysfs(c, func(f sysfs) { got, there = f.rdmaPort(queried.Device, queried.Link, at) })
-	})
-	if err == nil {
-		err = unseen
-	}
-	if err != nil {
-		if ctx.Err() == nil { // steps that require something of the device wait, and a release does not
-			o.snap.Withhold(netstate.KindRDMAPort, err)
-			return nil
+	reads := map[string]*read{}
+	var waiting sync.WaitGroup
+	for _, q := range queried {
+		if reads[q.Device] == nil {
+			reads[q.Device] = &read{}
 		}
+		reads[q.Device].of = append(reads[q.Device].of, q)
+	}
+	for device, r := range reads {
+		waiting.Go(func() {
+			var got read // by a goroutine that may go on
+			err := o.host.rdmaReads.read(ctx, device, func(at func(file string)) {
+				for _, q := range r.of {
+					c := o.outside
+					if q.Link != "" {
+						var gone error
+						if c, _, gone = o.at(q.Link); gone != nil {
+							got.absent = append(got.absent, q.Key())
+							continue
+						}
+					}
+					unseen := o.rdmaSysfs(c, func(f sysfs) {
+						if port, there := f.rdmaPort(q, at); there {
+							got.got = append(got.got, port)
+						} else {
+							got.absent = append(got.absent, q.Key())
+						}
+					})
+					got.err = cmp.Or(got.err, unseen)
+				}
+			})
+			if err == nil {
+				r.got, r.absent, err = got.got, got.absent, got.err
+			}
+			r.err = err
+		})
+	}
+	waiting.Wait()
+	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if there {
-		o.snap.Put(got)
-	} else {
-		o.snap.PutAbsent(queried.Key())
+	for _, r := range reads {
+		for _, q := range r.of {
+			if r.err != nil {
+				o.snap.Withhold(q.Key(), r.err)
+			}
+		}
+		for _, port := range r.got {
+			o.snap.Put(port)
+		}
+		for _, key := range r.absent {
+			o.snap.PutAbsent(key)
+		}
 	}
 	return nil
 }

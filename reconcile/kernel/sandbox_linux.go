@@ -288,7 +288,7 @@ var codecs = []codec{
 	{netstate.KindMasquerade, together((*observer).queryMasquerades), (*Sandbox).applyMasquerade},
 	{netstate.KindPortMapping, together((*observer).queryPortMappings), (*Sandbox).applyPortMapping},
 	{netstate.KindPortGuard, together((*observer).queryPortGuards), (*Sandbox).applyPortGuard},
-	{netstate.KindRDMAPort, each((*observer).queryRDMAPort), (*Sandbox).applyRDMAPort},
+	{netstate.KindRDMAPort, together((*observer).queryRDMAPorts), (*Sandbox).applyRDMAPort},
 	{netstate.KindRDMANetns, each((*observer).queryRDMANetns), (*Sandbox).applyRDMANetns},
 	{netstate.KindRDMALink, each((*observer).queryRDMALink), (*Sandbox).applyRDMALink},
 }

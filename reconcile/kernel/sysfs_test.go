@@ -207,15 +207,59 @@ func TestRDMAPort(t *testing.T) {
 		{Device: "rxe0", Link: "host:d0.7", State: new("ACTIVE"), RateMbps: 2500, GIDs: []netstate.RDMAGID{{Index: 40, GID: "10.9.0.2", Type: "RoCEv1"}}},
 		{Device: "mlx5_0", State: new("DOWN"), RateMbps: 100_000, GIDs: []netstate.RDMAGID{{Index: 0, GID: "fe80::506b:4b03:ab:cdef", Type: "IB"}}},
 	} {
-		if got, ok := f.rdmaPort(want.Device, want.Link, func(string) {}); !ok {
+		if got, ok := f.rdmaPort(netstate.RDMAPort{Device: want.Device, Link: want.Link}, func(string) {}); !ok {
 			t.Errorf("no port of %s", want.Device)
 		} else if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", want.Device, diff)
 		}
 	}
 	for _, none := range []string{"rxe1", "../infiniband/rxe0x", ""} {
-		if got, ok := f.rdmaPort(none, "", func(string) {}); ok {
+		if got, ok := f.rdmaPort(netstate.RDMAPort{Device: none}, func(string) {}); ok {
 			t.Errorf("port of %q: %+v", none, got)
 		}
+	}
+}
+
+// TestRDMAPortReads counts the files that are read of a port whose table has 256 entries, three of them in use.
+func TestRDMAPortReads(t *testing.T) {
+	const port = "class/infiniband/mlx5_0/ports/1/"
+	files := map[string]string{port + "state": "4: ACTIVE\n", port + "rate": "100 Gb/sec (4X EDR)\n", port + "link_layer": "Ethernet\n"}
+	for i := range 256 {
+		files[port+"gids/"+strconv.Itoa(i)] = "0000:0000:0000:0000:0000:0000:0000:0000\n"
+	}
+	for i, link := range []string{"d0", "d0", "d1"} {
+		n := strconv.Itoa(i)
+		files[port+"gids/"+n], files[port+"gid_attrs/types/"+n], files[port+"gid_attrs/ndevs/"+n] = "2001:0db8:0000:0000:0000:0000:0000:000"+n+"\n", "RoCE v2\n", link+"\n"
+	}
+	f := tree(t, files)
+	for name, tt := range map[string]struct {
+		only  *int
+		reads int
+		gids  []int
+	}{
+		"all":                        {nil, 3 + 257 + 3 + 2, []int{0, 1}},
+		"the one that was told":      {new(1), 3 + 3, []int{1}},
+		"one that is free by now":    {new(7), 3 + 1 + 257 + 3 + 2, []int{0, 1}},
+		"one of another link by now": {new(2), 3 + 2 + 257 + 3 + 2, []int{0, 1}},
+		"one beyond the table":       {new(1000), 3 + 1 + 257 + 3 + 2, []int{0, 1}},
+		"none":                       {new(-1), 3, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reads := 0
+			got, there := f.rdmaPort(netstate.RDMAPort{Device: "mlx5_0", Link: "d0", Only: tt.only}, func(string) { reads++ })
+			var gids []int
+			for _, g := range got.GIDs {
+				gids = append(gids, g.Index)
+			}
+			if !there || !slices.Equal(gids, tt.gids) || *got.State != "ACTIVE" || got.RateMbps != 100_000 {
+				t.Errorf("%+v, want the GIDs %v", got, tt.gids)
+			}
+			if whole := len(tt.gids) == 2; whole != (got.Only == nil) {
+				t.Errorf("only %v was read", got.Only)
+			}
+			if reads > tt.reads {
+				t.Errorf("%d files were read, want %d", reads, tt.reads)
+			}
+		})
 	}
 }
