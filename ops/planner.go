@@ -91,7 +91,8 @@ type stepState struct {
 	withheld error
 	complete bool // pending is a whole sentence
 	// rule is the rule whose rate the physical function of the step's device enforces, nil for none.
-	rule *PFRule
+	rule     *PFRule
+	portGUID string // of the step's virtual function of InfiniBand
 	// ungated are the step's addresses that have no gateway yet, by their network;
 	// nil until fillGateway needs it.
 	ungated map[netip.Prefix][]netstate.Key

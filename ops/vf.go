@@ -174,6 +174,9 @@ func (c VFConfig) WantVF(p *Planner, id string) error {
 	if err := p.checkInfiniBand(vf, have); err != nil {
 		return err
 	}
+	if err := p.uniqueGUID(vf); err != nil {
+		return err
+	}
 	if follows {
 		vf.LinkState = new(p.followed(have))
 	}
@@ -192,6 +195,29 @@ func (p *Planner) checkInfiniBand(vf, have netstate.VF) error {
 	}
 	if vf.MAC != nil && have.PortGUID != nil && p.req.imagined == nil {
 		return Invalid("mac", "the function is one of InfiniBand, whose hardware address has its GUID: use portGUID")
+	}
+	return nil
+}
+
+// uniqueGUID refuses a port GUID that another function of the pod has.
+func (p *Planner) uniqueGUID(vf netstate.VF) error {
+	if vf.PortGUID == nil {
+		return nil
+	}
+	p.current.portGUID = *vf.PortGUID
+	for i := range p.req.Topology.Steps {
+		name := p.req.Topology.Steps[i].Name
+		if other, planned := p.steps[name]; planned && other != p.current && other.portGUID == *vf.PortGUID {
+			return Invalid("portGUID", "step %q has the same GUID %s, by which the subnet's manager tells ports apart: give one of them another", name, *vf.PortGUID)
+		}
+	}
+	for _, other := range p.req.Others {
+		for _, c := range other.History {
+			if theirs, ok := c.After.(netstate.VF); ok && theirs.ID != vf.ID && theirs.PortGUID != nil && *theirs.PortGUID == *vf.PortGUID {
+				return Invalid("portGUID", "step %q of topology %q, which the pod has too, has the same GUID %s, by which the subnet's manager tells ports apart: give one of them another",
+					c.Step, other.Name, *vf.PortGUID)
+			}
+		}
 	}
 	return nil
 }

@@ -35,6 +35,12 @@ func TestVetRefuses(t *testing.T) {
     - {name: b, type: sriov, config: {name: data0}}`,
 			`step "b": makes an interface "data0", as step "a" does already: give one of them another name`,
 		},
+		"one GUID for two functions": {
+			`
+    - {name: a, type: sriov, config: {portGUID: "00:02:c9:03:00:21:6e:78"}}
+    - {name: b, type: vfio-pci, config: {portGUID: "00:02:C9:03:00:21:6E:78"}}`,
+			`step "b": config.portGUID: step "a" has the same GUID 00:02:c9:03:00:21:6e:78, by which the subnet's manager tells ports apart: give one of them another`,
+		},
 		"one name for two equal links": {
 			`
     - {name: a, type: dummy, config: {name: d0}}
