@@ -25,6 +25,7 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 		made: map[netstate.Key]bool{}, ends: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{},
 		willDelete: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, ownMAC: map[string]string{},
 		where: map[string]string{}, homes: map[string]string{}, settings: map[string]map[string]string{},
+		ownGUIDs: map[string]netstate.Binding{},
 	}
 	u.overlay = newOverlay(have, u.lose)
 	u.locate(history)
@@ -45,9 +46,9 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 }
 
 // backward is a history from its end, but for kinds that are restored in the order
-// in which they were changed: all of them come where the last is.
+// in which they were changed: all of them come where the last is; and those that are restored last.
 func backward(history []netstate.Change) []netstate.Change {
-	var out, ordered []netstate.Change
+	var out, ordered, last []netstate.Change
 	for _, c := range history {
 		if c.Object().Traits().InOrder {
 			ordered = append(ordered, c)
@@ -58,9 +59,13 @@ func backward(history []netstate.Change) []netstate.Change {
 			out, ordered = append(out, ordered...), nil
 			continue
 		}
+		if c.Object().Traits().RestoredLast {
+			last = append(last, c)
+			continue
+		}
 		out = append(out, c)
 	}
-	return out
+	return append(out, last...)
 }
 
 // Absent lists the devices of a history that are in neither namespace although a driver is
@@ -100,6 +105,8 @@ type undoer struct {
 	// adminMAC is the MAC the physical function held for a VF before.
 	adminMAC map[string]string
 	ownMAC   map[string]string // see OwnMAC
+	// ownGUIDs are those that drivers of functions had read, of those that have read ours, by the function.
+	ownGUIDs map[string]netstate.Binding
 	where    map[string]string // name we gave a device -> its name now
 	homes    map[string]string // name a device had on the host -> the device
 	// settings are those with which a device is returned, by its name now.
@@ -115,6 +122,9 @@ func (u *undoer) locate(history []netstate.Change) {
 			if !u.now.Known(vf) {
 				u.missing[vf.Key()] = vf
 			}
+		}
+		if b, ok := c.Before.(netstate.Binding); ok && len(netstate.Diff(c.After, b)) > 0 {
+			u.ownGUIDs[b.ID] = b
 		}
 		after, ok := c.After.(netstate.Device)
 		if !ok || after.At == nil || returnsToHost(c) {
@@ -212,12 +222,17 @@ func (u *undoer) undo(c netstate.Change) {
 		u.device(c)
 		return
 	case netstate.VF:
-		if d, ok := u.now.Device(o.ID); ok && d.At == nil && !netstate.UserspaceDriver(d.Driver) {
+		if d, ok := u.now.Device(o.ID); ok && d.At == nil && d.Driver != "" && !netstate.UserspaceDriver(d.Driver) {
 			return // its settings are restored when the function is back on the host
 		}
 		if before, ok := c.Before.(netstate.VF); ok && u.hasOwnMAC(o.ID) {
 			before.MAC = nil
 			c.Before = before
+		}
+		c.Before = u.withOwnGUIDs(c.Before)
+	case netstate.Binding:
+		if c = u.whileOurs(c); len(netstate.Fields(c.Before)) == 0 {
+			return
 		}
 	case netstate.Link:
 		if c.Before == nil {
@@ -603,6 +618,36 @@ func OwnMAC(history []netstate.Change, vf netstate.VF) string {
 func (u *undoer) hasOwnMAC(id string) bool {
 	vf, there := netstate.Lookup(u.now, netstate.VF{ID: id})
 	return there && vf.MAC != nil && u.ownMAC[id] != "" && *vf.MAC == u.ownMAC[id]
+}
+
+// withOwnGUIDs gives a function that had GUIDs, and whose physical function held none for it, its own ones: a driver reads them there, and
+// the firmware takes the physical function's for none.
+func (u *undoer) withOwnGUIDs(o netstate.Object) netstate.Object {
+	vf, ok := o.(netstate.VF)
+	if !ok {
+		return o
+	}
+	own := u.ownGUIDs[vf.ID]
+	for _, guid := range []struct{ restored, own **string }{{&vf.NodeGUID, &own.NodeGUID}, {&vf.PortGUID, &own.PortGUID}} {
+		if to := *guid.restored; to != nil && *to == "" && *guid.own != nil {
+			*guid.restored = *guid.own
+		}
+	}
+	return vf
+}
+
+// whileOurs leaves out the GUIDs of a function whose driver has not read ours, or has read others since: which ones it reads when it is bound
+// again is the firmware's. A function without a driver is bound again.
+func (u *undoer) whileOurs(c netstate.Change) netstate.Change {
+	have, there := netstate.Lookup(u.now, netstate.Binding{ID: c.Key().ID})
+	ours, _ := c.After.(netstate.Binding)
+	guids := netstate.Binding{ID: ours.ID, NodeGUID: ours.NodeGUID, PortGUID: ours.PortGUID}
+	if !there || have.Driver != nil && *have.Driver == "" || len(netstate.Diff(guids, have)) == 0 {
+		return c
+	}
+	notGUIDs := func(path string) bool { return path != "nodeGUID" && path != "portGUID" }
+	c.Before, c.After = netstate.Restrict(c.Before, notGUIDs), netstate.Restrict(c.After, notGUIDs)
+	return c
 }
 
 // homeOf is the name on the host of a device that is at another place now: its own one, or one that is free if that is taken.

@@ -7,6 +7,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/ref"
 )
 
 // VFConfig is the Go side of VFParams.
@@ -222,24 +223,51 @@ func (p *Planner) uniqueGUID(vf netstate.VF) error {
 	return nil
 }
 
-// HasGUID refuses a function of InfiniBand whose interface has another GUID than the key portGUID says: its driver reads the GUID from the
-// physical function when it is bound, and deletes the interface when it is unbound.
-func (c VFConfig) HasGUID(p *Planner, id string) error {
-	d, ok, err := Lookup(p, netstate.Device{ID: id})
-	if err != nil || !ok || c.PortGUID == nil || d.At == nil || !netstate.OnHost(*d.At) ||
-		p.req.imagined != nil || d.PortGUID == *c.PortGUID {
+// ReadGUIDs has the driver of a function of InfiniBand read the GUIDs that the physical function has for it: a driver does when it is bound
+// (mlx5), so it is bound again, as ib-sriov-cni does. These are stages, as the driver reads what was set before, and makes another interface:
+// the error says which one the step waits for.
+func (c VFConfig) ReadGUIDs(p *Planner, id string) error {
+	if c.PortGUID == nil || p.req.imagined != nil {
+		return nil
+	}
+	d, there, err := Lookup(p, netstate.Device{ID: id})
+	if err != nil || !there {
 		return err
 	}
-	vf, _, err := Lookup(p, netstate.VF{ID: id})
-	if err != nil {
+	has, there, err := Lookup(p, netstate.Binding{ID: id})
+	switch {
+	case err != nil:
+		return err
+	case !there:
+		return netstate.Absent(has)
+	}
+	want := netstate.Binding{ID: id, NodeGUID: c.NodeGUID, PortGUID: c.PortGUID}
+	diff := netstate.Diff(want, has)
+	now := netstate.Binding{ID: id, NodeGUID: has.NodeGUID, PortGUID: has.PortGUID}
+	switch {
+	case d.At != nil && !netstate.OnHost(*d.At): // in the sandbox
+		if len(diff) > 0 && !p.req.Kept {
+			return Conflict("%s: device %q is in the sandbox, and its driver has read %s; to read %s it has to be bound again, which deletes the interface: create the pod again, or release the sandbox and apply again",
+				diff[0].Path, id, netstate.FormatValue(diff[0].Before), netstate.FormatValue(diff[0].After))
+		}
+		return p.Want(now)
+	case len(diff) == 0:
+		return p.Want(want)
+	}
+	if err := usedByHost(d); err != nil {
 		return err
 	}
-	has := "no GUID"
-	if d.PortGUID != "" {
-		has = "the GUID " + d.PortGUID
+	vf, _ := netstate.Lookup(p.req.Have, netstate.VF{ID: id})
+	if set := netstate.Diff(netstate.VF{ID: id, NodeGUID: c.NodeGUID, PortGUID: c.PortGUID}, vf); len(set) > 0 {
+		want = now
 	}
-	return fault.New(fault.NotReady, fmt.Errorf("portGUID: interface %q of device %q has %s, since its driver reads its GUID when it is bound: on the node, run \"ip link set %s vf %d port_guid %s\" and the same with node_guid, "+
-		"and bind the function to its driver again", netstate.BaseName(*d.At), id, has, netstate.BaseName(vf.PF), vf.Index, *c.PortGUID))
+	if err := p.Want(netstate.Device{ID: id}); err != nil { // whose interface the record restores
+		return err
+	}
+	if err := p.Want(want); err != nil {
+		return err
+	}
+	return &unknownRef{ref.Ref{Step: p.StepName(), Field: "interfaceName"}}
 }
 
 // followed returns the link state of a virtual function that follows LACP. A lost partner is

@@ -1,6 +1,7 @@
 package netstate
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"strings"
@@ -19,6 +20,10 @@ type Binding struct {
 	// (driver_override); "" leaves that to its IDs. Any driver load or probe while we
 	// have the function would otherwise take it.
 	Override *string `json:"override,omitempty" plan:"live"`
+	// NodeGUID and PortGUID are those that the driver of a function of InfiniBand has read from its physical function, "" for none; nil of
+	// other functions. A driver reads them when it is bound: to change them is to bind it again, which deletes the interface.
+	NodeGUID *string `json:"nodeGUID,omitempty" plan:"live,name=nodeGUID"`
+	PortGUID *string `json:"portGUID,omitempty" plan:"live,name=portGUID"`
 
 	// Observed only.
 	PF string `json:"pf,omitempty" plan:"-"` // of a virtual function: its physical one
@@ -43,7 +48,7 @@ func (Binding) LivesOn() Key { return Key{} }
 func (b Binding) On(Key) Object { return b }
 
 var bindingTraits = Traits{
-	Host: true, Setting: true, Held: true, Phase: PhasePrepare, Cost: 8, effects: (*model).binding,
+	Host: true, Setting: true, Held: true, RestoredLast: true, Phase: PhasePrepare, Cost: 8, effects: (*model).binding,
 	absent: func(o Object) error {
 		return fault.New(fault.Gone, fmt.Errorf("PCI function %q does not exist", o.(Binding).ID))
 	},
@@ -68,17 +73,32 @@ func UserspaceDriver(driver string) bool {
 	return strings.Contains(driver, "vfio") // vfio-pci and its variants, such as mlx5_vfio_pci
 }
 
-// binding binds a function to another driver. Its interface is deleted, and comes
+// binding binds a function to another driver, or to its own again. Its interface is deleted, and comes
 // with a driver of the kernel as a new one on the host: down, under a name that the
-// kernel chooses.
+// kernel chooses. The driver reads the GUIDs that the physical function has for it then.
 func (m *model) binding(c Change) {
 	m.store(c)
 	after, ok := c.After.(Binding)
 	d, known := m.Device(after.ID)
-	if !ok || after.Driver == nil || !known || d.Driver == *after.Driver {
+	again := after.NodeGUID != nil || after.PortGUID != nil
+	if !ok || !known || !again && (after.Driver == nil || d.Driver == *after.Driver) {
 		return
 	}
-	bare := Device{ID: d.ID, Driver: *after.Driver, Nodes: maps.Clone(d.Nodes)}
+	bare := Device{ID: d.ID, Driver: d.Driver, Nodes: maps.Clone(d.Nodes)}
+	if after.Driver != nil {
+		bare.Driver = *after.Driver
+	}
+	inKernel := bare.Driver != "" && !UserspaceDriver(bare.Driver)
+	b, _ := Lookup(m.Snapshot, after)
+	b.NodeGUID, b.PortGUID = nil, nil
+	if vf, ok := Lookup(m.Snapshot, VF{ID: d.ID}); ok && inKernel && vf.PortGUID != nil {
+		b.NodeGUID, b.PortGUID = vf.NodeGUID, vf.PortGUID
+		bare.LinkKind, bare.PortGUID = InfiniBandKind, *vf.PortGUID
+	}
+	m.Put(b)
+	if again {
+		bare.RDMA, bare.RDMAExclusive = d.RDMA, d.RDMAExclusive
+	}
 	// Those of the node stay.
 	maps.DeleteFunc(bare.Nodes, func(kind string, _ []string) bool { return kind != NodeVhost && kind != NodeTun })
 	m.Put(bare)
@@ -88,12 +108,12 @@ func (m *model) binding(c Change) {
 		}
 		m.imply(d, Device{ID: d.ID})
 	}
-	if bare.Driver == "" || UserspaceDriver(bare.Driver) {
+	if !inKernel {
 		return
 	}
 	// The queue length is DEFAULT_TX_QUEUE_LEN.
 	l := Link{
-		Name: HostName("eth-" + d.ID), LinkKind: "device", DeviceID: d.ID,
+		Name: HostName("eth-" + d.ID), LinkKind: cmp.Or(bare.LinkKind, "device"), DeviceID: d.ID,
 		Up: new(false), Master: new(""), TxQueueLen: new(uint32(1000)),
 	}
 	bare.At, bare.Up = &l.Name, l.Up

@@ -158,6 +158,8 @@ type Traits struct {
 	// InOrder: an undo restores the objects in the order in which they were changed,
 	// not in reverse.
 	InOrder bool
+	// RestoredLast: an undo restores the object after all others, on which what it does depends.
+	RestoredLast bool
 	// Together: changes of several objects that follow one another are made at once, if the domain can
 	// (reconcile.Batcher).
 	Together bool

@@ -31,8 +31,8 @@ applied.
 With ` + "`linkState: follow`" + ` a bond in the pod [uses its other port](../health.md) while LACP does not use the PF. Some drivers
 refuse a key, and the error names it: Intel's 82576 (igb) has no minTxRate, linkState or 802.1ad.
 
-The driver of a VF of InfiniBand reads its GUIDs when it is bound: a VF whose interface has another ` + "`portGUID`" + ` is refused, with
-the commands that give it the GUID. One with a userspace driver needs no more.`,
+The driver of a VF of InfiniBand reads its GUIDs when it is bound. A VF whose driver has read others is bound to it again, before
+its interface moves to the pod and after release; the agent needs ` + "`agent.driverBinding`" + ` for that.`,
 	Example: `- name: vf0
   type: sriov
   selector:
@@ -79,7 +79,7 @@ func plan(p *ops.Planner, c config) error {
 		p.ProduceDevices(topology.Devices{PCIAddress: id})
 		return p.UserspaceNodes(id, c.Nodes)
 	}
-	if err := c.HasGUID(p, id); err != nil {
+	if err := c.ReadGUIDs(p, id); err != nil {
 		return err
 	}
 	if err := p.RDMA(id, c.RDMA, c.Require != nil); err != nil {

@@ -1,10 +1,13 @@
 package binding
 
 import (
+	"bytes"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -112,6 +115,7 @@ func (h *Host) read(id string) (b netstate.Binding, there bool, err error) {
 		}
 	}
 	b.Nodes = nodes(dir, b)
+	b.NodeGUID, b.PortGUID = guids(dir)
 	return b, true, nil
 }
 
@@ -155,6 +159,37 @@ func nodes(dir string, b netstate.Binding) []string {
 	return out
 }
 
+// guids are those of the RDMA device of a function of InfiniBand: the port's GUID is the end of its first GID, which has the interface
+// of the function, too (ipoib_parent_init in drivers/infiniband/ulp/ipoib/ipoib_main.c). They are nil without one such device.
+func guids(dir string) (node, port *string) {
+	devices, _ := filepath.Glob(filepath.Join(dir, "infiniband", "*"))
+	if len(devices) != 1 {
+		return nil, nil
+	}
+	if layer, _ := text(devices[0], "ports/1/link_layer"); layer != "InfiniBand" {
+		return nil, nil
+	}
+	nodeGUID, err := text(devices[0], "node_guid")
+	gid, noGID := text(devices[0], "ports/1/gids/0")
+	if err != nil || noGID != nil {
+		return nil, nil
+	}
+	return new(guidText(nodeGUID)), new(guidText(gid))
+}
+
+// guidText returns the last eight bytes of what sysfs writes as 0002:c903:0021:6e70, "" for those that mean none.
+func guidText(sysfs string) string {
+	b, err := hex.DecodeString(strings.ReplaceAll(sysfs, ":", ""))
+	if err != nil || len(b) < 8 {
+		return ""
+	}
+	guid := net.HardwareAddr(b[len(b)-8:])
+	if n := bytes.Count(guid, guid[:1]); n == len(guid) && (guid[0] == 0 || guid[0] == 0xff) {
+		return ""
+	}
+	return guid.String()
+}
+
 func isVFIO(driver string) bool { return strings.Contains(driver, "vfio") }
 
 // inUse reports whether a process has the function open. A driver of VFIO enables it
@@ -177,9 +212,14 @@ func (h *Host) Apply(ctx context.Context, c netstate.Change) error {
 	case !there:
 		return netstate.Absent(want)
 	}
-	if want.Driver != nil && *want.Driver != *have.Driver {
+	switch {
+	case want.Driver != nil && *want.Driver != *have.Driver:
 		if err := h.rebind(ctx, want.ID, *have.Driver, *want.Driver); err != nil {
 			return errors.Join(err, h.override(want.ID, *have.Override))
+		}
+	case want.NodeGUID != nil || want.PortGUID != nil:
+		if err := h.readGUIDs(ctx, want, *have.Driver); err != nil {
+			return err
 		}
 	}
 	if want.Override == nil {
@@ -215,6 +255,44 @@ func (h *Host) rebind(ctx context.Context, id, from, to string) error {
 		return fmt.Errorf("%w; and driver %q does not take it back: %w", err, from, back)
 	}
 	return err
+}
+
+// readGUIDs has the driver of a function read its GUIDs, by binding it again. A function without a driver is one whose agent was killed
+// meanwhile: it gets the one that its IDs choose.
+func (h *Host) readGUIDs(ctx context.Context, want netstate.Binding, driver string) error {
+	want = netstate.Binding{ID: want.ID, NodeGUID: want.NodeGUID, PortGUID: want.PortGUID}
+	have, _, err := h.read(want.ID)
+	if err != nil || driver != "" && len(netstate.Diff(want, have)) == 0 {
+		return err
+	}
+	if driver != "" {
+		if err := h.unbind(ctx, want.ID, driver); err != nil {
+			return err
+		}
+		err = h.bind(want.ID, driver)
+	} else if err = h.write("drivers_probe", want.ID); err == nil && target(h.function(want.ID), "driver") == "" {
+		err = fault.New(fault.NotReady, errors.New("no driver takes it: bind it to the driver of its card"))
+	}
+	if err != nil {
+		return because(err, "bind it again for its GUIDs")
+	}
+	limit := time.NewTimer(h.patience)
+	defer limit.Stop()
+	for { // the RDMA device may appear later
+		have, _, err := h.read(want.ID)
+		diff := netstate.Diff(want, have)
+		if err != nil || len(diff) == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-limit.C:
+			return fault.New(fault.NotReady, fmt.Errorf("its driver has read the %s %s, and %s was set: look for the driver's messages in the kernel's log (dmesg)",
+				diff[0].Path, netstate.FormatValue(diff[0].Before), netstate.FormatValue(diff[0].After)))
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }
 
 // bind binds a function that has no driver. It is no error if another process was faster.

@@ -311,7 +311,7 @@ func (c *converter) ibSRIOV(n *network, p *record) {
 	p.none("on nodes in exclusive mode the RDMA device of a function of InfiniBand stays on the host", "rdmaIsolation")
 	if guid, has := p.take("guid"); has && !empty(guid) {
 		p.left["nodeGUID"], p.left["portGUID"] = guid, guid // as the plugin sets it
-		p.note("guid", "becomes nodeGUID and portGUID. The driver of a function reads them when it is bound, and a function whose interface has another GUID is refused: set it where the function is configured")
+		p.note("guid", "becomes nodeGUID and portGUID. A function whose driver has read others is bound again, as the plugin does: the agent needs agent.driverBinding")
 	}
 	ipam := p.sub("ipam")
 	s := c.step(n, p, "sriov")
