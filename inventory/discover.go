@@ -473,7 +473,7 @@ func (s *scan) readRDMA(netdevs func([]string) (map[string]string, error)) {
 		address, _ := pciOf(path.Dir(dir))
 		if d := s.functions[address]; d != nil {
 			d.addRDMA(name, mode)
-			d.RDMAOnly = d.IfName == "" && !userspaceDriver(d.Driver) && (d.RDMAOnly || len(d.RDMADevices) == 1) && s.bare(dir)
+			d.RDMAOnly = d.IfName == "" && !userspaceDriver(d.Driver) && (d.RDMAOnly || len(d.RDMADevices) == 1) && s.hasNoInterface(dir)
 			continue
 		}
 		others = append(others, name)
@@ -494,9 +494,9 @@ func (s *scan) readRDMA(netdevs func([]string) (map[string]string, error)) {
 	}
 }
 
-// bare reports whether an RDMA device has no network interface in any namespace. One with a port of Ethernet has one, since RoCE takes
+// hasNoInterface reports whether an RDMA device has no network interface in any namespace. One with a port of Ethernet has one, since RoCE takes
 // its GIDs from it; one of InfiniBand has one if the module for that is loaded (ipoib_add_one in drivers/infiniband/ulp/ipoib).
-func (s *scan) bare(dir string) bool {
+func (s *scan) hasNoInterface(dir string) bool {
 	ports, _ := fs.ReadDir(s.tree, path.Join(dir, "ports"))
 	ipoib := !s.gone("module/ib_ipoib")
 	for _, p := range ports {

@@ -35,7 +35,7 @@ type Sharing struct {
 // The capacity that each shared device has: each allocation takes one.
 const (
 	CapacityShares = "shares"
-	// CapacityFunctions is what a PF has whose functions are allocated as shares, one for
+	// CapacityFunctions is the capacity of a PF whose functions are allocated as shares, one for
 	// each allocation. CapacityBandwidth is in bit/s, and limits the function.
 	CapacityFunctions = "vfs"
 	CapacityBandwidth = "bandwidth"

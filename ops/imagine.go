@@ -92,7 +92,7 @@ func imaginedNodes() [2]imagination {
 	return [2]imagination{{mtu: 65535, domain: "ffff", uplink: true}, {mtu: 65534, domain: "fffe", occupied: true}}
 }
 
-// Interfaces implements topology.Maker. What two imagined nodes agree on is so on any node.
+// Interfaces implements topology.Maker. A value on which two imagined nodes agree holds on any node.
 func (r *Registry) Interfaces(ctx context.Context, t *topology.Topology) (map[string]string, error) {
 	if !affordable(t) {
 		return nil, nil
@@ -149,7 +149,7 @@ func (r *Registry) imaginedRequest(t *topology.Topology, given Givens, im *imagi
 
 // PlanImagined plans a valid topology for a sandbox of a node that nobody has: it has each link and setting that the topology
 // refers to, MTUs of 1500 (or more, if the topology needs that), a device for each root step that is given none, and the pod's
-// own interface with its default routes, unless the topology makes that (spec.role). What it returns beside the plan is what
+// own interface with its default routes, unless the topology makes that (spec.role). It returns beside the plan what
 // the steps are given there. The rules are those of the pod's NetworkQoS, as in Request.
 func (r *Registry) PlanImagined(ctx context.Context, t *topology.Topology, given Givens, rules Rules) (*Plan, Givens, error) {
 	err := errUnaffordable

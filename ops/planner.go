@@ -124,7 +124,7 @@ func (p *Planner) StepName() string { return p.current.step.Name }
 func (p *Planner) Root() bool { return p.current.step.Root() }
 
 // LastInput returns the last interface of the dependencies that is in the
-// sandbox, which is what "{{ step.interfaceName }}" means.
+// sandbox, to which "{{ step.interfaceName }}" refers.
 func (p *Planner) LastInput() (string, error) {
 	if i, ok := p.current.inputs.Last(); ok {
 		if names := p.LastInputs(); len(names) > 1 {

@@ -6,8 +6,8 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// riser holds back what brings links up until they have their settings. What a link is when it comes
-// up decides what the kernel does by itself: whether it makes addresses of an advertisement, how it
+// riser holds back changes that bring links up until these have their settings. The settings that a link has when it comes
+// up decide what the kernel does by itself: whether it makes addresses of an advertisement, how it
 // makes its link-local address, which MAC it announces.
 type riser struct {
 	last    map[string]int // the last want of each link in the phase of links, by its position
@@ -48,7 +48,7 @@ func newRiser(wants []want) riser {
 	return r
 }
 
-// hold lets a change of a link wait. What is held already is not held twice.
+// hold lets a change of a link wait. A held change is not held twice.
 func (r *riser) hold(step string, link netstate.Link) {
 	if !slices.ContainsFunc(r.waiting, func(w raise) bool { return len(netstate.Diff(link, w.link)) == 0 && w.link.Name == link.Name }) {
 		r.waiting = append(r.waiting, raise{step, link})

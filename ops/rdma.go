@@ -203,7 +203,7 @@ func (p *Planner) keepNodes(of netstate.Key, nodes []string) error {
 	return nil
 }
 
-// usableRDMA returns the first RDMA device of a device that containers can use, or why there is none. Without is what to do
+// usableRDMA returns the first RDMA device of a device that containers can use, or why there is none. Without says what to do
 // to go without one.
 func usableRDMA(d netstate.Device, without string) (netstate.RDMADevice, error) {
 	first := slices.IndexFunc(d.RDMA, func(r netstate.RDMADevice) bool { return len(r.Nodes) > 0 })

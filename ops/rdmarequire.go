@@ -23,7 +23,7 @@ type RDMARequirement struct {
 	MTU     uint32          `json:"mtu,omitempty,string"` // bytes of payload in a packet
 }
 
-// GIDRequirement chooses among the GIDs of the step's interface. What is "" may be any.
+// GIDRequirement chooses among the GIDs of the step's interface. An empty field allows any.
 type GIDRequirement struct {
 	Type   string `json:"type,omitempty"`
 	Family string `json:"family,omitempty"`
@@ -52,7 +52,7 @@ func RDMARequireParam() contract.Param {
 const roceOverhead = 96
 
 // RequireRDMA checks the port of the RDMA device that the step gives, on a link, and adds the index of the GID to the step's
-// result. What is not true is waited for, since the kernel adds GIDs after addresses (roce_gid_mgmt.c).
+// result. A condition that does not hold is waited for, since the kernel adds GIDs after addresses (roce_gid_mgmt.c).
 func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 	if r == nil {
 		return nil

@@ -69,7 +69,7 @@ func holdsShare(c netstate.Change) bool {
 }
 
 // refuseContradiction refuses a value of a field for which another topology of the namespace has
-// another one: both would be repaired in turn forever. What is applied stays, with a note.
+// another one: both would be repaired in turn forever. An applied value stays, with a note.
 func (p *Planner) refuseContradiction(o netstate.Object) error {
 	for _, other := range p.ownership.others(o.Key()) {
 		for _, f := range netstate.Fields(o) {
@@ -110,8 +110,8 @@ func (q *sequencer) share(w want) {
 	}
 }
 
-// Unshared leaves out of a history what other topologies of the namespace have a share in. It
-// is what may be undone.
+// Unshared leaves out of a history what other topologies of the namespace have a share in, and
+// returns the changes that may be undone.
 func Unshared(history []netstate.Change, others []Other) []netstate.Change {
 	theirs := map[netstate.Key][]netstate.Change{}
 	for _, other := range others {

@@ -10,7 +10,7 @@ import (
 )
 
 // Undo plans an undo: every change of the history is inverted, last first, and compared
-// with what is observed. What no longer exists is skipped, what the kernel deletes with
+// with what is observed. Objects that no longer exist are skipped, those that the kernel deletes with
 // something else is left to the kernel, and only what we created is deleted. It returns
 // the changes, or what must be observed first.
 //
@@ -272,7 +272,7 @@ func (u *undoer) undo(c netstate.Change) {
 	case !ok && u.ends[c.Key()]: // it has ended with the other one
 	case !ok:
 		u.recreate(c)
-	case whole(c.Before) && needsReplace(netstate.Diff(c.Before, have)):
+	case hasLinkKind(c.Before) && needsReplace(netstate.Diff(c.Before, have)):
 		u.do(netstate.Change{Step: c.Step, Before: have, After: u.downFirst(c), Recreate: true})
 	default:
 		u.restore(c, have)
@@ -304,7 +304,7 @@ func (u *undoer) hasSetting(link, name string) bool {
 // are recreated after all links are restored: before that, gateways may be unreachable,
 // and later changes of links could delete them again.
 func (u *undoer) recreate(c netstate.Change) {
-	if c.Before.Traits().Setting || c.After != nil && !whole(c.Before) && !c.Restored() && !fuller(c.Before, c.After) {
+	if c.Before.Traits().Setting || c.After != nil && !hasLinkKind(c.Before) && !c.Restored() && !fuller(c.Before, c.After) {
 		return
 	}
 	switch {
@@ -348,16 +348,16 @@ func (u *undoer) raise() {
 	}
 }
 
-// whole reports whether the object is a link with its kind, as a deletion records it,
+// hasLinkKind reports whether the object is a link with its kind, as a deletion records it,
 // so that it can be recreated.
-func whole(o netstate.Object) bool {
+func hasLinkKind(o netstate.Object) bool {
 	l, ok := o.(netstate.Link)
 	return ok && l.LinkKind != "" && l.LinkKind != "device"
 }
 
 // fuller reports whether an object has a field that another lacks. What an update changed
 // has the same fields before and after; one with more was deleted and created again, and
-// is whole.
+// is complete.
 func fuller(o, than netstate.Object) bool {
 	return slices.ContainsFunc(netstate.Fields(o), func(f netstate.Field) bool { return netstate.Value(than, f.Path) == nil })
 }

@@ -38,7 +38,7 @@ func newWorld(seed uint64) *world {
 	}
 }
 
-// verdict is what an object does with a packet.
+// verdict is an object's decision about a packet.
 type verdict struct {
 	object types.NamespacedName
 	rule   int
@@ -319,7 +319,7 @@ func (w *world) outcome(c *qos.Compiler) outcome {
 	return out
 }
 
-// written is what is written of the sets of an object.
+// written is the written form of an object's sets.
 func written(c *qos.Compiler, key types.NamespacedName) *topologyv1alpha1.Destinations {
 	sets, over := c.Sets(key)
 	return qos.WriteSets(1, sets, over)
@@ -327,7 +327,7 @@ func written(c *qos.Compiler, key types.NamespacedName) *topologyv1alpha1.Destin
 
 // TestCompiler holds three laws over random histories. The compiled rules decide about
 // every packet as the oracle does. A compiler that saw every change has the same outcome as
-// one that saw the result alone. What a change alters is in what it reports.
+// one that saw the result alone. A change reports all that it alters.
 func TestCompiler(t *testing.T) {
 	for seed := range uint64(40) {
 		w, c := newWorld(seed), qos.NewCompiler()

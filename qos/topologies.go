@@ -27,7 +27,7 @@ func (p *Policy) SelectsPrimary() bool {
 }
 
 // Selects reports whether a policy may cover a network that agents make: a NetworkTopology, or the primary network of pods if
-// agents make that, too. It is what counts for a Share.
+// agents make that, too. A Share counts it.
 func (p *Policy) Selects(podNetwork bool) bool {
 	return p.SelectsTopologies() || podNetwork && p.SelectsPrimary()
 }

@@ -437,7 +437,7 @@ func (p *pass) deleted(plan *ops.Plan) func(netstate.Change) bool {
 		}
 		_, there := p.snapshot.Get(c.Key())
 		// A repair does not recreate what belongs to steps with policy Observe: that is
-		// still ours. What no step wants any more, the kernel has deleted: a leased address.
+		// still ours. The kernel has deleted an object that no step wants any more: a leased address.
 		return (p.trigger == TriggerEnsure || !plan.Wants(c.Key())) && !there && p.snapshot.Known(c.Object())
 	}
 }

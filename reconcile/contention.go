@@ -18,7 +18,7 @@ type Contention struct {
 	// Create if the other writer deletes it, Delete if it creates it.
 	Field  string          `json:"field,omitempty"`
 	Action netstate.Action `json:"action"` // of the repairs
-	// Want and Have are what the step says and what was found at first, as
+	// Want and Have are the step's value and the one found at first, as
 	// plans print values.
 	Want  string    `json:"want,omitempty"`
 	Have  string    `json:"have,omitempty"`

@@ -307,7 +307,7 @@ func decodeConfig(raw []byte, b *budget) (map[string]any, error) {
 	if !ok {
 		return nil, fmt.Errorf("want an object, got %s", kindOf(v))
 	}
-	if _, err := b.plain(config, 0); err != nil {
+	if _, err := b.jsonValue(config, 0); err != nil {
 		return nil, err
 	}
 	return Exact(config).(map[string]any), nil
@@ -512,7 +512,7 @@ func parse(data []byte, wanted string, ours func(*yamlv3.Node) bool) ([]document
 		if v == nil {
 			continue
 		}
-		plain, err := b.plain(v, 0)
+		plain, err := b.jsonValue(v, 0)
 		if err != nil {
 			return nil, fmt.Errorf("document %d: %w", n, err)
 		}
@@ -612,8 +612,8 @@ type budget struct {
 	key         int // bytes of a key; 0 is any number
 }
 
-// plain converts the YAML parser's values to those of a JSON parser.
-func (b *budget) plain(v any, depth int) (any, error) {
+// jsonValue converts the YAML parser's values to those of a JSON parser.
+func (b *budget) jsonValue(v any, depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, errTooDeep
 	}
@@ -634,7 +634,7 @@ func (b *budget) plain(v any, depth int) (any, error) {
 			if b.text += len(k); b.text > maxText {
 				return nil, errTooLong
 			}
-			if _, err := b.plain(e, depth+1); err != nil {
+			if _, err := b.jsonValue(e, depth+1); err != nil {
 				return nil, err
 			}
 		}
@@ -642,7 +642,7 @@ func (b *budget) plain(v any, depth int) (any, error) {
 	case []any:
 		out := make([]any, len(v))
 		for i := range v {
-			e, err := b.plain(v[i], depth+1)
+			e, err := b.jsonValue(v[i], depth+1)
 			if err != nil {
 				return nil, err
 			}
@@ -682,7 +682,7 @@ func (b *budget) object(in map[any]any, depth int) (any, error) {
 		if b.text += len(key); b.text > maxText {
 			return nil, errTooLong
 		}
-		v, err := b.plain(e, depth+1)
+		v, err := b.jsonValue(e, depth+1)
 		if err != nil {
 			return nil, err
 		}

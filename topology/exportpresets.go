@@ -13,7 +13,7 @@ import (
 // preset is a set of variables that a kind of programs reads.
 type preset struct {
 	name v1alpha1.ExportPreset
-	// variables returns those that are true of the results. What the pod does not have is left out.
+	// variables returns those with a value in the results; others are left out.
 	variables func(t *Topology, of steps) []Variable
 	// lacks says why no pod of the topology can have one; "" if one may.
 	lacks func(t *Topology, set contract.Set) string

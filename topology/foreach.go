@@ -103,7 +103,7 @@ func (all repeated) repeat(s Step, values []string, b *budget, wrong func(field,
 		if len(e.problems) > 0 {
 			return []Step{s}
 		}
-		if _, err := b.plain(one.Config, 0); err != nil {
+		if _, err := b.jsonValue(one.Config, 0); err != nil {
 			wrong("forEach", "the configs of the steps that it makes are too large: %v", err)
 			return []Step{s}
 		}

@@ -83,13 +83,13 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 	in, ok := v.(map[string]any)
 	if _, text := v.(string); text && len(fields) == 1 { // a selector written as its expression
 		for only, ft := range fields {
-			r.wrong(path, "want an object, got %s: write {%s: %s}", kindOf(v), only, "…")
+			r.refuse(path, "want an object, got %s: write {%s: %s}", kindOf(v), only, "…")
 			return map[string]any{only: r.read(join(path, only), v, ft)}
 		}
 	}
 	names := slices.Sorted(maps.Keys(fields))
 	if !ok {
-		r.wrong(path, "want an object, got %s: known in it are %s", kindOf(v), strings.Join(names, ", "))
+		r.refuse(path, "want an object, got %s: known in it are %s", kindOf(v), strings.Join(names, ", "))
 		return nil
 	}
 	out := map[string]any{}
@@ -166,7 +166,7 @@ func below(t reflect.Type, key string, levels int) string {
 func (r *reader) free(path string, v any, t reflect.Type) any {
 	in, ok := v.(map[string]any)
 	if !ok {
-		r.wrong(path, "want an object, got %s", kindOf(v))
+		r.refuse(path, "want an object, got %s", kindOf(v))
 		return nil
 	}
 	out := map[string]any{}
@@ -175,7 +175,7 @@ func (r *reader) free(path string, v any, t reflect.Type) any {
 		switch in[k].(type) {
 		case map[string]any, []any:
 			if t.Elem().Kind() == reflect.String { // matchLabels, where labels are wanted
-				r.wrong(at, "want a string, got %s: write %s: {NAME: TEXT}", kindOf(in[k]), path)
+				r.refuse(at, "want a string, got %s: write %s: {NAME: TEXT}", kindOf(in[k]), path)
 				continue
 			}
 		}
@@ -187,18 +187,18 @@ func (r *reader) free(path string, v any, t reflect.Type) any {
 func (r *reader) list(path string, v any, t reflect.Type) any {
 	in, ok := v.([]any)
 	if !ok && t.Elem().Kind() == reflect.String {
-		text := r.bare(v)
+		text := r.scalar(v)
 		if text != "" {
-			r.wrong(path, "want a list, got %s: write [%s]", kindOf(v), text)
+			r.refuse(path, "want a list, got %s: write [%s]", kindOf(v), text)
 			return []any{text}
 		}
 	}
 	if _, one := v.(map[string]any); !ok && one {
-		r.wrong(path, "want a list, got %s: put a dash before it", kindOf(v))
+		r.refuse(path, "want a list, got %s: put a dash before it", kindOf(v))
 		return []any{r.read(path+"[0]", v, t.Elem())}
 	}
 	if !ok {
-		r.wrong(path, "want a list, got %s", kindOf(v))
+		r.refuse(path, "want a list, got %s", kindOf(v))
 		return nil
 	}
 	out := make([]any, 0, len(in))
@@ -210,8 +210,8 @@ func (r *reader) list(path string, v any, t reflect.Type) any {
 	return out
 }
 
-// bare returns a scalar as text, "" for anything else.
-func (r *reader) bare(v any) string {
+// scalar returns a scalar as text, "" for anything else.
+func (r *reader) scalar(v any) string {
 	switch v.(type) {
 	case string, bool, int, int64, uint64, float64, json.Number:
 		return fmt.Sprint(v)
@@ -223,15 +223,15 @@ func (r *reader) text(path string, v any) any {
 	if _, ok := v.(string); ok {
 		return v
 	}
-	text := r.bare(v)
+	text := r.scalar(v)
 	switch text {
 	case "":
-		r.wrong(path, "want a string, got %s", kindOf(v))
+		r.refuse(path, "want a string, got %s", kindOf(v))
 		return nil
 	case "true", "false":
-		r.wrong(path, "want a string, got %s: put it in quotes (YAML reads y, yes and on as true, n, no and off as false)", kindOf(v))
+		r.refuse(path, "want a string, got %s: put it in quotes (YAML reads y, yes and on as true, n, no and off as false)", kindOf(v))
 	default:
-		r.wrong(path, "want a string, got %s: put it in quotes", kindOf(v))
+		r.refuse(path, "want a string, got %s: put it in quotes", kindOf(v))
 	}
 	return text
 }
@@ -253,11 +253,11 @@ func (r *reader) integer(path string, v any, t reflect.Type) any {
 	case err == nil:
 		return n
 	case errors.Is(err, strconv.ErrRange):
-		r.wrong(path, "%s is out of range", text)
+		r.refuse(path, "%s is out of range", text)
 		return nil
 	}
 	text, _ = v.(string)
-	r.wrong(path, "want an integer, got %s%s", kindOf(v), contract.NumberHint(text))
+	r.refuse(path, "want an integer, got %s%s", kindOf(v), contract.NumberHint(text))
 	return nil
 }
 
@@ -265,7 +265,7 @@ func (r *reader) boolean(path string, v any) any {
 	if _, ok := v.(bool); ok {
 		return v
 	}
-	r.wrong(path, "want a boolean, got %s: write true or false, without quotes", kindOf(v))
+	r.refuse(path, "want a boolean, got %s: write true or false, without quotes", kindOf(v))
 	return nil
 }
 
@@ -278,7 +278,7 @@ func (r *reader) numberOrText(path string, v any) any {
 			return v
 		}
 	}
-	r.wrong(path, "want a number of nodes, or a percentage as in \"25%%\", got %s", kindOf(v))
+	r.refuse(path, "want a number of nodes, or a percentage as in \"25%%\", got %s", kindOf(v))
 	return nil
 }
 
@@ -287,7 +287,7 @@ func (r *reader) unknown(path, key, hint string) {
 	r.inv.add(step, "", "unknown field %q%s", join(path, excerpt.Of(key, maxKey)), hint)
 }
 
-func (r *reader) wrong(path, format string, args ...any) {
+func (r *reader) refuse(path, format string, args ...any) {
 	step, path := r.place(path)
 	r.inv.add(step, path, format, args...)
 }

@@ -21,7 +21,7 @@ type Topology struct {
 	ClaimTemplate *v1alpha1.ClaimTemplate `json:"claimTemplate,omitempty"`
 	// Export is spec.export; nil if there is none. No step depends on it, so no record of the engine has it.
 	Export *v1alpha1.Export `json:"-"`
-	// ClaimParameters is spec.claimParameters: what claims may set in the configs of steps. What they have set is in these.
+	// ClaimParameters is spec.claimParameters: what claims may set in the configs of steps, which have these values.
 	ClaimParameters []v1alpha1.ClaimParameter `json:"-"`
 	// Ignored lists the other documents of the file, as in `Pod "ai-training"`.
 	Ignored []string `json:"-"`

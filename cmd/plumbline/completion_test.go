@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What follows a file is completed: cobra parses the flags twice for that.
+// Arguments after a file are completed: cobra parses the flags twice for that.
 func TestCompletion(t *testing.T) {
 	for _, c := range []struct {
 		arguments []string

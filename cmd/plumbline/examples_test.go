@@ -109,7 +109,7 @@ func example(t *testing.T, folder string) {
 	}
 }
 
-// fenced is what a page shows as code.
+// fenced matches the code of a page.
 var fenced = regexp.MustCompile("(?s)\n```.*?\n```")
 
 // pairing is how a page prints its claim, where that is not for the topology alone.

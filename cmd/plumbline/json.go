@@ -119,7 +119,7 @@ type ruleStatus struct {
 	*ruleCounters
 }
 
-// ruleCounters are those of the kernel or of Open vSwitch. What is not known is left out.
+// ruleCounters are those of the kernel or of Open vSwitch. Unknown ones are left out.
 type ruleCounters struct {
 	MarkedPackets  uint64  `json:"markedPackets"`
 	MarkedBytes    uint64  `json:"markedBytes"`

@@ -589,7 +589,7 @@ func TestRDMAOfAPod(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// That is what the host sees.
+	// The host sees the same.
 	if b, err := os.ReadFile("/sys/class/infiniband/hostile/ports/1/gid_attrs/ndevs/0"); strings.TrimSpace(string(b)) != name {
 		t.Fatalf("the device is on %q: %v", b, err)
 	}

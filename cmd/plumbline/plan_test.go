@@ -9,7 +9,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// TestOwnNetworkAsPlanned: what a topology of a role is for apply, with addresses of its own, is what a plan shows of it.
+// TestOwnNetworkAsPlanned: apply of a topology with a role and addresses of its own makes what a plan shows.
 func TestOwnNetworkAsPlanned(t *testing.T) {
 	registry, err := all.Registry()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// podServer is an API server with one pod, its claim and its topology. What it has no answer for does not exist; who
+// podServer is an API server with one pod, its claim and its topology. Other objects do not exist; who
 // impersonates "nobody" may read nothing.
 func podServer(t *testing.T) (kubeconfig string) {
 	t.Helper()

@@ -14,7 +14,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// source is what a command reads from files: a topology, the pools that it names, and what
+// source has the content of a command's files: a topology, the pools that it names, and what
 // marks and limits its traffic.
 type source struct {
 	data  []byte

@@ -80,7 +80,7 @@ Plan: 1 to create, 1 to change, 1 to replace, 1 to delete. 1 step to be planned 
 	}
 }
 
-// What a release could not restore on the host is said.
+// A release reports the settings that it could not restore on the host.
 func TestDeletedNotes(t *testing.T) {
 	var out bytes.Buffer
 	sb := reconcile.Sandbox{ID: "blue/ai", Netns: "/run/netns/blue", Topology: &topology.Topology{Name: "ai", Steps: []topology.Step{{Name: "data", Type: "vlan"}}}}

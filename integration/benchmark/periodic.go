@@ -15,7 +15,7 @@ import (
 	"github.com/plumbline/plumbline/integration/fleet"
 )
 
-// configuration is what periodic writes each time: all that a pod's links have
+// configuration is written by periodic each time: all that a pod's links have
 // set but their making, which would fail each time. One process and one socket for
 // all of it is the least a script can do.
 const configuration = `link set net1 mtu 9000 up

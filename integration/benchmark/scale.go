@@ -19,7 +19,7 @@ import (
 // period is how often periodic applies everything.
 const period = 10 * time.Second
 
-// row is what was measured with so many sandboxes.
+// row has the measurements for a number of sandboxes.
 type row struct {
 	sandboxes    int
 	attach, noop []time.Duration

@@ -50,7 +50,7 @@ func (o *ovnKubernetes) add(of, attachment, topology, pod, addresses string) str
 	return name
 }
 
-// given is what the agent finds of a port.
+// given is the port as the agent finds it.
 func (o *ovnKubernetes) given(name, pod string, lengths ...string) ops.Givens {
 	o.Helper()
 	p, found, err := o.northbound.PodPort(o.Context(), name)

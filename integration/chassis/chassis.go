@@ -86,7 +86,7 @@ func startNode(ctx context.Context, dir, name, netns, address, northbound, south
 	return c, c.first(ctx, name, address)
 }
 
-// first starts the programs for the first time. What has Open vSwitch is a chassis with this name.
+// first starts the programs for the first time. A machine with Open vSwitch is a chassis with this name.
 func (c *Chassis) first(ctx context.Context, name, address string) (err error) {
 	c.running = map[string]*exec.Cmd{}
 	defer func() {

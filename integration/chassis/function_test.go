@@ -61,7 +61,7 @@ func (n *worker) withFunction(name string) reconcile.Sandbox {
 	return s
 }
 
-// link is what the host has of a link.
+// link is the host's state of a link.
 func (b *bench) link(name string) string {
 	b.Helper()
 	return b.run("ip", "-o", "link", "show", "dev", name)

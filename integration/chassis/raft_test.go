@@ -193,7 +193,7 @@ func present(ctx context.Context, in reconcile.External, o netstate.Object) (boo
 }
 
 // TestRaft: a Northbound database of three servers, whose leader is lost in a series of changes. The next one
-// continues within a stated time, and no row is doubled or lost. What a minority knows is never
+// continues within a stated time, and no row is doubled or lost. The knowledge of a minority is never
 // taken for an empty database.
 func TestRaft(t *testing.T) {
 	r := startRaft(t)

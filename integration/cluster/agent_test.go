@@ -108,7 +108,7 @@ func newAgentBenchIn(t *testing.T, control cluster.Options, options cluster.Node
 	t.Helper()
 	b := &agentBench{Cluster: start(t, control)}
 	// The machine is emulated: what takes a tenth of a second takes three when its host
-	// is busy. What happens when the time is up has cases of its own.
+	// is busy. Other cases test the end of that time.
 	options.NRITimeout = cmp.Or(options.NRITimeout, 10*time.Second)
 	options.Kubelet += "\ncrashLoopBackOff: {maxContainerRestartPeriod: 1s}" // agents are killed in close succession
 	b.node = addNode(t, b.Cluster, options)

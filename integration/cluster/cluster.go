@@ -25,7 +25,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Options are what may be said about a cluster; the zero value is a good one.
+// Options are those of a cluster; the zero value is valid.
 type Options struct {
 	// Log receives what takes long and what went wrong, a line each. Nil: nobody.
 	Log io.Writer

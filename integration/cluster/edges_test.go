@@ -508,7 +508,7 @@ func (b *bench) publish(t *testing.T) {
 	if have, _ := b.published(t, "n2"); len(have) != 0 {
 		t.Errorf("%d devices of n2 were published", len(have))
 	}
-	// What the API server finds invalid is reported as that.
+	// An object that the API server finds invalid is reported as that.
 	helper, plug = b.helper(t, "n2", "n2")
 	check(t, helper.PublishResources(t.Context(), resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
 		"n2": {Slices: []resourceslice.Slice{{Devices: []resourceapi.Device{{Name: "Not_a_label"}}}}},

@@ -134,7 +134,7 @@ func (b *agentBench) returned(t *testing.T, home string) string {
 	return out.String()
 }
 
-// traces is what changes when a pod is modified: its containers and
+// traces change when a pod is modified: its containers and
 // restarts, and the files that are kept of its claims. Up to half a minute after the pod was
 // attached the agent writes that into their records, which is waited for.
 func (b *agentBench) traces(t *testing.T, pod string) string {

@@ -69,7 +69,7 @@ ip -n neighbor address add 203.0.113.250/24 dev far0`,
 
 // TestNodeWithoutCards types the commands of docs/install.md and docs/start.md: from a release that is built and pushed to a
 // registry, over a mistake, to pods that reach each other by links on the uplink of a node without cards; an upgrade and
-// a rollback below these pods, and the uninstallation. What is replaced in the commands is what the pages leave to the
+// a rollback below these pods, and the uninstallation. The test replaces in the commands what the pages leave to the
 // reader: the registry, the uplink and the image of the pod; and the machine, being emulated, has more time and one controller only.
 func TestNodeWithoutCards(t *testing.T) {
 	l := newLaptop(t)
@@ -271,7 +271,7 @@ func (l *laptop) links(t *testing.T) string {
 	return l.shell(t, `ip -o link | sed -E 's/^[0-9]+: ([^:@]+).* mtu ([0-9]+).* state ([A-Z]+).*/\1 \2 \3/' | grep -v '^veth' | sort; ip -o -4 address show dev mgmt0 | awk '{ print $4 }'`)
 }
 
-// left is what a release that is uninstalled has left on the node and in the cluster, apart from what docs/start.md says.
+// left lists the remains of an uninstalled release on node and cluster, apart from those that docs/start.md names.
 func (l *laptop) left(t *testing.T) string {
 	t.Helper()
 	return l.shell(t, `shopt -s nullglob extglob

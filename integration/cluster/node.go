@@ -21,7 +21,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// NodeOptions are what may be said about a node; the zero value is a good one.
+// NodeOptions are those of a node; the zero value is valid.
 type NodeOptions struct {
 	// Name is node-1, node-2 and so on, unless it is said.
 	Name string
@@ -71,7 +71,7 @@ type Node struct {
 	ranges  []string // of its pods; with NoCNI known once the node is registered
 }
 
-// What is the same on every node.
+// The same on every node.
 const (
 	// forwarderPort is where a node's forwarder listens.
 	forwarderPort = 7000
@@ -425,7 +425,7 @@ func (n *Node) powerOn(ctx context.Context) error {
 			environment = append(environment, variable)
 		}
 	}
-	// What the machine serves is a command that says that it is up, and waits.
+	// The machine runs a command that says that it is up, and waits.
 	ready := filepath.Join(n.dir, "up")
 	if err := os.RemoveAll(ready); err != nil {
 		return err
@@ -642,7 +642,7 @@ func reported(node *corev1.Node) time.Time {
 }
 
 // address is the way from the API server to an address inside the cluster:
-// through the forwarder of the node that has it. What is none of a node is this
+// through the forwarder of the node that has it. An address of no node is this
 // host's own.
 func (c *Cluster) address(address string) (via string, connect bool, err error) {
 	host, _, err := net.SplitHostPort(address)

@@ -61,7 +61,7 @@ func hasAddress(t *testing.T, c *cluster.Cluster, pod, prefix string) {
 	}
 }
 
-// networkAtStart is what the container of a pod was started with.
+// networkAtStart is the network that a pod's container was started with.
 func networkAtStart(t *testing.T, c *cluster.Cluster, pod string) cluster.PodNetwork {
 	t.Helper()
 	n, err := c.PodNetwork(t.Context(), pod)
@@ -145,7 +145,7 @@ func TestNodeReady(t *testing.T) {
 	}
 }
 
-// reboot cuts a node's power. What libcni caches of the pods' first network is not
+// reboot cuts a node's power. libcni's cache of the pods' first network is not
 // durable; containerd cannot take down a sandbox whose cache the power has cut to
 // nothing.
 func reboot(t *testing.T, n *cluster.Node) {

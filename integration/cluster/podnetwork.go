@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// PodNetwork is what a container of a test pod was started with: a part of what
+// PodNetwork is the network that a container of a test pod was started with: a part of what
 // integration/cluster/pod prints first of all.
 type PodNetwork struct {
 	Interfaces []PodInterface

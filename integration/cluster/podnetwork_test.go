@@ -103,7 +103,7 @@ func (b *agentBench) wired(t *testing.T, pod string) []netip.Addr {
 	return out
 }
 
-// networks is what pods have of the node, in numbers, since names are new each time.
+// networks counts the pods' objects on the node, since names are new each time.
 func (b *agentBench) networks(t *testing.T) string {
 	t.Helper()
 	return b.shell(t, `set +o pipefail # folders and files that are not there yet are empty

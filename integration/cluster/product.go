@@ -122,7 +122,7 @@ func (c *Cluster) Image(ctx context.Context, name, command string) (string, erro
 	})
 }
 
-// Chart renders plumbline's chart as helm template does. Each value is what
+// Chart renders plumbline's chart as helm template does. Each value is that which
 // follows helm's --set.
 func (c *Cluster) Chart(ctx context.Context, values ...string) (string, error) {
 	return c.render(ctx, filepath.Join(c.places.checkout, "chart", "plumbline"), true, values...)
@@ -157,7 +157,7 @@ func (c *Cluster) render(ctx context.Context, chart string, tests bool, values .
 }
 
 // Install installs plumbline by its chart on all nodes there are and returns when
-// controller and agents are ready. Each value is what follows helm's --set.
+// controller and agents are ready. Each value follows helm's --set.
 func (c *Cluster) Install(ctx context.Context, values ...string) error {
 	return c.InstallRelease(ctx, Release{}, values...)
 }

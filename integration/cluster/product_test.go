@@ -15,7 +15,7 @@ import (
 	"github.com/plumbline/plumbline/integration/cluster"
 )
 
-// The chart is what an API server takes, with every switch both ways.
+// An API server accepts the chart, with every switch both ways.
 func TestChart(t *testing.T) {
 	c := start(t, cluster.Options{APIServerOnly: true})
 	kubectl(t, c, "", "create", "namespace", cluster.ProductNamespace)

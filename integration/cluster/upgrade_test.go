@@ -90,7 +90,7 @@ func (u *upgrade) netns(t *testing.T, pod string) string {
 	return strings.TrimSpace(u.shell(t, `basename "$(jq -r '.devices[0].containerEdits.mounts[0].hostPath' "$(ls /var/run/cdi/dra.networking-gate-* | grep -E '`+u.claims(t, pod)+`')")"`))
 }
 
-// network is what the pod's links, addresses and routes are, with interface indexes and
+// network has the pod's links, addresses and routes, with interface indexes and
 // hardware addresses.
 func (u *upgrade) network(t *testing.T, pod string) string {
 	t.Helper()
@@ -233,7 +233,7 @@ func (u *upgrade) leftAlone(t *testing.T, pod, log string, added int) {
 	}
 }
 
-// agentLog is what the agent has logged since it was started.
+// agentLog is the agent's log since it was started.
 func (u *upgrade) agentLog(t *testing.T) string {
 	t.Helper()
 	return kubectl(t, u.Cluster, "", "-n", cluster.ProductNamespace, "logs", "daemonset/plumbline-agent")

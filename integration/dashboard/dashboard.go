@@ -9,7 +9,7 @@ import (
 	"github.com/plumbline/plumbline/integration/prometheus"
 )
 
-// Dashboard is what we use of Grafana's model.
+// Dashboard has the fields of Grafana's model that we use.
 type Dashboard struct {
 	Title  string
 	Panels []Panel

@@ -13,7 +13,7 @@ import (
 	"github.com/plumbline/plumbline/integration/prometheus"
 )
 
-// Answers are what the queries of a dashboard returned.
+// Answers are the results of a dashboard's queries.
 type Answers struct {
 	From, To time.Time
 	Step     time.Duration
@@ -246,8 +246,8 @@ func runs(at []float64) [][]int {
 
 func nameWidth(name string) float64 { return 17 + float64(utf8.RuneCountInString(name))*11*glyph + 12 }
 
-// legendLines breaks the names of curves into lines. What does not fit into four
-// of them is drawn without a name.
+// legendLines breaks the names of curves into lines. Curves beyond four
+// of them are drawn without a name.
 func legendLines(all []curve, width float64) [][]curve {
 	var out [][]curve
 	at := width

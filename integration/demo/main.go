@@ -1,5 +1,5 @@
 // Command demo shows plumbline on the SR-IOV functions of a machine: it types the commands that a user would, from
-// the plan to a ping and back. It is what make demo runs, with the program and the topology as arguments.
+// the plan to a ping and back. make demo runs it, with the program and the topology as arguments.
 package main
 
 import (
@@ -205,7 +205,7 @@ func (d *demo) watched(box *kernel.Sandbox) error {
 		_ = daemon.Wait()
 	}()
 	if err := d.eventually("the daemon watches the sandbox", func() (bool, error) {
-		return d.quiet(0, "status", "--netns", demoPod) == nil, nil
+		return d.expectExit(0, "status", "--netns", demoPod) == nil, nil
 	}); err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func (d *demo) release() error {
 func (d *demo) cleanup() {
 	d.ctx = context.WithoutCancel(d.ctx)
 	for _, name := range []string{demoPod, demoPeer} {
-		err := errors.Join(d.quiet(0, "delete", "--netns", name), kernel.DeleteNamed(kernelPath(name)))
+		err := errors.Join(d.expectExit(0, "delete", "--netns", name), kernel.DeleteNamed(kernelPath(name)))
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "demo: clean up %s: %v\n", name, err)
 		}
@@ -286,7 +286,7 @@ func (d *demo) output(want int, args ...string) (string, error) {
 }
 
 // quiet is must without output.
-func (d *demo) quiet(want int, args ...string) error { return exits(d.command(args...), want) }
+func (d *demo) expectExit(want int, args ...string) error { return exits(d.command(args...), want) }
 
 // command is plumbline with the demo's state. It is interrupted with the demo, and may roll back then.
 func (d *demo) command(args ...string) *exec.Cmd {

@@ -44,7 +44,7 @@ func f() {
 	}
 }
 
-// bubble is what files with tests in bubbles have.
+// bubble matches files with tests in bubbles.
 var bubble = regexp.MustCompile(`"testing/synctest"|\binBubble\(|\bsynctest\.`)
 
 func sleeps(t *testing.T, path string, source []byte) (lines []int) {

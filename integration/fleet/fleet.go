@@ -47,7 +47,7 @@ spec:
 // Route is one of the routes of a pod, for a test to delete.
 var Route = netstate.Route{Link: "data0", Dst: "10.100.0.0/16", Gateway: "10.100.0.1", Table: netstate.TableMain}
 
-// Options is what an Agent works with.
+// Options are those of an Agent.
 type Options struct {
 	Dir string // of all state; the state of an earlier agent is continued
 	// ReceiveBufferBytes is the watcher's; 0 is its default.

@@ -21,7 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Image is what an image consists of.
+// Image has the parts of an image.
 type Image struct {
 	// Names with tags, such as "plumbline.test/pod:1", which it has in an archive of
 	// [WriteFile].

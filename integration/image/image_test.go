@@ -66,7 +66,7 @@ func contents(t *testing.T, i v1.Image) (out []string) {
 	}
 }
 
-// What is pushed from an archive is what was built, for each architecture, whether compressed or not.
+// The image pushed from an archive equals the built one, for each architecture, compressed or not.
 func TestPush(t *testing.T) {
 	host := serve(t)
 	for _, compressed := range []bool{false, true} {

@@ -24,7 +24,7 @@ import (
 // manyDevices is how many links the pod of these tests gets.
 const manyDevices = 16
 
-// hookShare is what a hook gives an attachment: three quarters of two seconds.
+// hookShare is the time that a hook gives an attachment: three quarters of two seconds.
 const hookShare = 1500 * time.Millisecond
 
 // slow is a domain in which each new link takes its time.
@@ -181,7 +181,7 @@ func TestSlowAttach(t *testing.T) {
 
 const attachEnv = "PLUMBLINE_KERNEL_ATTACH"
 
-// attachSpec is what the killed process does.
+// attachSpec is the task of the killed process.
 type attachSpec struct {
 	Dir string
 	Pod attachment.Pod

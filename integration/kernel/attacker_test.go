@@ -146,7 +146,7 @@ func (v view) link(kind, name string, parent int) netlink.Link {
 	switch kind {
 	case "ifb":
 		if !realCard() {
-			kind = "dummy" // that is what the card is
+			kind = "dummy" // as the card reports itself
 		}
 	case "veth":
 		return &netlink.Veth{LinkAttrs: attrs, PeerName: v.name() + "p"}
@@ -172,7 +172,7 @@ func (v view) link(kind, name string, parent int) netlink.Link {
 	return &netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}
 }
 
-// actions is what a hostile pod does: one of these after the other, or all the time.
+// actions are those of a hostile pod: one after the other, or all the time.
 var actions = []action{
 	{"make a link", func(v view) error { return v.LinkAdd(v.link(pick(v.rng, kinds), v.name(), 0)) }},
 	on("stack a link", func(v view, l netlink.Link) error {
@@ -342,7 +342,7 @@ var actions = []action{
 	}},
 }
 
-// trafficControl is what tc(8) can do to a link whose filters have preferences from 20000, and
+// trafficControl are the changes that tc(8) can make to a link whose filters have preferences from 20000, and
 // handle 1: in their place, before them, and instead of what they are on.
 var trafficControl = []string{
 	"qdisc del dev LINK clsact",

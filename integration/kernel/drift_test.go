@@ -28,7 +28,7 @@ type driftFixture struct {
 	steps string
 	// devices maps root steps to "PF/n"; such a fixture needs hardware.
 	devices map[string]string
-	// made is what is watched of what it has on the host beyond devices.
+	// made selects the objects on the host, beyond devices, that are compared.
 	made []netstate.Object
 	rows []drifted
 }
@@ -38,7 +38,7 @@ type driftFixture struct {
 type drifted struct {
 	name    string
 	disturb string // run by sh; $NS is the namespace, $ip and $bridge work in it, $VF0 is the first device
-	// drift is what is found, a line each: the step, the change that repairs it, the
+	// drift is the expected drift, a line each: the step, the change that repairs it, the
 	// object, the field. None: it is up to the pod.
 	drift string
 	// refused is the kind of the error of a repair that is impossible.
@@ -434,7 +434,7 @@ func (g driftFixture) run(t *testing.T) {
 	}
 	l.mustEqual(home, "", "after release")
 	for _, d := range start.Equal(l.state(path)) {
-		if !strings.HasPrefix(d, "+ ") { // that is what rows have left there
+		if !strings.HasPrefix(d, "+ ") { // earlier rows have left it there
 			t.Errorf("after release: %s", d)
 		}
 	}
@@ -629,7 +629,7 @@ func (s *foreignWriter) inside(script string) {
 	}
 }
 
-// details is what the engine does not observe: rules and queueing disciplines. The
+// details returns the state that the engine does not observe: rules and queueing disciplines. The
 // kernel creates the rule for VRFs with the first one, and keeps it; links that never
 // had a queue are left out.
 func (s *foreignWriter) details() string {

@@ -246,7 +246,7 @@ func (s *fixture) invariants(act, when string, turn int) {
 		t.Fatalf("%s: recover (%s): %v", when, how, err)
 	}
 	if how != "release" {
-		s.whole(wanted, fmt.Sprintf("%s, recovered (%s)", when, how))
+		s.checkIntact(wanted, fmt.Sprintf("%s, recovered (%s)", when, how))
 		s.untouched(when)
 	}
 	s.over(when)
@@ -261,9 +261,9 @@ func (s *fixture) record() (reconcile.Record, bool, error) {
 	return store.Get(s.sandbox.ID)
 }
 
-// whole asserts that a sandbox matches its topology in each field, and
+// checkIntact asserts that a sandbox matches its topology in each field, and
 // that nothing would be written.
-func (s *fixture) whole(sb reconcile.Sandbox, when string) {
+func (s *fixture) checkIntact(sb reconcile.Sandbox, when string) {
 	t := s.lane.t
 	t.Helper()
 	st, err := s.undisturbed.Check(ctxFor(t), sb.ID)
@@ -642,7 +642,7 @@ func (l *lane) disturbed(n int64, lost bool, errno unix.Errno) (r *reconcile.Rec
 	return r, func() bool { return count.Load() >= n }
 }
 
-// machine is what the host has, and no sandbox may touch: its links by name, its
+// machine has the host's objects that no sandbox may touch: its links by name, its
 // addresses, routes and rules.
 func (s *foreignWriter) machine() string {
 	s.t.Helper()

@@ -31,7 +31,7 @@ func makeCard(name string) string {
 
 // TestFullSandbox: a pod has more in its namespace than is read of one. The
 // sandbox is Failed with the reason, others are not affected, and its release returns
-// the devices. What is left of the release is done when the namespace has gone, or
+// the devices. The rest of the release is done when the namespace has gone, or
 // is readable again.
 func TestFullSandbox(t *testing.T) {
 	const most = 40

@@ -100,7 +100,7 @@ spec:
 
 // TestGivenRate: the PF limits a function to what its claim has of the bandwidth, a limit
 // that another process lifts is set again from the record alone, and release restores the
-// one of before. What ip prints is compared.
+// one of before. The output of ip is compared.
 func TestGivenRate(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there

@@ -174,7 +174,7 @@ func (h *hostile) bounds() kernel.Bounds {
 // much of routes, which passes the real bound.
 const floods = 2000
 
-// hostileVersions are what the attacker's topology is, and is edited to. The one with allmulti
+// hostileVersions are the versions of the attacker's topology, to which it is edited. The one with allmulti
 // sets what a device's record holds too, and what the pod may have set before.
 var hostileVersions = []string{
 	"    - {name: nic, type: TYPE, config: {mtu: 1400, addresses: [192.0.2.10/24]}}\n",
@@ -324,7 +324,7 @@ func (h *hostile) law(id reconcile.SandboxID, settings bool) {
 // promiscuityCount ends the name of a link's IFLA_PROMISCUITY: see replaceCard.
 const promiscuityCount = " attribute 30"
 
-// unread is what is not compared each time.
+// unread are the fields that are not compared each time.
 func unread(what string) bool {
 	if strings.HasPrefix(what, "sysctl ") {
 		return true

@@ -203,7 +203,7 @@ func testHostPorts(t *testing.T, step string) {
 }
 
 // TestLoopbackPorts: a port of the host's loopback leads to a pod, for programs of the host only: what comes to or from
-// the loopback from elsewhere is dropped, also where the kernel would accept it. What is changed by others is repaired,
+// the loopback from elsewhere is dropped, also where the kernel would accept it. Changes by others are repaired,
 // and with the last port that link is as it was.
 func TestLoopbackPorts(t *testing.T) {
 	for _, step := range effort.Sample(t, 2, []string{

@@ -24,7 +24,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// published is what nodes have written into their leases of one pool.
+// published has the leases that nodes have written of one pool.
 type published struct {
 	sync.Mutex
 	pool    v1alpha1.AddressPool
@@ -33,7 +33,7 @@ type published struct {
 	changed map[string]func() // by who follows them
 }
 
-// leasesFor is what one node hears of it.
+// leasesFor is one node's view of it.
 type leasesFor struct {
 	*published
 	node string
@@ -127,7 +127,7 @@ func (n *wiredNode) start(p *published) {
 // TestHostRoutes is the example of multi-nic-cni on two nodes that are wired together with two
 // networks: pods in mode l3 and l3s reach one another over both at the same time, with their
 // own addresses. Routes that are deleted come back, also with another agent; they follow an
-// address of a host that moves, and go with the last pod. What others have in the table stays.
+// address of a host that moves, and go with the last pod. Foreign routes in the table stay.
 func TestHostRoutes(t *testing.T) {
 	for _, mode := range effort.Sample(t, 2, []string{"l3", "l3s"}) {
 		t.Run(mode, func(t *testing.T) {

@@ -238,7 +238,7 @@ func TestEveryChangeFailsOnce(t *testing.T) {
 
 const childEnv = "PLUMBLINE_KERNEL_CHILD"
 
-// childSpec is what the killed process does.
+// childSpec is the task of the killed process.
 type childSpec struct {
 	Sandbox reconcile.Sandbox
 	Dir     string

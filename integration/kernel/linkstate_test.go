@@ -15,7 +15,7 @@ import (
 
 // TestLinkStateIsSet is TestLinkStateFollowsLACP with a driver that has link states, below the
 // loop of a node: the function is disabled when the partner is lost, and enabled when it is back
-// and stable. What the driver makes of it is not tested: it only records the state. See
+// and stable. The effect in the driver is not tested: it only records the state. See
 // integration/README.md.
 func TestLinkStateIsSet(t *testing.T) {
 	const near, far = "enp3s0f0", "enp4s0f0"

@@ -12,7 +12,7 @@ import (
 // TestNetworkOfFunction: the PF tags a virtual function with the VLAN of its physical
 // network while a sandbox has it, drift is repaired from the record alone, and release
 // restores the VLAN that an administrator has set before. A VLAN in the config comes
-// first, also 0. What ip prints is compared: netstate may be wrong in both directions.
+// first, also 0. The output of ip is compared: netstate may be wrong in both directions.
 func TestNetworkOfFunction(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there

@@ -19,7 +19,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
-// raised is what a notification says of a link: its fields, and the sysctls of both families
+// raised is the content of a notification of a link: its fields, and the sysctls of both families
 // (IFLA_INET_CONF, IFLA_INET6_CONF), by name.
 type raised map[string][]byte
 

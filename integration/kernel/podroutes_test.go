@@ -37,7 +37,7 @@ type clusterNodes struct {
 	changed map[string]func() // by who follows them
 }
 
-// nodesFor is what one node hears of it.
+// nodesFor is one node's view of it.
 type nodesFor struct {
 	*clusterNodes
 	node string
@@ -162,7 +162,7 @@ func (n *podHost) pod(container string) (ns, v4, v6 string) {
 // TestPodRoutes: pods of two nodes, with addresses of the nodes' pod CIDRs, reach one another in
 // both families with their own addresses; hosts reach pods of the other node, and a machine
 // outside sees the addresses of the nodes. Routes that are deleted come back; they follow
-// nodes that move, go and are replaced, and go with the network. What others have in the table stays.
+// nodes that move, go and are replaced, and go with the network. Foreign routes in the table stay.
 func TestPodRoutes(t *testing.T) {
 	s := &foreignWriter{t: t}
 	clean := func() {

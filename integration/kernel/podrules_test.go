@@ -157,7 +157,7 @@ func TestPodNetworkMarked(t *testing.T) {
 		t.Errorf("after an edit for the next agent: DSCP %d", have)
 	}
 
-	// What is removed is drift.
+	// A removed rule is drift.
 	(&foreignWriter{t: t}).run(in(a) + "tc qdisc delete dev eth0 clsact")
 	if have := n.marked(a, b, b4); have != 0 {
 		t.Errorf("without filters: DSCP %d", have)

@@ -107,7 +107,7 @@ func (f *forger) reach(from, to string) {
 // counted are rules of c that count redirects.
 const counted = "flush ruleset; table inet seen { chain c { type filter hook input priority -300; icmpv6 type nd-redirect counter; icmp type redirect counter; }; }"
 
-// view is what c believes, and where the bridge sends what is for b, as far as it is wrong.
+// view returns the wrong entries in the neighbor table of c, and the wrong port to which the bridge forwards frames for b.
 func (f *forger) view() string {
 	f.lane.t.Helper()
 	script := fmt.Sprintf(`ip -n %[1]s neigh show dev net1; echo PART; bridge fdb show br forgebr | grep -i '^%[2]s ' | grep -v permanent || true
@@ -194,7 +194,7 @@ func icmpv6(from, to netip.Addr, body []byte, extension ...byte) []byte {
 	return slices.Concat(head, from.AsSlice(), to.AsSlice(), extension, body)
 }
 
-// frames are what a sends, each with what it is. Each changes the view of c if nothing keeps it from that.
+// frames are the frames that a sends, each with its description. Each changes the view of c if nothing keeps it from that.
 func (f *forger) frames() map[string]func() {
 	a, b, g := f.macs["a"], f.macs["b"], f.macs["g"]
 	arp := func(of netip.Addr) []byte { return arpFor(1, a, of, of) }

@@ -441,7 +441,7 @@ func TestLoopback(t *testing.T) {
 }
 
 // TestPodNetworkRouted: the network of pods is one of type ptp, which the host routes and
-// masquerades. What is deleted on the host is repaired.
+// masquerades. Objects deleted on the host are repaired.
 func TestPodNetworkRouted(t *testing.T) {
 	n := newPodNodeOf(t, `{name: eth, type: ptp, config: {isDefaultGateway: true, ipMasq: true, dad: "off"}}`)
 	s := &foreignWriter{t: t}

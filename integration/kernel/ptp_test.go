@@ -55,7 +55,7 @@ func (h routedHost) reaches(from, to string) error {
 }
 
 // TestRoutedPods: two pods of type ptp reach their host, one another and, with a route back, a
-// machine outside, in both families. What is deleted on the host comes back; nothing is left
+// machine outside, in both families. Objects deleted on the host come back; nothing is left
 // after the release; the pair has the MTU of the uplink, and follows it.
 func TestRoutedPods(t *testing.T) {
 	h := newRoutedHost(t)

@@ -17,7 +17,7 @@ import (
 )
 
 // stepsOfTwo are the steps of either of two topologies of one pod; X is the first letter of the
-// names of their links and @ a number in their addresses. What has neither, they share.
+// names of their links and @ a number in their addresses. Objects with neither are shared.
 const stepsOfTwo = `
     - {name: d, type: dummy, config: {name: Xd0, mac: "02:00:00:00:0@:01"}}
     - {name: e, type: dummy, config: {name: Xe0, mac: "02:00:00:00:0@:02"}}
@@ -29,7 +29,7 @@ const stepsOfTwo = `
     - {name: tune, type: tuning, dependOn: [data], config: {mtu: 1400, sysctl: {net.ipv4.ip_forward: "1", net.core.somaxconn: "500", net.ipv4.conf.IFNAME.rp_filter: "2"}}}
 `
 
-// spoilsOfTwo are what others do to such a topology, and what the pod may do.
+// spoilsOfTwo are changes that others and the pod make to such a topology.
 var spoilsOfTwo = []drifted{
 	{name: "link gone", disturb: `$ip link delete Xv0`},
 	{name: "link gone with all upon it", disturb: `$ip link delete Xd0`},
@@ -65,7 +65,7 @@ type podOfTwo struct {
 
 // TestRandomTwoTopologies: two topologies of one pod, which share a VRF and sysctls, are attached,
 // edited, disturbed, repaired and released at random, by engines that crash, fail and misread.
-// What is done to one never adds drift to the other.
+// A change to one never adds drift to the other.
 func TestRandomTwoTopologies(t *testing.T) {
 	length, seed := effort.Duration(t, 10*time.Second), effort.Seed(t)
 	l, path, other := newLane(t), newNetns(t), newNetns(t)

@@ -49,8 +49,8 @@ func (c cardOf) has(when string, mbps uint32) {
 }
 
 // TestRateOnPF: the PF limits a function to the rate of a rule that limits all it sends, and the filters
-// of the rule only mark. A rate that the driver refuses is enforced by tc. What is changed behind the
-// record is repaired, and release restores the rate of the host. What ip and tc print is compared.
+// of the rule only mark. A rate that the driver refuses is enforced by tc. A change behind the
+// record is repaired, and release restores the rate of the host. The output of ip and tc is compared.
 func TestRateOnPF(t *testing.T) {
 	if !hasCards() {
 		return // no PCI there

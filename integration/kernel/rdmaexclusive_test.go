@@ -148,7 +148,7 @@ func testExclusivePods(t *testing.T, l *lane) {
 	}
 }
 
-// recordedFunction is what sysfs shows of a function of mlx5_core and of its RDMA device, on a node in exclusive mode, and in any network
+// recordedFunction is the recorded sysfs of a function of mlx5_core and of its RDMA device, on a node in exclusive mode, and in any network
 // namespace: files and links as ib_uverbs_add_one (drivers/infiniband/core/uverbs_main.c) makes them. The name of the RDMA device is there
 // for the host's namespace only, as in the entry "infiniband", which is left out.
 var recordedFunction = map[string]string{

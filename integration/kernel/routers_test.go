@@ -12,7 +12,7 @@ import (
 )
 
 // TestIgnoredRouters: a router of the network gives a pod nothing that did not ask for it, also when the topology has
-// IPv4 only. One whose step accepts advertisements has addresses and a default route of it. What the pod changes is repaired.
+// IPv4 only. One whose step accepts advertisements has addresses and a default route of it. The pod's changes are repaired.
 func TestIgnoredRouters(t *testing.T) {
 	l, w := newLane(t), &foreignWriter{t: t}
 	up := newRouter(t, "uplink0")

@@ -166,7 +166,7 @@ func released(t *testing.T, engine *reconcile.Reconciler, id reconcile.SandboxID
 	return release
 }
 
-// stepDevices is what a step gives besides interfaces.
+// stepDevices are the devices of a step besides interfaces.
 func stepDevices(results []topology.StepResult, step string) topology.Devices {
 	for _, r := range results {
 		if r.Name == step && r.Result.Devices != nil {

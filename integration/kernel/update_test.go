@@ -182,7 +182,7 @@ func (l *lane) keeper(wrap func(reconcile.Domain) reconcile.Domain) keeper {
 
 const updateEnv = "PLUMBLINE_KERNEL_UPDATE"
 
-// updateSpec is what the killed process does.
+// updateSpec is the task of the killed process.
 type updateSpec struct {
 	Dir    string
 	Object *v1alpha1.NetworkTopology

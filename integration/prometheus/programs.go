@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// programs are what Debian's package has for us.
+// programs are the programs of Debian's package that we use.
 var programs = []string{"prometheus", "promtool"}
 
 // Programs returns the path of a folder with prometheus and promtool, after unpacking them into

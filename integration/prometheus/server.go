@@ -96,7 +96,7 @@ func (s *Server) Close() {
 // Log is the path of what it says.
 func (s *Server) Log() string { return s.log }
 
-// Series is what a query returns of one set of labels.
+// Series is the result of a query for one set of labels.
 type Series struct {
 	Labels map[string]string
 	Points []Point
@@ -162,7 +162,7 @@ func (p *point) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Rule is what has become of a rule.
+// Rule is the state of a rule.
 type Rule struct {
 	Name   string
 	Type   string // "recording" or "alerting"

@@ -73,7 +73,7 @@ func TestArtifact(t *testing.T) {
 	}
 }
 
-// What is refused is refused before anything is compiled.
+// Arguments are refused before anything is compiled.
 func TestRefusals(t *testing.T) {
 	for _, version := range []string{"", "0.1.0", "v0.1", "v01.0.0", "v0.1.0+build", "v0.1.0/x", "latest"} {
 		r := release{version: version, revision: "x", registry: "x", helm: "x", folder: filepath.Join(t.TempDir(), "out")}

@@ -23,7 +23,7 @@ import (
 const tested = "v0.9.9"
 
 // TestBuiltTwice builds a release of the checkout in two folders, and pushes it from both to a registry on
-// loopback. Both are the same, bit for bit, and what the registry holds is what the files say.
+// loopback. Both are the same, bit for bit, and the registry holds the content of the files.
 func TestBuiltTwice(t *testing.T) {
 	checkout, err := filepath.Abs("../..")
 	if err != nil {

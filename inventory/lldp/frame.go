@@ -80,7 +80,7 @@ func Decode(from net.HardwareAddr, b []byte) (Frame, error) {
 			if named {
 				return Frame{}, errors.New("two system names")
 			}
-			named, system = true, plain(value)
+			named, system = true, printable(value)
 		}
 		if typ == tlvEnd {
 			break
@@ -117,12 +117,12 @@ func identity(subtype byte, id []byte, mac, address, binaryOnly byte) string {
 	case subtype == mac, subtype == address, subtype == binaryOnly, subtype < firstChassisText, subtype > lastSubtype:
 		return ""
 	}
-	return plain(id)
+	return printable(id)
 }
 
-// plain is text of printable ASCII that fits in an attribute, else "". Some switches end it
+// printable returns text of printable ASCII that fits in an attribute, else "". Some switches end it
 // with a zero byte.
-func plain(b []byte) string {
+func printable(b []byte) string {
 	s := strings.TrimRight(string(b), "\x00")
 	if len(s) > resourceapi.DeviceAttributeMaxValueLength || s != strings.TrimSpace(s) {
 		return ""

@@ -9,7 +9,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 )
 
-// What is said of a pod that asks by extended resources is what its Kubernetes does.
+// The report of a pod that asks by extended resources agrees with its Kubernetes.
 func TestUsersByVersion(t *testing.T) {
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "c", Annotations: map[string]string{extended: "true"}},

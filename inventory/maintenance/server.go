@@ -7,7 +7,7 @@ import (
 	"k8s.io/client-go/discovery"
 )
 
-// What an eviction by a device taint does depends on the version of Kubernetes. These are the
+// The effect of an eviction by a device taint depends on the version of Kubernetes. These are the
 // versions in which it changed, from pkg/controller/devicetainteviction.
 var (
 	// evictsExtended is the first that evicts pods whose claim the scheduler made for their extended

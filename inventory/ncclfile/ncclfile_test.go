@@ -19,7 +19,7 @@ import (
 var update = flag.Bool("update", false, "write the golden file")
 
 // TestFile holds the file of two switches on two CPUs, with a GPU and a function below the first, a virtual function below the second, and
-// a function at a root port. What the kernel does not know of a link is written as it is, and no limit.
+// a function at a root port. An unknown value of a link is written as such, and is no limit.
 func TestFile(t *testing.T) {
 	archive, err := txtar.ParseFile("testdata/switches.txtar")
 	if err != nil {

@@ -342,7 +342,7 @@ func TestInvalid(t *testing.T) {
 			t.Errorf("%s with %d attributes is taken for valid", d.Name, len(d.Attributes))
 		}
 	}
-	// What comes from a machine is made valid before.
+	// Text from a machine is made valid before.
 	odd := vf(1)
 	odd.IfName, odd.Driver, odd.Vendor = long, long, "\xff"
 	if reason := invalid(resourceapi.Device{Name: odd.Name, Attributes: inventory.Attributes(odd)}); reason != "" {

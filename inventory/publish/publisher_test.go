@@ -486,7 +486,7 @@ func TestFailed(t *testing.T) {
 	})
 }
 
-// TestFullDisk: a device that fails while nothing can be recorded is tainted all the same. What is new waits until it is recorded.
+// TestFullDisk: a device that fails while nothing can be recorded is tainted all the same. A new device waits until it is recorded.
 func TestFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "state")

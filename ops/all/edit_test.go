@@ -131,7 +131,7 @@ type world struct {
 	given ops.Givens
 }
 
-// observed is what is seen of it later: nothing is fresh then, and of a route the kernel
+// observed returns a later observation of it: nothing is fresh then, and of a route the kernel
 // says more than was wanted.
 func observed(s *netstate.Snapshot) *netstate.Snapshot {
 	all := netstate.All[netstate.Object](s)
@@ -472,7 +472,7 @@ func TestLastLeaves(t *testing.T) {
 			}
 			w := &world{t: t, reg: reg, have: netstate.NewSnapshot()}
 			first, last := recorded(nil, w.ensure(steps(t, tt.a), nil)), recorded(nil, w.ensure(steps(t, tt.b), nil))
-			// What is made has no alias, which an observation says.
+			// Created links have no alias, as an observation shows.
 			l, _ := w.have.Link(tt.shared)
 			l.Alias = new("")
 			w.have.Put(l)

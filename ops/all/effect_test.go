@@ -278,7 +278,7 @@ func first(v any) any {
 	return nil
 }
 
-// values are what is tried for a key.
+// values are the values tried for a key.
 func (e *effects) values(typ string, p place) []any {
 	var out []any
 	for _, v := range append(slices.Clone(e.seen[e.where(typ, p)]), example(p.key())...) {
@@ -350,7 +350,7 @@ func example(p contract.Param) (out []any) {
 // refused is the outcome of a topology that is not accepted.
 const refused = "refused: "
 
-// outcome is what a topology leads to.
+// outcome is the result of a topology.
 func (e *effects) outcome(ctx context.Context, s start, config any) string {
 	var doc map[string]any
 	if err := yaml.Unmarshal([]byte(s.text), &doc); err != nil {

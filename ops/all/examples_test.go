@@ -190,7 +190,7 @@ func pciOf(card string, function int) string {
 	return fmt.Sprintf("0000:0%s:10.%x", card[len(card)-1:], function)
 }
 
-// examplesNode is what is on the node of the test machine, and in a pod that has a network.
+// examplesNode has the objects of the test machine's node, and of a pod that has a network.
 func examplesNode() []netstate.Object {
 	have := []netstate.Object{
 		netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new(""), MAC: new("00:00:00:00:00:00")},

@@ -212,7 +212,7 @@ func (g *generator) master() string {
 	return ", master: " + g.links[g.IntN(len(g.links))].link
 }
 
-// lower is what a tunnel sends through, at times the routes.
+// lower is the link that a tunnel sends through, at times none (the routes decide).
 func (g *generator) lower() string {
 	if g.IntN(3) == 0 {
 		return ", routed: true"
@@ -394,7 +394,7 @@ func (g *generator) stack() {
 	}
 }
 
-// podNetwork is what another program has made in the sandbox before: the interface of the
+// podNetwork has the objects that another program made in the sandbox before: the interface of the
 // pod's own network, with the routes of the cluster.
 func (g *generator) podNetwork() []netstate.Object {
 	eth0 := netstate.Link{Name: "eth0", LinkKind: "veth", MAC: new("02:e0:00:00:00:01"), MTU: new(uint32(1500)), Up: new(true), Master: new("")}

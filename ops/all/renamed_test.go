@@ -70,7 +70,7 @@ func TestRenamed(t *testing.T) {
 			}
 		})
 	}
-	// What no step wants any more is still deleted.
+	// An object that no step wants any more is still deleted.
 	less := &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: top.Steps[:1]}
 	have := withoutIPv6(netstate.NewSnapshot(d0, spare0, addr), "d0")
 	plan, err := reg.Plan(t.Context(), ops.Request{Topology: less, Netns: "/run/netns/x", Have: have, Owned: owned})
@@ -134,7 +134,7 @@ func TestRenamedWithFilters(t *testing.T) {
 	if err != nil || plan.String() != "~ link d0 name spare0 → d0\n" {
 		t.Errorf("plan: %v, %v", plan, err)
 	}
-	// What the pod has deleted meanwhile is created after the rename.
+	// An object that the pod has deleted meanwhile is created after the rename.
 	have.PutAbsent(on("spare0")[1].Key())
 	plan, err = reg.Plan(t.Context(), request)
 	if err != nil || plan.String() != "~ link d0 name spare0 → d0\n+ filter d0 egress pref 20000 handle 1 family ipv4, dscp 8\n" {

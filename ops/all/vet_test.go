@@ -179,7 +179,7 @@ func TestVetCases(t *testing.T) {
 	}
 }
 
-// BenchmarkVet is what validation adds, for a topology as it should be and for
+// BenchmarkVet measures what validation adds, for a topology as it should be and for
 // those that cost most.
 func BenchmarkVet(b *testing.B) {
 	hostile := func(step func(i int) string) string {

@@ -277,7 +277,7 @@ func NewUpdate[T Object](step string, have, want T) (Change, bool) {
 // state before the first change and the one after the last. It is what a
 // release undoes; order is that of the first change of each object.
 //
-// What we made stays ours when it is to be deleted: changes are recorded before they
+// An object that we made stays ours when it is to be deleted: changes are recorded before they
 // are made, and what a crash in between leaves there nobody else would take away.
 // DropDeleted drops what is known to be deleted.
 func Coalesce(history []Change, more ...Change) []Change {
@@ -374,7 +374,7 @@ func fold(first, then Change) Change {
 		return first
 	default: // updated by us: originals are write-once
 		if then.Before != nil {
-			// What was only observed stays the first's, too: a device is known by it.
+			// Fields that were only observed stay the first's, too: they identify a device.
 			first.Before = mergeAny(mergeAny(first.Before, then.Before), first.Before)
 		}
 		if then.After == nil {

@@ -1,4 +1,4 @@
-// Package netstate is what a network namespace holds, as data: links,
+// Package netstate models the contents of a network namespace as data: links,
 // addresses, routes, sysctls, ethtool settings, devices and SR-IOV virtual
 // functions, a Snapshot of them, and the Change from one state to another.
 //

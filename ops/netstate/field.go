@@ -129,8 +129,8 @@ func isSet(v reflect.Value) bool {
 	}
 }
 
-// plain takes the value out of a field, nil when it is not set.
-func plain(v reflect.Value) any {
+// valueOf takes the value out of a field, nil when it is not set.
+func valueOf(v reflect.Value) any {
 	switch {
 	case !isSet(v):
 		return nil
@@ -142,7 +142,7 @@ func plain(v reflect.Value) any {
 }
 
 // read returns the plain value at the plan's place, nil when it is not set.
-func (p fieldPlan) read(v reflect.Value) any { return plain(p.at(v)) }
+func (p fieldPlan) read(v reflect.Value) any { return valueOf(p.at(v)) }
 
 // copyTo copies the field from src to dst (addressable), making nested structs
 // as needed. src's nested pointers must lead to the field.
@@ -205,9 +205,9 @@ func Diff(want, have Object) []FieldDiff {
 			if sameField(at, there) {
 				continue
 			}
-			h = plain(there)
+			h = valueOf(there)
 		}
-		if w := plain(at); !sameValue(w, h) {
+		if w := valueOf(at); !sameValue(w, h) {
 			out = append(out, FieldDiff{p.path, p.mode, h, w})
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // Kind tells the kinds of object apart.
 type Kind string
 
-// The kinds of object. The word is what plans, metrics and status show.
+// The kinds of object. Plans, metrics and status show the word.
 const (
 	KindLink       Kind = "link"
 	KindAddress    Kind = "address"

@@ -205,7 +205,7 @@ func TestIdentity(t *testing.T) {
 }
 
 // TestKnownByCarrier holds that nothing on a link that has just appeared, or that the sandbox does not
-// have, has to be observed, and everything on demand on another. What another domain has can be there
+// have, has to be observed, and everything on demand on another. Objects of another domain can be there
 // without the link.
 func TestKnownByCarrier(t *testing.T) {
 	s := netstate.NewSnapshot(netstate.Link{Name: "old0", LinkKind: "dummy"})

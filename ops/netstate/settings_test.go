@@ -52,7 +52,7 @@ func TestNoneIsNotUnknown(t *testing.T) {
 	}
 }
 
-// What a device is known by stays what it was when it left, however often it is
+// A device's identity stays that of when it left, however often it is
 // changed since.
 func TestRecorded(t *testing.T) {
 	left := Device{ID: "if:eth1", At: new("host:eth1"), LinkKind: "device", Parent: "vmbus/1", PermMAC: "02:00:00:00:00:01", Index: 5, Settings: Settings{"link.txqlen=1000"}}

@@ -175,7 +175,7 @@ func (s *Snapshot) Equal(other *Snapshot) []string {
 	return out
 }
 
-// ForeseenIn reports whether have is what s foresaw: every object with its
+// ForeseenIn reports whether have matches the forecast s: every object with its
 // fields, what is absent absent, and nothing else but what the kernel makes by
 // itself on a link.
 func (s *Snapshot) ForeseenIn(have *Snapshot) bool {

@@ -50,7 +50,7 @@ type Filter struct {
 	Pref   uint16 `json:"pref" plan:"key"`
 	Handle uint32 `json:"handle" plan:"key"`
 
-	// What it matches cannot change: filters of one preference have one family, and cls_flower
+	// Its match cannot change: filters of one preference have one family, and cls_flower
 	// refuses another mask.
 	Family   *string `json:"family,omitempty" plan:"replace"`
 	To       *string `json:"to,omitempty" plan:"replace"`       // prefix; "" is any

@@ -138,7 +138,7 @@ uplink of the physical network.`,
 	Check:  check,
 }, plan)
 
-// networkName is what a network may be called, so that names of switches have one meaning, and
+// networkName matches valid names of networks, so that names of switches have one meaning, and
 // no way out of a quoted string of OVN.
 var (
 	networkName  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,252})?$`)

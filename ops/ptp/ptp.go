@@ -113,7 +113,7 @@ func route(p *ops.Planner, name, host string, c *config) error {
 				then = append(then, ops.Route{Destination: ops.DefaultRoute(ip), Gateway: gw})
 			}
 		}
-		addr := netstate.Addr{Link: host, Address: alone(a.Gateway)}
+		addr := netstate.Addr{Link: host, Address: hostPrefix(a.Gateway)}
 		if !ip.Is4() {
 			addr.NoDAD = new(true) // each pair has it, and detection would see only this one
 		}
@@ -123,7 +123,7 @@ func route(p *ops.Planner, name, host string, c *config) error {
 		if err := p.Want(ops.RouteToPod(host, ip)); err != nil {
 			return err
 		}
-		first = add(first, ops.Route{Destination: alone(a.Gateway)})
+		first = add(first, ops.Route{Destination: hostPrefix(a.Gateway)})
 		if network := a.Address.Masked(); !network.IsSingleIP() {
 			then = add(then, ops.Route{Destination: network.String(), Gateway: gw})
 		}
@@ -137,7 +137,7 @@ func route(p *ops.Planner, name, host string, c *config) error {
 	return nil
 }
 
-func alone(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
+func hostPrefix(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
 
 // add appends a route unless there is one to its destination.
 func add(routes []ops.Route, r ops.Route) []ops.Route {

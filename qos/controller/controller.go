@@ -440,7 +440,7 @@ type Outcome struct {
 	Elsewhere bool
 }
 
-// Decision is what was written of an object for agents.
+// Decision is the result that was written of an object for agents.
 type Decision struct {
 	Over            bool     // its destinations are more than are enforced
 	Networks        []string // that it selects by labels, as NAMESPACE/NAME
@@ -540,7 +540,7 @@ func selectables(topologies []v1alpha1.NetworkTopology, contracts contract.Set) 
 	return out
 }
 
-// qosLabels are what objects select a topology by, as a whole: see qos.WithDefinitions.
+// qosLabels are the labels by which objects select a topology: see qos.WithDefinitions.
 func qosLabels(t *v1alpha1.NetworkTopology, contracts contract.Set) map[string]string {
 	labels := qos.TopologyLabels(&t.ObjectMeta)
 	if contracts == nil {

@@ -452,7 +452,7 @@ func (d *Destinations) Decided(p *qos.Policy) (_ Decision, known bool) {
 const maxMeant = 1 << 17
 
 // Unaddressed returns the first destination of an object that selects pods of which none has an address on a network that the object
-// covers, such as those that use the host's network, "" if there is none. left is what is left of maxMeant.
+// covers, such as those that use the host's network, "" if there is none. left is the rest of maxMeant.
 func (d *Destinations) Unaddressed(p *qos.Policy, left *int) string {
 	d.lock()
 	defer d.mu.Unlock()

@@ -352,7 +352,7 @@ func podAddresses(pod map[string]any) []netip.Addr {
 	return slices.Compact(out)
 }
 
-// maxPodIPs is one of each family, which is what an API server accepts.
+// maxPodIPs is one of each family, as many as an API server accepts.
 const maxPodIPs = 2
 
 // keptList is a list of them.

@@ -58,7 +58,7 @@ func (m *Missing) Drift(id reconcile.SandboxID, _ string, drift []reconcile.Drif
 	m.set(id, of)
 }
 
-// Pass implements reconcile.Recorder. What was applied was verified.
+// Pass implements reconcile.Recorder. An applied plan was verified.
 func (m *Missing) Pass(p reconcile.Pass) {
 	if p.Trigger == reconcile.TriggerEnsure && p.Outcome == "" {
 		m.set(p.Sandbox, nil)

@@ -48,7 +48,7 @@ type namespace struct {
 	share *qos.Share
 	// listed is the share of the last list, from which known is filled.
 	listed *qos.Share
-	// written are what the controller has written of objects, by their UID. It is followed when wanted is closed, as
+	// written are the controller's NetworkQoSDestinations of objects, by their UID. They are followed when wanted is closed, as
 	// few namespaces have objects that need it: the API server compares its label with each event for each watch.
 	written          map[types.UID]*destinations
 	writtenRead      bool // they have been listed once
@@ -182,7 +182,7 @@ func (n *namespace) run(ctx context.Context) {
 	}
 }
 
-// failed notes why the objects are not known. What was known before stays: after an error of
+// failed notes why the objects are not known. Known objects stay: after an error of
 // the API server it is the best there is.
 func (n *namespace) failed(err error) {
 	n.f.mu.Lock()

@@ -23,7 +23,7 @@ type podLabels struct {
 	labels map[string]string
 }
 
-// annotationMirror is what the API server's object of a static pod has: the UID by which the kubelet and the runtime know the pod.
+// annotationMirror is on the API server's object of a static pod: the UID by which the kubelet and the runtime know the pod.
 const annotationMirror = "kubernetes.io/config.mirror"
 
 // uidOf is the UID of a pod for its container runtime.

@@ -213,7 +213,7 @@ func (r recorders) Forget(id reconcile.SandboxID) {
 	}
 }
 
-// mtu is what the topology says of the MTU of its VLAN.
+// mtu is the MTU of the topology's VLAN.
 func (n *told) mtu(mtu int) {
 	n.topology.Spec.Steps = []v1alpha1.Step{
 		{Name: "nic", Type: "host-device"},
@@ -259,7 +259,7 @@ func (n *told) allocate() {
 	}}
 }
 
-// ServeHTTP is what the API server does with the claim.
+// ServeHTTP answers for the claim as the API server does.
 func (n *told) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	answer := n.claim.DeepCopy()
@@ -413,7 +413,7 @@ func TestEachConditionIsHeld(t *testing.T) {
 	}
 }
 
-// disturbed is what a program in the pod does.
+// disturbed makes the changes of a program in the pod.
 func (n *told) disturbed(changes ...netstate.Change) {
 	for _, c := range changes {
 		n.pod.Snapshot.Apply(c)

@@ -15,7 +15,7 @@ type Chapter struct {
 	File string
 	// Rules are those of a pod that the file is about, on the network that it is about.
 	Rules []qos.Rule
-	// Row is what the enhancement writes for it: priority and mark, and RateKbit and BurstKbit as the object says.
+	// Row is the row that the enhancement writes for it: priority and mark, and RateKbit and BurstKbit as the object says.
 	Priority  int
 	DSCP      uint8
 	RateKbit  uint32

@@ -10,7 +10,7 @@
 // A fragment has no port for flower, which does not dissect what follows the header of even the first one
 // (FLOW_DISSECTOR_F_PARSE_1ST_FRAG, net/core/flow_dissector.c). So no filter with a port decides about one, and
 // a rule with ports and a limit has further filters for fragments that its limit may be about: they share its policer, and leave the
-// decision to the filters after them. What is sent in fragments is within each such limit, whatever its port. These filters need
+// decision to the filters after them. Fragments are within each such limit, whatever their port. These filters need
 // the order of the rules, so where there are any, fragments have a chain of their own, see byRule.
 //
 // The preference and the handle of a filter follow from what it matches, so that filters keep their place when others come

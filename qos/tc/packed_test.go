@@ -15,7 +15,7 @@ import (
 	"github.com/plumbline/plumbline/qos/qostest"
 )
 
-// key is what the kernel knows a filter by.
+// key identifies a filter for the kernel.
 type key struct {
 	chain  uint32
 	pref   uint16

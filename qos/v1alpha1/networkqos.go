@@ -134,7 +134,7 @@ type Selector struct {
 	NetworkSelector *metav1.LabelSelector `json:"networkSelector,omitempty"`
 }
 
-// Rule is what becomes of the packets that it matches.
+// Rule decides about the packets that it matches.
 type Rule struct {
 	// DSCP is 0 to 63, the codepoint that the packets are marked with.
 	//
@@ -268,7 +268,7 @@ const (
 // MaxFailing bounds the nodes that a status names.
 const MaxFailing = 8
 
-// Status is what became of the object.
+// Status is the state of the object.
 type Status struct {
 	// Status is "NetworkQoS Destinations applied", or the first reason why not. Beside ovn-kubernetes that writes it.
 	//
@@ -291,7 +291,7 @@ type Status struct {
 	Backends []Backend `json:"backends,omitempty"`
 }
 
-// Backend is what came of the object where one backend enforces it.
+// Backend is the state of the object where one backend enforces it.
 type Backend struct {
 	// Backend is what enforces the object: tc are filters of Linux traffic control in the
 	// pods; OVN are rows in its Northbound database, for interfaces on networks of OVN; PF are

@@ -16,7 +16,7 @@ import (
 // Agent is the agent of a node.
 type Agent struct {
 	Config
-	// Claims, Engine and Keeper are what prepares and attaches, for tests that play the kubelet and the
+	// Claims, Engine and Keeper prepare and attach, for tests that play the kubelet and the
 	// container runtime.
 	Claims *claims.Store
 	Engine *reconcile.Reconciler

@@ -81,7 +81,7 @@ func graph(all []declaration) ([]Part, error) {
 			return nil, fmt.Errorf("part %q is declared twice, by its name or as %s", d.name, out)
 		}
 		names[d.name], of[out] = true, d.name
-		p.Runs = out.Implements(reflect.TypeFor[runner]()) || out.Implements(reflect.TypeFor[failing]())
+		p.Runs = out.Implements(reflect.TypeFor[runner]()) || out.Implements(reflect.TypeFor[runnerWithError]())
 		parts = append(parts, p)
 	}
 	return parts, nil
@@ -127,14 +127,14 @@ func build(all []declaration, with ...any) ([]built, error) {
 	return parts, nil
 }
 
-// runner and failing are parts that run; closer and quiet those that are closed.
+// Parts that run, without and with an error, and parts that are closed, with and without one.
 type (
-	runner  interface{ Run(ctx context.Context) }
-	failing interface {
+	runner          interface{ Run(ctx context.Context) }
+	runnerWithError interface {
 		Run(ctx context.Context) error
 	}
-	closer interface{ Close() error }
-	quiet  interface{ Close() }
+	closer             interface{ Close() error }
+	closerWithoutError interface{ Close() }
 )
 
 // absent reports whether the configuration has left a part out.
@@ -148,7 +148,7 @@ func (b built) work() func(ctx context.Context) error {
 	switch p := b.value.Interface().(type) {
 	case runner:
 		return func(ctx context.Context) error { p.Run(ctx); return nil }
-	case failing:
+	case runnerWithError:
 		return p.Run
 	}
 	return nil
@@ -164,7 +164,7 @@ func closeAll(parts []built) error {
 		switch p := b.value.Interface().(type) {
 		case closer:
 			errs = append(errs, p.Close())
-		case quiet:
+		case closerWithoutError:
 			p.Close()
 		}
 	}

@@ -1,3 +1,3 @@
 // Package agent builds the agent of a node from one Config, and runs it. The program, the load tests
-// and the benchmarks use it, so that what they measure is what nodes run.
+// and the benchmarks use it, so that they measure the agent that nodes run.
 package agent

@@ -73,7 +73,7 @@ const (
 // liveness probe and of errors.
 func declared() []declaration {
 	return []declaration{
-		// Data, and what opens none.
+		// Data, and parts that open none.
 		{"counters", func(c Config) *metrics.Metrics { return metrics.New(c.Build, c.Now) }},
 		{"hook counters", nriplugin.NewMetrics},
 		{"topologies", func() *topologies { return &topologies{} }},
@@ -87,7 +87,7 @@ func declared() []declaration {
 		{"host", openBase},
 		{"claims", openClaims},
 		{"primary networks", newPodEntries},
-		// What is reported.
+		// Reports.
 		{"claim reports", func(c Config) *claimstatus.Reporter {
 			return claimstatus.New(claimstatus.Options{Client: c.Clients.Kube, NodeName: c.NodeName, Log: c.Log, Now: c.Now})
 		}},
@@ -121,7 +121,7 @@ func declared() []declaration {
 			base.Leases.Warn = func(err error) { c.Log.Warn("failed to record DHCP leases; retrying", "error", err) }
 			return base.Leases
 		}},
-		// What the cluster says.
+		// Objects of the cluster.
 		{"policies", func(c Config, devices writes[*deviceChanges], labels writes[*nodeChanges]) *follower.Follower {
 			return follower.New(follower.Options{
 				Kube: c.Clients.Kube, Dynamic: c.Clients.Dynamic, NodeName: c.NodeName, Log: c.Log,
@@ -141,7 +141,7 @@ func declared() []declaration {
 			}
 			return &ovnkubernetes.Ports{Switch: c.OVN.Switch, Northbound: c.OVN.Northbound, Pods: c.Clients.Metadata}
 		}},
-		// What changes pods.
+		// Changes of pods.
 		{partSandboxes, newKeeper},
 		{"topology updates", func(c Config, n *nodeClaims, k *attachment.Keeper, status writes[*claimstatus.Reporter],
 			all writes[*topologies],

@@ -33,14 +33,14 @@ type tried struct {
 	said    int64 // after how many seconds it was reported last
 }
 
-// often is how many seconds each message and answer is reported: about as long as an attach waits.
-const often = 16
+// reportEach is the time, in seconds, in which each message and answer is reported: about as long as an attach waits.
+const reportEach = 16
 
 // now reports what was tried. Later it does so at twice the time of the last report: each text that is
 // new is written into the status of the claim, and what a server answers is in it.
 func (t *tried) now(now int64) {
 	age := now - t.began
-	if t.report == nil || age > often && age < 2*t.said {
+	if t.report == nil || age > reportEach && age < 2*t.said {
 		return
 	}
 	t.said = age

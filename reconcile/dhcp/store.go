@@ -97,7 +97,7 @@ func (h *Host) locked(f func() error) error {
 	return f()
 }
 
-// read reads a record, nil if there is none. What is damaged is removed: the lease is requested again.
+// read reads a record, nil if there is none. A damaged one is removed: the lease is requested again.
 func (h *Host) read(file string) (*record, error) {
 	f, err := os.OpenFile(filepath.Join(h.Dir, file), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {

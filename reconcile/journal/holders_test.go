@@ -115,7 +115,7 @@ func TestBeside(t *testing.T) {
 	}
 }
 
-// BenchmarkHolders is what a new sandbox pays for those that are there.
+// BenchmarkHolders measures the cost of a new sandbox beside existing ones.
 func BenchmarkHolders(b *testing.B) {
 	j := open(b, b.TempDir())
 	j.fsync = func(*os.File) error { return nil }

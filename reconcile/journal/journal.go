@@ -195,7 +195,7 @@ func (j *Journal) Get(id reconcile.SandboxID) (reconcile.Record, bool, error) {
 	return s.record, s.found, nil
 }
 
-// Put writes the whole record, durably. What was damaged is set aside first. A
+// Put writes the whole record, durably. A damaged file is set aside first. A
 // record of another version is not written over: like Settle, Intend and Remove it
 // fails with frame.OtherVersion then.
 func (j *Journal) Put(r reconcile.Record) error {

@@ -578,7 +578,7 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// BenchmarkIDs is what the end of a pod pays for the sandboxes that are there,
+// BenchmarkIDs measures the cost of a pod's end beside existing sandboxes,
 // BenchmarkList what it would pay if it read them.
 func BenchmarkIDs(b *testing.B) {
 	j := five(b)

@@ -237,7 +237,7 @@ func lastRecord(data []byte) (s state, lines int) {
 // unwritten reports whether a line that cannot be read holds a part that never
 // reached the disk. A crash of the machine may leave a file with its new size
 // and without some of the sectors appended, which then read as zeros; no line
-// of ours holds a zero. What follows was not synced either, or nothing would be
+// of ours holds a zero. The rest was not synced either, or nothing would be
 // missing: it may be dropped with the line.
 func unwritten(data []byte, start, length int) bool {
 	const sectorBytes = 512

@@ -117,7 +117,7 @@ func counter(r reconcile.Record) uint32 {
 	return *r.History[0].After.(netstate.Link).MTU
 }
 
-// What Intend has returned for survives the death of its process at any
+// A change for which Intend has returned survives the death of its process at any
 // moment, and nothing is invented.
 func TestKilledWriter(t *testing.T) {
 	dir := t.TempDir()

@@ -324,7 +324,7 @@ func TestForeignNamesAreLeftAlone(t *testing.T) {
 	if got := names(t, dir); len(got) != 5 {
 		t.Errorf("files: %q", got)
 	}
-	// What a crash has left of a replacement has no effect.
+	// An unfinished replacement of before a crash has no effect.
 	must(t, j.Put(record("x", reconcile.Applied)))
 	mustGet(t, j, "x")
 }
@@ -410,7 +410,7 @@ func FuzzContent(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What was read can be written and is then read the same.
+		// A record that was read can be written and is read back the same.
 		again, err := entry{Record: &s.record}.encode()
 		must(t, err)
 		s2, err := replay(again)

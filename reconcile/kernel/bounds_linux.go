@@ -54,7 +54,7 @@ type query struct {
 
 // dump requests all objects of a kind. Each answer goes to decode, which passes what is
 // wanted to keep. The kernel marks a dump during which something changed
-// (NLM_F_DUMP_INTR), and it is repeated. What was kept is returned also with an error
+// (NLM_F_DUMP_INTR), and it is repeated. The kept messages are returned also with an error
 // that wraps reconcile.ErrPartial.
 func dump[T any](ctx context.Context, c *conn, q query, decode func(b []byte, keep func(T)) error) ([]T, error) {
 	attempts := dumpAttempts

@@ -9,12 +9,12 @@ import (
 )
 
 // A device that moves to another namespace gets the defaults of that for its sysctls (inetdev_init in
-// net/ipv4/devinet.c, ipv6_add_dev in net/ipv6/addrconf.c). What the host is configured to have for it is
+// net/ipv4/devinet.c, ipv6_add_dev in net/ipv6/addrconf.c). The host's configured value for it is
 // a setting like others: recorded if it differs from the host's default, and restored when it has returned.
 
 // devconf are the sysctls of a link that are recorded, by their names as settings, with their place in
 // the array of the link message: IPV4_DEVCONF_* of linux/ip.h less 1, DEVCONF_* of linux/ipv6.h. Not among
-// them is what follows the link or a router (mtu, hop_limit), is a key, or is read only.
+// them are values that follow the link or a router (mtu, hop_limit), keys, and read-only ones.
 var devconf = map[string]int{
 	"ipv4.forwarding": 0, "ipv4.proxy_arp": 2, "ipv4.accept_redirects": 3, "ipv4.send_redirects": 5,
 	"ipv4.rp_filter": 7, "ipv4.accept_source_route": 8, "ipv4.log_martians": 10, "ipv4.arp_filter": 12,

@@ -8,7 +8,7 @@ import (
 )
 
 // TestWithoutDefaults: of the sysctls of a device those remain that differ from the host's defaults, which are read once for
-// all devices of an observation. What has no default that can be read is not recorded.
+// all devices of an observation. A setting without a readable default is not recorded.
 func TestWithoutDefaults(t *testing.T) {
 	c := &conn{proc: t.TempDir()}
 	write := func(name, value string) {

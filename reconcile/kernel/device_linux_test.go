@@ -87,7 +87,7 @@ func TestDeviceWasRenamed(t *testing.T) {
 	same(t, start, b.everything("if:eth1"))
 }
 
-// What a pod can set on a link is no evidence: an alias, a name, an alternative name,
+// Values that a pod can set on a link are no evidence: an alias, a name, an alternative name,
 // and for a device that is no hardware not even kind and name.
 func TestForgedDevice(t *testing.T) {
 	for _, forged := range []netstate.Link{

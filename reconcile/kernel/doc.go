@@ -7,7 +7,7 @@
 // planned elsewhere, from its snapshots.
 //
 // Every kind of object has one file with its codec, in both directions, and a test that
-// what was written is what is read. Messages are built on the primitives of
+// what was written is read back. Messages are built on the primitives of
 // vishvananda/netlink/nl rather than its calls, for two reasons: one change has to be
 // one message (its LinkAdd, for instance, brings a link up in a second one), and one
 // strict socket per namespace serves all dumps.

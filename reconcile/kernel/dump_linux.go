@@ -22,7 +22,7 @@ import (
 func (s *Sandbox) Dump(ctx context.Context, queried ...netstate.Object) (*netstate.Snapshot, error) {
 	o := s.observer(netstate.NewSnapshot())
 	if s.inside != nil {
-		if err := o.whole(ctx); err != nil {
+		if err := o.observe(ctx); err != nil {
 			return nil, err
 		}
 		sysctls, err := s.listSysctls()

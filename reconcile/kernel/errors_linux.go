@@ -12,7 +12,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// kinds of the kernel's errors. What is not here is Internal: an error that was not
+// kinds of the kernel's errors. An error that is not here is Internal: one that was not
 // expected.
 var errnoKind = map[unix.Errno]fault.Kind{
 	unix.EEXIST:          fault.Conflict,

@@ -96,7 +96,7 @@ var plainSettings = []plainSetting{
 	{name: "ethtool.timestamp", get: unix.SIOCGHWTSTAMP, set: unix.SIOCSHWTSTAMP, request: 1, size: 12, parts: []part{{0, 12}}},
 }
 
-func (e *ethtoolIoctl) plain(s plainSetting, cmd uint32, data []byte) error {
+func (e *ethtoolIoctl) callSetting(s plainSetting, cmd uint32, data []byte) error {
 	if s.request != 0 {
 		return e.call(uintptr(cmd), data)
 	}
@@ -108,7 +108,7 @@ func (e *ethtoolIoctl) read(s plainSetting) ([]byte, error) {
 	if s.fill != nil {
 		s.fill(data)
 	}
-	return data, e.plain(s, s.get, data)
+	return data, e.callSetting(s, s.get, data)
 }
 
 func (s plainSetting) value(data []byte) string {
@@ -136,7 +136,7 @@ func (e *ethtoolIoctl) write(s plainSetting, value string) error {
 		copy(data[p.from:p.to], want)
 		want = want[p.to-p.from:]
 	}
-	return e.plain(s, s.set, data)
+	return e.callSetting(s, s.set, data)
 }
 
 // list reads all settings that the driver has.

@@ -136,7 +136,7 @@ func (s *Sandbox) applyEthtool(ctx context.Context, c netstate.Change) error {
 	if c.After == nil || after.Value == nil {
 		return nil // a setting is not created or deleted: it exists with its link
 	}
-	if err := s.fresh(func() error { return s.setEthtool(ctx, after) }, after.Link); err != nil {
+	if err := s.retryStale(func() error { return s.setEthtool(ctx, after) }, after.Link); err != nil {
 		return explainEthtool(err)
 	}
 	have, err := s.readEthtool(ctx, ethtoolGroup{after.Link, after.Class})

@@ -154,7 +154,7 @@ func (s *Sandbox) sendFDB(ctx context.Context, typ, flags int, f netstate.FDB) e
 	if f.Via != "" {
 		names = append(names, f.Via)
 	}
-	return s.fresh(func() error {
+	return s.retryStale(func() error {
 		e := forwarding{remote: remote}
 		index, err := s.index(ctx, f.Link)
 		if err == nil && f.Via != "" {

@@ -150,7 +150,7 @@ func (h *Host) Table(ctx context.Context) ([]netstate.Route, []netstate.Rule, er
 }
 
 // ApplyTable makes changes of what Table returns: it creates and deletes routes and rules, in
-// order. What is there already, or no longer, is no error. A change that fails does not keep
+// order. An object that is there already, or no longer, is no error. A change that fails does not keep
 // the others from being made; the first errors are joined.
 func (h *Host) ApplyTable(ctx context.Context, changes []netstate.Change) error {
 	v := h.WithoutSandbox()

@@ -25,7 +25,7 @@ const (
 )
 
 // lacpPorts remembers when the partners of physical functions agreed, which the kernel does
-// not report. What was never seen without agreement has no time: a process that has just
+// not report. A port that was never seen without agreement has no time: a process that has just
 // started delays nothing.
 type lacpPorts struct {
 	now func() time.Time

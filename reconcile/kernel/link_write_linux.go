@@ -68,8 +68,8 @@ func (s *Sandbox) renameLink(ctx context.Context, before, after netstate.Link) e
 
 // createLink creates a link with everything the kernel accepts at creation, in one
 // message: rtnl_newlink_create deletes the link if a part is refused, so it is complete
-// or absent. What is accepted only later (an alias, the options of a port, a bond's
-// primary, the MTU of a bridge) goes into a second message, and a link that refuses it is deleted.
+// or absent. Settings that are accepted only later (an alias, the options of a port, a bond's
+// primary, the MTU of a bridge) go into a second message, and a link that refuses it is deleted.
 func (s *Sandbox) createLink(ctx context.Context, l netstate.Link) error {
 	kind, ok := linkKinds[l.LinkKind]
 	if !ok {
@@ -78,7 +78,7 @@ func (s *Sandbox) createLink(ctx context.Context, l netstate.Link) error {
 	created, rest := splitCreation(l)
 	names := netstate.RequiredLinks(created)
 	s.forget(l.Name)
-	err := s.fresh(func() error { return s.newLink(ctx, kind, created, created.Name) }, names...)
+	err := s.retryStale(func() error { return s.newLink(ctx, kind, created, created.Name) }, names...)
 	if errors.Is(err, unix.EEXIST) {
 		err = s.createAside(ctx, kind, created, err)
 	}
@@ -185,7 +185,7 @@ func (s *Sandbox) createAside(ctx context.Context, kind linkKind, l netstate.Lin
 	aside := dst.name("pl" + randomName())
 	up := l.Up
 	l.Up = nil
-	if err := s.fresh(func() error { return s.newLink(ctx, kind, l, aside) }, netstate.RequiredLinks(l)...); err != nil {
+	if err := s.retryStale(func() error { return s.newLink(ctx, kind, l, aside) }, netstate.RequiredLinks(l)...); err != nil {
 		return err
 	}
 	w, err := dst.linkByName(ctx, netstate.BaseName(aside))
@@ -330,7 +330,7 @@ func (s *Sandbox) setLink(ctx context.Context, l netstate.Link) error {
 		}
 		return s.setLink(ctx, mtu)
 	}
-	return s.fresh(func() error { return s.setLinkOnce(ctx, l) }, netstate.RequiredLinks(l)...)
+	return s.retryStale(func() error { return s.setLinkOnce(ctx, l) }, netstate.RequiredLinks(l)...)
 }
 
 func (s *Sandbox) setLinkOnce(ctx context.Context, l netstate.Link) error {
@@ -395,7 +395,7 @@ func (s *Sandbox) deleteLink(ctx context.Context, l netstate.Link) error {
 	if err != nil {
 		return nil // it was deleted with its namespace
 	}
-	err = s.fresh(func() error {
+	err = s.retryStale(func() error {
 		index, err := s.index(ctx, name)
 		if err != nil {
 			return err

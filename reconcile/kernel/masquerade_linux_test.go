@@ -13,7 +13,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// TestMasquerades: what is written is what is read, in both families and for prefixes of any
+// TestMasquerades: what is written is read back, in both families and for prefixes of any
 // length; elements of others in the sets stay; with the last address the table is gone.
 func TestMasquerades(t *testing.T) {
 	b := newBench(t)

@@ -24,7 +24,7 @@ func (s *Sandbox) Observe(ctx context.Context, queried []netstate.Object) (*nets
 	o := s.observer(netstate.NewSnapshot())
 	var partial error
 	if s.inside != nil {
-		if partial = o.whole(ctx); partial != nil && !errors.Is(partial, reconcile.ErrPartial) {
+		if partial = o.observe(ctx); partial != nil && !errors.Is(partial, reconcile.ErrPartial) {
 			return nil, partial
 		}
 	}
@@ -69,7 +69,7 @@ func (s *Sandbox) observer(snap *netstate.Snapshot) *observer {
 	}
 }
 
-func (o *observer) whole(ctx context.Context) error {
+func (o *observer) observe(ctx context.Context) error {
 	links, partial := o.inside.links(ctx)
 	if partial != nil && !errors.Is(partial, reconcile.ErrPartial) {
 		return partial
@@ -236,7 +236,7 @@ func (s *Sandbox) readLink(ctx context.Context, name string) (netstate.Link, err
 	return l, err
 }
 
-// query reads objects on demand. What does not exist is recorded as absent.
+// query reads objects on demand. One that does not exist is recorded as absent.
 func (o *observer) query(ctx context.Context, queried []netstate.Object) error {
 	byKind := map[netstate.Kind][]netstate.Object{}
 	for _, obj := range queried {

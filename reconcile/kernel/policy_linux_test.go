@@ -10,7 +10,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// TestRules: what was written is what is read, rules are distinguished, and deleting
+// TestRules: what was written is read back, rules are distinguished, and deleting
 // what does not exist is no error.
 func TestRules(t *testing.T) {
 	type r = netstate.Rule
@@ -131,7 +131,7 @@ func TestTooManyRules(t *testing.T) {
 	b.remove(all[19])
 }
 
-// TestFDB: what was written is what is read, beside the entry that the kernel makes of a
+// TestFDB: what was written is read back, beside the entry that the kernel makes of a
 // tunnel's remote and those of others, and it stays when the tunnel goes down.
 func TestFDB(t *testing.T) {
 	b := newBench(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// What ports of bridges may send is one more table of nftables (docs/adr/0075), of the family bridge: its chain
+// The frames that ports of bridges may send are in one more table of nftables (docs/adr/0075), of the family bridge: its chain
 // sees a frame before the bridge learns the source address. A port is elements of sets, so what a frame costs does not
 // grow with the number of pods.
 

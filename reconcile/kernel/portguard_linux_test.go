@@ -15,7 +15,7 @@ func portGuard(port, bridge string, macs, addresses, gateways []string, ra bool)
 	return netstate.PortGuard{Port: port, Bridge: &bridge, MACs: some(macs), Addresses: some(addresses), Gateways: some(gateways), RAGuard: &ra}
 }
 
-// TestPortGuards: what is written is what is read, whatever another port of the bridge has in common with it; with the last
+// TestPortGuards: what is written is read back, whatever another port of the bridge has in common with it; with the last
 // port the table is gone. Each element that others delete is missed.
 func TestPortGuards(t *testing.T) {
 	b := newBench(t)

@@ -22,7 +22,7 @@ import (
 
 // Ports of the host that lead to pods are one more table of nftables (docs/adr/0055): for each
 // family a map from ports of any address of the host, one from ports of one address, and a set of
-// pairs of network and pod whose packets are masqueraded. What a packet costs does not grow
+// pairs of network and pod whose packets are masqueraded. The cost of a packet does not grow
 // with the number of pods.
 //
 // A port of the loopback needs the sysctl route_localnet of the link that leads to its pod. One more set has the pairs
@@ -78,7 +78,7 @@ func (f portFamily) port(set string, first, second uint32) []expr.Any {
 }
 
 // mapping are the rules for packets to the host: first those for one address, then those for
-// any. What is sent through the host to others, whoever has the address, is left alone. So is the
+// any. Packets through the host to others, whoever has the address, are left alone. So is the
 // loopback, whose packets must not leave the host.
 func (f portFamily) mapping() [][]expr.Any {
 	local := func(more ...expr.Any) []expr.Any {
@@ -300,7 +300,7 @@ func readPorts(c *nftables.Conn) (*portState, error) {
 	return out, nil
 }
 
-// element reads one of a map or of the set. What is not as we write it is left out, and left alone.
+// element reads one of a map or of the set. An element of another form is left out, and left alone.
 func (s *portState) element(f portFamily, name string, e nftables.SetElement) {
 	size := int(f.length)
 	if name == f.hairpins {

@@ -13,7 +13,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// TestPortMappings: what is written is what is read, for both families, all protocols, and one address or
+// TestPortMappings: what is written is read back, for both families, all protocols, and one address or
 // all; a port of another pod is not taken; with the last port the table is gone.
 func TestPortMappings(t *testing.T) {
 	b := newBench(t)

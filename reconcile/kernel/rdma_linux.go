@@ -18,7 +18,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
-// What package nl does not have of include/uapi/rdma/rdma_netlink.h, and the state of a port
+// Constants of include/uapi/rdma/rdma_netlink.h that package nl lacks, and the state of a port
 // that can be used (enum ib_port_state).
 const (
 	rdmaPortGet    = 5  // RDMA_NLDEV_CMD_PORT_GET

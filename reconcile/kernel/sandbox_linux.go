@@ -185,8 +185,8 @@ func (s *Sandbox) forget(names ...string) bool {
 	return some
 }
 
-// fresh runs f, and once more if it failed because a cached index is out of date.
-func (s *Sandbox) fresh(f func() error, names ...string) error {
+// retryStale runs f, and once more if it failed because a cached index is out of date.
+func (s *Sandbox) retryStale(f func() error, names ...string) error {
 	err := f()
 	if errors.Is(err, unix.ENODEV) && s.forget(names...) {
 		err = f()
@@ -200,7 +200,7 @@ func (s *Sandbox) onLink(ctx context.Context, link string, f func(c *conn, index
 	if err != nil {
 		return err
 	}
-	return s.fresh(func() error {
+	return s.retryStale(func() error {
 		index, err := s.index(ctx, link)
 		if err != nil {
 			return err
@@ -262,7 +262,7 @@ func (s *Sandbox) apply(ctx context.Context, c netstate.Change) error {
 // codec reads and writes the objects of one kind.
 type codec struct {
 	kind netstate.Kind
-	// query reads the given objects into the snapshot. What does not exist is recorded
+	// query reads the given objects into the snapshot. An object that does not exist is recorded
 	// as absent.
 	query func(*observer, context.Context, []netstate.Object) error
 	apply func(*Sandbox, context.Context, netstate.Change) error

@@ -110,8 +110,8 @@ var settingClasses = []string{
 	netstate.EthtoolFeature, netstate.EthtoolRing, netstate.EthtoolChannel, netstate.EthtoolCoalesce, netstate.EthtoolPrivateFlag,
 }
 
-// settingsOf reads all settings of a link of the host. What its driver does not have,
-// or does not report, is not among them.
+// settingsOf reads all settings of a link of the host. Settings that its driver does not have,
+// or does not report, are not among them.
 func (c *conn) settingsOf(ctx context.Context, w ifLink, defaults devconfDefaults) (netstate.Settings, error) {
 	if w.raw == nil {
 		fresh, err := c.linkByIndex(ctx, w.link.Index)

@@ -102,7 +102,7 @@ func readFileAt(folder int, path string) ([]byte, error) {
 	}
 }
 
-// fileBytes is what procfs and sysfs return at a time.
+// fileBytes is the size of a read from procfs and sysfs.
 const fileBytes = 4 << 10
 
 var fileBuffers = sync.Pool{New: func() any { return new([fileBytes]byte) }}

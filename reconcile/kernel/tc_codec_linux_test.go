@@ -46,7 +46,7 @@ func drawFilter(rng *rand.Rand) netstate.Filter {
 	return f
 }
 
-// TestFilterCodec holds that what is decoded is what was encoded, so that no drift is seen
+// TestFilterCodec holds that an encoded filter is decoded unchanged, so that no drift is seen
 // where there is none.
 func TestFilterCodec(t *testing.T) {
 	for seed := range uint64(2000) {

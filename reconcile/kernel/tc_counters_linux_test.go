@@ -110,7 +110,7 @@ func TestRuleCounters(t *testing.T) {
 		}
 	}
 
-	// What no longer exists has counted nothing, and is no error.
+	// A filter that no longer exists has counted nothing, and is no error.
 	for _, f := range filters {
 		if f.Rule == "ai/a[0]" {
 			w.remove(f)

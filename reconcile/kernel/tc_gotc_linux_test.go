@@ -19,7 +19,7 @@ import (
 )
 
 // other is go-tc in a sandbox: a codec of traffic control that shares nothing with ours, for a second opinion on what we write and read,
-// and as the writer of what others have on a link. What we and it see differently is a fault of one of the two.
+// and as the writer of what others have on a link. A difference between it and us is a fault of one of the two.
 type other struct {
 	testing.TB
 	*gotc.Tc

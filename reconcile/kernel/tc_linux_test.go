@@ -66,7 +66,7 @@ func TestChains(t *testing.T) {
 	b.refused(fault.Invalid, netstate.Change{After: func() netstate.Filter { f := chained; f.Goto = new(uint32(20000)); return f }()})
 }
 
-// TestFilters: what was written is what is read, a change in place and its inverse change
+// TestFilters: what was written is read back, a change in place and its inverse change
 // what they say, and deleting what does not exist is no error.
 func TestFilters(t *testing.T) {
 	b := filtered(t)

@@ -52,7 +52,7 @@ func newWired(t testing.TB) *wired {
 		if w.capture, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(all)); err != nil {
 			return err
 		}
-		// What does not arrive is a failure, not an endless wait.
+		// A lost packet is a failure, not an endless wait.
 		return unix.SetsockoptTimeval(w.capture, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 30})
 	})
 	if err != nil {

@@ -332,7 +332,7 @@ func encodeVFs(have, change netstate.VF) (*nl.RtAttr, error) {
 	return list, nil
 }
 
-// noGUID is what firmware takes for no GUID, since it refuses 0. Before the first one is set a driver reports 0 (mlx5_ib_get_vf_guid in
+// noGUID stands for no GUID in firmware, since it refuses 0. Before the first one is set a driver reports 0 (mlx5_ib_get_vf_guid in
 // drivers/infiniband/hw/mlx5/ib_virt.c).
 const noGUID = ^uint64(0)
 

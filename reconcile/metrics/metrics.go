@@ -125,7 +125,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	for _, name := range m.topologies.stale() {
+	for _, name := range m.topologies.expire() {
 		for _, c := range []*prometheus.CounterVec{m.repairs, m.detected} {
 			c.DeletePartialMatch(prometheus.Labels{"topology": name})
 		}

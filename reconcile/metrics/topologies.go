@@ -49,8 +49,8 @@ func (t *topologies) forget(id reconcile.SandboxID) {
 	}
 }
 
-// stale returns the topologies that have been gone for long enough, once.
-func (t *topologies) stale() []string {
+// expire returns the topologies that have been gone for long enough, once.
+func (t *topologies) expire() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()

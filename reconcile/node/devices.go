@@ -310,7 +310,7 @@ func (r *assigner) pick(ctx context.Context, s *topology.Step) error {
 // takesFunction reports whether a step that may share a device takes this one as a whole.
 func (r *assigner) takesFunction(s *topology.Step, id string) bool {
 	c, _ := r.Contracts.Contract(s.Type)
-	// What cannot be listed is found by no step that chooses a device.
+	// A device that cannot be listed is found by no step that chooses one.
 	return c.Input.Functions && r.list() == nil &&
 		slices.ContainsFunc(r.devices, func(d inventory.Device) bool { return d.ID == id && d.Kind == inventory.KindVF })
 }

@@ -4,7 +4,7 @@
 //
 // It decides when a sandbox is reconciled: a file was added, changed or removed; a
 // namespace has appeared; a watcher has reported a change; a pass has failed and is
-// retried with backoff. What happens then is up to the engine (package reconcile);
+// retried with backoff. The engine (package reconcile) does the rest;
 // whether drift is repaired or only reported is up to the topology.
 //
 // Sandboxes that other programs recorded in the same journal are watched and repaired

@@ -132,7 +132,7 @@ func TestBusyNode(t *testing.T) {
 }
 
 // TestSlowPod: a pod whose check takes long delays the checks of others after a change of the host only
-// until that is known, as often as it becomes slow. What is of no pod is always checked.
+// until that is known, as often as it becomes slow. A sandbox of no pod is always checked.
 func TestSlowPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, took, slow = 40, 5 * time.Millisecond, 10 * time.Second

@@ -85,7 +85,7 @@ func (l *Loop) record(ctx context.Context, id reconcile.SandboxID) (reconcile.Re
 // ensure applies what a file describes.
 func (l *Loop) ensure(ctx context.Context, w desired, rec reconcile.Record, known bool) (verdict, error) {
 	if err := w.netns.Exists(); err != nil {
-		// What is left of it on the host is undone, and its devices become free. A record
+		// Its changes on the host are undone, and its devices become free. A record
 		// that is the only copy of its topology is kept: the namespace may be created later.
 		if known && !w.fromRecord {
 			if _, err := l.release(ctx, w.id); err != nil {
@@ -101,7 +101,7 @@ func (l *Loop) ensure(ctx context.Context, w desired, rec reconcile.Record, know
 	sb.AppliedBefore = w.fromRecord
 	if known && l.wasApplied(rec) && rec.Sandbox.Equal(sb) {
 		// A new namespace may have the inode of the old one; only opening it shows that
-		// it is another one. What the file describes is applied there.
+		// it is another one. The file's topology is applied there.
 		v, err := l.checkAndRepair(ctx, rec)
 		if !errors.Is(err, reconcile.ErrReplaced) {
 			return v, err
@@ -226,7 +226,7 @@ func (l *Loop) checkAndRepair(ctx context.Context, rec reconcile.Record) (verdic
 	return l.repair(ctx, rec, begun)
 }
 
-// watch watches the namespace of a sandbox. What needs none is checked when a device of
+// watch watches the namespace of a sandbox. A sandbox without one is checked when a device of
 // the host has changed, and periodically.
 func (l *Loop) watch(sb reconcile.Sandbox) error {
 	if sb.Netns == "" {

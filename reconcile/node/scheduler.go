@@ -65,15 +65,15 @@ type scheduler struct {
 
 // workItem is when a sandbox is due, and what is remembered of its last passes.
 type workItem struct {
-	due       time.Time // zero: none
-	held      time.Time // not due before, except when immediate
-	immediate bool      // due without regard to held
-	busy      bool
-	failures  int       // of one series
-	failed    time.Time // the last pass that did
-	retry     time.Time // the end of the backoff; notifications make it due before only if admitted
-	quiet     time.Time // until then none is admitted
-	dropped   bool
+	due        time.Time // zero: none
+	held       time.Time // not due before, except when immediate
+	immediate  bool      // due without regard to held
+	busy       bool
+	failures   int       // of one series
+	failed     time.Time // the last pass that did
+	retry      time.Time // the end of the backoff; notifications make it due before only if admitted
+	quietUntil time.Time // until then none is admitted
+	dropped    bool
 
 	limiter    *rate.Limiter // of passes that notifications cause
 	wakes      *rate.Limiter // of those before the backoff ends
@@ -178,17 +178,17 @@ func (t *workItem) admits(now time.Time) bool {
 	switch {
 	case t.busy || !now.Before(t.retry):
 		return true
-	case now.Before(t.quiet):
+	case now.Before(t.quietUntil):
 		return false
 	default:
 		return t.wakes.AllowN(now, 1)
 	}
 }
 
-// backOff makes an item due at a time. What was notified during the pass that has ended, and is
-// until quiet, is taken for the pass's own changes.
-func (t *workItem) backOff(retry, quiet time.Time) {
-	t.retry, t.quiet = retry, quiet
+// backOff makes an item due at a time. A notification during the pass that has ended,
+// or until quietUntil, is taken for one of the pass's own changes.
+func (t *workItem) backOff(retry, quietUntil time.Time) {
+	t.retry, t.quietUntil = retry, quietUntil
 	if !t.immediate {
 		t.due, t.changed = time.Time{}, false
 	}

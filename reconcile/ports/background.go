@@ -14,10 +14,10 @@ type background[V any] struct {
 	values  V
 }
 
-// current calls f, unless a reading is in progress or the last one is younger than fresh, and returns the values.
-func (b *background[V]) current(now func() time.Time, fresh time.Duration, f func() V) V {
+// current calls f, unless a reading is in progress or the last one is younger than maxAge, and returns the values.
+func (b *background[V]) current(now func() time.Time, maxAge time.Duration, f func() V) V {
 	b.mu.Lock()
-	if b.reading == nil && (b.read.IsZero() || now().Sub(b.read) >= fresh) {
+	if b.reading == nil && (b.read.IsZero() || now().Sub(b.read) >= maxAge) {
 		done := make(chan struct{})
 		b.reading = done
 		go func() {

@@ -11,11 +11,11 @@ const (
 	downAfter = 3 * time.Second
 	upAfter   = 5 * time.Second
 	// flapping is the number of carrier changes, of which those of half a minute ago
-	// count half, from which on a port is reported as flapping; until quiet has passed
+	// count half, from which on a port is reported as flapping; until steadyTime has passed
 	// without one. So a port whose carrier keeps changing is reported once, and
 	// each of the others can cause two reports in ten seconds at most.
-	flapping = 10
-	quiet    = 30 * time.Second
+	flapping   = 10
+	steadyTime = 30 * time.Second
 )
 
 // debouncer delays the report of a port's state until the state is stable. Its size does
@@ -37,7 +37,7 @@ type debouncer struct {
 // the time after which to read the port again without a notification; 0 is never.
 func (d *debouncer) observe(now time.Time, v Verdict, changes uint32) (changed bool, again time.Duration) {
 	if d.seen {
-		d.score *= math.Exp2(-now.Sub(d.last).Seconds() / quiet.Seconds())
+		d.score *= math.Exp2(-now.Sub(d.last).Seconds() / steadyTime.Seconds())
 		if n := changes - d.changes; n != 0 {
 			d.score += float64(min(n, 2*flapping)) // or it would take long to forget
 			d.changed = now
@@ -46,7 +46,7 @@ func (d *debouncer) observe(now time.Time, v Verdict, changes uint32) (changed b
 	}
 	d.seen, d.last, d.changes = true, now, changes
 	switch {
-	case now.Sub(d.changed) >= quiet:
+	case now.Sub(d.changed) >= steadyTime:
 		d.flaps, d.score = false, 0
 	case d.score >= flapping:
 		d.flaps = true
@@ -58,7 +58,7 @@ func (d *debouncer) observe(now time.Time, v Verdict, changes uint32) (changed b
 		d.candidate, d.since = v, now
 	}
 	if d.flaps {
-		again = max(quiet-now.Sub(d.changed), time.Second)
+		again = max(steadyTime-now.Sub(d.changed), time.Second)
 	}
 	if v == d.reported {
 		return false, again

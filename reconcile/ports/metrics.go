@@ -23,9 +23,9 @@ const (
 	// scrapeTimeout bounds the reading for one scrape. Interfaces that were not read in time
 	// have the values of the last scrape.
 	scrapeTimeout = 3 * time.Second
-	// fresh is the time for which values are cached: frequent scrapes must not keep the
+	// cacheTime is the time for which values are cached: frequent scrapes must not keep the
 	// kernel busy.
-	fresh = 5 * time.Second
+	cacheTime = 5 * time.Second
 )
 
 // Metrics are the metrics of ports. They are the only ones with the names of pods.
@@ -155,7 +155,7 @@ func (m *Metrics) current(boxes []box) map[reconcile.SandboxID][]State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.Monitor.Now()
-	if !m.read.IsZero() && now.Sub(m.read) < fresh {
+	if !m.read.IsZero() && now.Sub(m.read) < cacheTime {
 		return m.states
 	}
 	before := m.states

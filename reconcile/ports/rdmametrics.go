@@ -123,7 +123,7 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 	if len(names) == 0 {
 		return
 	}
-	values := m.values.current(m.Monitor.Now, fresh, func() map[string][]uint64 {
+	values := m.values.current(m.Monitor.Now, cacheTime, func() map[string][]uint64 {
 		out := map[string][]uint64{}
 		for _, name := range names {
 			if of := m.device(name); of != nil {

@@ -94,7 +94,7 @@ func (m *RuleMetrics) Collect(ch chan<- prometheus.Metric) {
 // refresh reads the counters, as far as time permits.
 func (m *RuleMetrics) refresh() {
 	now := m.Monitor.Now()
-	if !m.read.IsZero() && now.Sub(m.read) < fresh {
+	if !m.read.IsZero() && now.Sub(m.read) < cacheTime {
 		return
 	}
 	boxes := slices.DeleteFunc(m.Monitor.list(), func(b box) bool { return b.gone || b.pod == "" || len(b.rules)+len(b.logical) == 0 })

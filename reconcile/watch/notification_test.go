@@ -99,7 +99,7 @@ func FuzzParseNotifications(f *testing.F) {
 				t.Errorf("%+v", got)
 			}
 		}
-		// What follows complete messages does not change how they are read.
+		// Bytes after complete messages do not change how these are read.
 		with := parseNotifications(join(message(typeNewLink, 1), message(typeDelNSID, join(make([]byte, 4), attr(attrNSID, number(9)...))...), data))
 		if !with.links || len(with.deleted) != len(got.deleted)+1 || with.deleted[0] != 9 {
 			t.Errorf("%+v, alone %+v", with, got)

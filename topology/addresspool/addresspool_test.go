@@ -478,7 +478,7 @@ func (c *cluster) maybeCrash() {
 	}
 }
 
-// sync is what a node does when it starts or is back: leases it does not know are its
+// sync does the work of a node that starts or is back: leases it does not know are its
 // own, and blocks whose lease is another's, or gone, are lost.
 func (c *cluster) sync(n *node) {
 	for _, b := range slices.Clone(n.memory.Blocks) {

@@ -76,8 +76,8 @@ func (l *Layout) count(s *subnet) uint64 {
 	if !l.Flat() {
 		return 1 << l.hostBits
 	}
-	first := numberOf(s.span.First).right(s.blockBits)
-	n := numberOf(s.span.Last).right(s.blockBits).minus(first)
+	first := numberOf(s.span.First).shiftRight(s.blockBits)
+	n := numberOf(s.span.Last).shiftRight(s.blockBits).minus(first)
 	if n.hi != 0 || n.lo >= 1<<maxBlockBits {
 		return 0
 	}
@@ -121,7 +121,7 @@ func (g Group) At(index uint64) (block netip.Prefix, usable bool) {
 			continue
 		}
 		if l.Flat() {
-			at := numberOf(s.span.First).right(s.blockBits).plus(number{lo: index}).left(s.blockBits)
+			at := numberOf(s.span.First).shiftRight(s.blockBits).plus(number{lo: index}).shiftLeft(s.blockBits)
 			block = netip.PrefixFrom(at.addr(g.is4), s.prefix.Addr().BitLen()-s.blockBits)
 		} else {
 			block = l.part(s, 0, index)
@@ -186,9 +186,9 @@ func (l *Layout) find(block netip.Prefix) (*subnet, uint64, error) {
 			continue
 		}
 		if l.Flat() {
-			return s, l.before(s) + numberOf(block.Addr()).right(s.blockBits).minus(numberOf(s.span.First).right(s.blockBits)).lo, nil
+			return s, l.before(s) + numberOf(block.Addr()).shiftRight(s.blockBits).minus(numberOf(s.span.First).shiftRight(s.blockBits)).lo, nil
 		}
-		host := numberOf(block.Addr()).minus(numberOf(s.prefix.Addr())).right(block.Addr().BitLen() - length)
+		host := numberOf(block.Addr()).minus(numberOf(s.prefix.Addr())).shiftRight(block.Addr().BitLen() - length)
 		if s != &l.subnets[0] || host.hi != 0 || host.lo >= 1<<l.hostBits {
 			break // it is that of another interface
 		}
@@ -396,7 +396,7 @@ func (l *Layout) Enough(ifaces []int) error {
 func (l *Layout) nodeMost(is4 bool) (most number) {
 	for i := range l.subnets {
 		if s := &l.subnets[i]; s.is4() == is4 {
-			whole := number{lo: 1}.left(s.prefix.Addr().BitLen() - s.prefix.Bits() - l.ifBits - l.hostBits)
+			whole := number{lo: 1}.shiftLeft(s.prefix.Addr().BitLen() - s.prefix.Bits() - l.ifBits - l.hostBits)
 			if most = whole.minus(number{lo: 1}); is4 {
 				most = most.minus(number{lo: 1})
 			}
@@ -446,7 +446,7 @@ func (l *Layout) size(s *subnet) number {
 		if ends && !s.is4() {
 			continue
 		}
-		reserved := number{lo: 1}.left(l.ifBits + l.hostBits)
+		reserved := number{lo: 1}.shiftLeft(l.ifBits + l.hostBits)
 		for _, x := range l.excludes {
 			if x, ok := s.span.cut(x); ok {
 				reserved = reserved.minus(starts(s, x, bits, ends))
@@ -461,9 +461,9 @@ func (l *Layout) size(s *subnet) number {
 func starts(s *subnet, x Span, bits int, ends bool) number {
 	up := number{}
 	if !ends {
-		up = number{lo: 1}.left(bits).minus(number{lo: 1})
+		up = number{lo: 1}.shiftLeft(bits).minus(number{lo: 1})
 	}
-	before := func(n number) number { return n.minus(numberOf(s.prefix.Addr())).plus(up).right(bits) }
+	before := func(n number) number { return n.minus(numberOf(s.prefix.Addr())).plus(up).shiftRight(bits) }
 	return before(numberOf(x.Last).plus(number{lo: 1})).minus(before(numberOf(x.First)))
 }
 

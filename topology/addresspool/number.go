@@ -45,7 +45,7 @@ func (n number) minus(m number) number {
 	return number{hi, lo}
 }
 
-func (n number) left(by int) number {
+func (n number) shiftLeft(by int) number {
 	switch {
 	case by >= 128:
 		return number{}
@@ -57,7 +57,7 @@ func (n number) left(by int) number {
 	return number{n.hi<<by | n.lo>>(64-by), n.lo << by}
 }
 
-func (n number) right(by int) number {
+func (n number) shiftRight(by int) number {
 	switch {
 	case by >= 128:
 		return number{}
@@ -87,7 +87,7 @@ func (n number) big() *big.Int {
 // last returns the last address of a prefix.
 func last(p netip.Prefix) netip.Addr {
 	one := number{lo: 1}
-	size := one.left(p.Addr().BitLen() - p.Bits())
+	size := one.shiftLeft(p.Addr().BitLen() - p.Bits())
 	return numberOf(p.Masked().Addr()).plus(size).minus(one).addr(p.Addr().Is4())
 }
 
@@ -104,7 +104,7 @@ func Subnet(base netip.Prefix, bits int, index uint64) (netip.Prefix, error) {
 		return netip.Prefix{}, fmt.Errorf("%q divided by %d bits has no network number %d, only %d", base, bits, index, uint64(1)<<bits)
 	}
 	length := base.Bits() + bits
-	at := numberOf(base.Addr()).plus(number{lo: index}.left(base.Addr().BitLen() - length))
+	at := numberOf(base.Addr()).plus(number{lo: index}.shiftLeft(base.Addr().BitLen() - length))
 	return netip.PrefixFrom(at.addr(base.Addr().Is4()), length), nil
 }
 

@@ -29,8 +29,8 @@ const (
 	partWithin = time.Second
 )
 
-// longest is the most that a registration may give the webhook.
-const longest = 30 * time.Second
+// maxTimeout is the longest that a registration may give the webhook.
+const maxTimeout = 30 * time.Second
 
 // within is how long the API server waits for an answer, which it says as a parameter of the
 // request: timeoutSeconds of the registration, or less if its own caller waits less.
@@ -39,7 +39,7 @@ func within(r *http.Request) time.Duration {
 	if err != nil || d <= 0 {
 		return timeout * time.Second
 	}
-	return min(d, longest)
+	return min(d, maxTimeout)
 }
 
 // bounded serves requests within the bounds, and answers others with an HTTP error, so that

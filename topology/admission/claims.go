@@ -54,7 +54,7 @@ func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err
 		if err != nil {
 			return a, err
 		}
-		a.wrong(claim.Mismatch(t, set, d, of))
+		a.refuse(claim.Mismatch(t, set, d, of))
 		if len(d.Parameters) > 0 {
 			if _, _, err := validity.Parameters(ctx, t, d.Parameters, set); err != nil {
 				if ctx.Err() != nil {

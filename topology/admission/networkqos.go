@@ -27,7 +27,7 @@ func (w *Webhook) networkQoS(r admission.Request) (a answer, err error) {
 	switch {
 	case p.Err == nil:
 	case w.AllNetworkQoS || p.Selects(w.PodNetwork) && !p.OnlyByLabels():
-		a.wrong(p.Err)
+		a.refuse(p.Err)
 	default:
 		a.warn("%s %q: plumbline would not enforce it: %s", qosv1alpha1.Kind, p.Name(), p.Reason())
 	}

@@ -25,7 +25,7 @@ func (w *Webhook) policy(ctx context.Context, r admission.Request) (a answer, er
 	}
 	p := exposure.New(o)
 	if p.Err != nil {
-		a.wrong(p.Err)
+		a.refuse(p.Err)
 		return a, nil
 	}
 	if len(p.Pools()) > 0 {
@@ -56,7 +56,7 @@ func (w *Webhook) policy(ctx context.Context, r admission.Request) (a answer, er
 	for _, q := range ordered {
 		switch {
 		case q.Name == o.Name:
-			a.wrong(q.Err)
+			a.refuse(q.Err)
 		case q.Err != nil && q.Full:
 			a.warn("%v", q.Err)
 		}

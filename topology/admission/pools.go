@@ -189,7 +189,7 @@ func (w *Webhook) pool(ctx context.Context, r admission.Request) (a answer, err 
 	}
 	l, err := addresspool.Of(o)
 	if err != nil {
-		a.wrong(err)
+		a.refuse(err)
 		return a, nil
 	}
 	if r.Operation == admissionv1.Update {

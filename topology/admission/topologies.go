@@ -39,7 +39,7 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 		return a, err
 	}
 	if err != nil {
-		a.wrong(err)
+		a.refuse(err)
 		return a, nil
 	}
 	for _, n := range notes {
@@ -247,7 +247,7 @@ func (w *Webhook) schema(_ context.Context, r admission.Request) (a answer, err 
 		return a, err
 	}
 	if _, err := pluginschema.Contract(o); err != nil {
-		a.wrong(fmt.Errorf("CNIPluginSchema %q: %s", o.Name,
+		a.refuse(fmt.Errorf("CNIPluginSchema %q: %s", o.Name,
 			strings.ReplaceAll(err.Error(), "\n", fmt.Sprintf("\nCNIPluginSchema %q: ", o.Name))))
 		return a, nil
 	}

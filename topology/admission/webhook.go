@@ -82,7 +82,7 @@ type answer struct {
 	warnings []string
 }
 
-func (a *answer) wrong(err error) {
+func (a *answer) refuse(err error) {
 	if err != nil {
 		a.problems = append(a.problems, err.Error())
 	}
@@ -101,7 +101,7 @@ const (
 	maxWarnings = 16
 )
 
-// Handle implements admission.Handler. What cannot be decided is refused if it is a
+// Handle implements admission.Handler. An object that cannot be checked is refused if it is a
 // definition, and allowed with a warning if it is a request: the API server would treat an
 // error in the answer as a refusal, whatever the failure policy.
 func (w *Webhook) Handle(ctx context.Context, r admission.Request) (response admission.Response) {

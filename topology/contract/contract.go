@@ -18,7 +18,7 @@ const (
 // Format narrows a string; the decoder checks it and writes the canonical form.
 type Format string
 
-// The formats. Each one's canonical form is what the kernel reads back.
+// The formats. The canonical form is the one that the kernel reports.
 const (
 	MAC           Format = "mac"            // 48-bit, lower case, colons
 	GUID          Format = "guid"           // 64-bit, of InfiniBand: lower case, colons; neither all zeros nor all ones

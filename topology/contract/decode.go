@@ -240,11 +240,11 @@ func (d *decoder) value(path string, p Param, v any) (out any, ok bool) {
 		} else if d.opt.Unresolved {
 			// Quoted text only: checked as its expansion, kept as written, as it will be
 			// expanded later.
-			_, ok := d.plain(path, p, plain)
+			_, ok := d.literal(path, p, plain)
 			return s, ok
 		}
 	}
-	return d.plain(path, p, v)
+	return d.literal(path, p, v)
 }
 
 // template handles a string that may hold references. done is false when it
@@ -283,7 +283,7 @@ func (d *decoder) template(path string, p Param, s string) (plain string, done, 
 	return "", true, true
 }
 
-func (d *decoder) plain(path string, p Param, v any) (any, bool) {
+func (d *decoder) literal(path string, p Param, v any) (any, bool) {
 	if v == nil {
 		d.fail(path, "has no value: give one or remove the key")
 		return nil, false

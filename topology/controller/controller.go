@@ -518,7 +518,7 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 		if named && fixed.Spec.ExtendedResourceName == nil {
 			unnamed = append(unnamed, w.Labels[claim.LabelStep])
 		}
-		if equality.Semantic.DeepEqual(plain(fixed.Spec), plain(h.Spec)) && maps.Equal(fixed.Labels, h.Labels) &&
+		if equality.Semantic.DeepEqual(normalize(fixed.Spec), normalize(h.Spec)) && maps.Equal(fixed.Labels, h.Labels) &&
 			equality.Semantic.DeepEqual(fixed.OwnerReferences, h.OwnerReferences) {
 			continue // nothing else differs, and nobody has edited it: only managedFields may have changed
 		}
@@ -565,15 +565,15 @@ func Repair(have, want *resourceapi.DeviceClass) (changed bool) {
 			return r.UID == owner.UID || r.Controller != nil && *r.Controller
 		}), owner)
 	}
-	if !equality.Semantic.DeepEqual(plain(have.Spec), plain(want.Spec)) {
+	if !equality.Semantic.DeepEqual(normalize(have.Spec), normalize(want.Spec)) {
 		changed = true
 		have.Spec = *want.Spec.DeepCopy()
 	}
 	return changed
 }
 
-// plain is a spec with its opaque JSON in one spelling.
-func plain(s resourceapi.DeviceClassSpec) resourceapi.DeviceClassSpec {
+// normalize returns a spec with its opaque JSON in one spelling.
+func normalize(s resourceapi.DeviceClassSpec) resourceapi.DeviceClassSpec {
 	s = *s.DeepCopy()
 	for i := range s.Config {
 		o := s.Config[i].Opaque

@@ -268,7 +268,7 @@ func TestStops(t *testing.T) {
 	}
 }
 
-// FuzzPolicy reads hostile files. What is valid can be evaluated, and yields no device that
+// FuzzPolicy reads hostile files. A valid policy can be evaluated, and yields no device that
 // the API server would refuse.
 func FuzzPolicy(f *testing.F) {
 	for _, file := range []string{"shared-pf", "networks"} {

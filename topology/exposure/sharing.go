@@ -79,16 +79,16 @@ func checkAmount(e *Invalid, name string, c v1alpha1.DeviceCapacity) {
 		e.add("%s: %q is not a domain of at most %d bytes", at, domain, resourceapi.DeviceMaxDomainLength)
 	}
 	before := len(e.Problems)
-	whole(e, at+".value", &c.Value)
+	checkInteger(e, at+".value", &c.Value)
 	if r := c.RequestPolicy; r != nil {
-		whole(e, at+".requestPolicy.default", r.Default)
+		checkInteger(e, at+".requestPolicy.default", r.Default)
 		if v := r.ValidRange; v != nil {
-			whole(e, at+".requestPolicy.validRange.min", &v.Min)
-			whole(e, at+".requestPolicy.validRange.max", v.Max)
-			whole(e, at+".requestPolicy.validRange.step", v.Step)
+			checkInteger(e, at+".requestPolicy.validRange.min", &v.Min)
+			checkInteger(e, at+".requestPolicy.validRange.max", v.Max)
+			checkInteger(e, at+".requestPolicy.validRange.step", v.Step)
 		}
 		for i := range r.ValidValues {
-			whole(e, fmt.Sprintf("%s.requestPolicy.validValues[%d]", at, i), &r.ValidValues[i])
+			checkInteger(e, fmt.Sprintf("%s.requestPolicy.validValues[%d]", at, i), &r.ValidValues[i])
 		}
 	}
 	if len(e.Problems) > before {
@@ -116,8 +116,8 @@ func checkAmount(e *Invalid, name string, c v1alpha1.DeviceCapacity) {
 	}
 }
 
-// whole refuses amounts that the scheduler cannot add: it would give up on the pod.
-func whole(e *Invalid, at string, q *resource.Quantity) {
+// checkInteger refuses amounts that the scheduler cannot add: it would give up on the pod.
+func checkInteger(e *Invalid, at string, q *resource.Quantity) {
 	if q == nil {
 		return
 	}

@@ -87,21 +87,21 @@ func newPicture(t *topology.Topology, status map[string]Status) (picture, error)
 	if _, err := topology.Order(t); err != nil {
 		return picture{}, err
 	}
-	p := picture{name: clean(t.Name)}
+	p := picture{name: oneLine(t.Name)}
 	index := map[string]int{}
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		index[s.Name] = i
-		n := node{name: clean(s.Name), detail: clean(s.Type), class: derived}
+		n := node{name: oneLine(s.Name), detail: oneLine(s.Type), class: derived}
 		if s.Root() {
 			n.class = root
 		}
-		if word := clean(status[s.Name].Word); word != "" {
+		if word := oneLine(status[s.Name].Word); word != "" {
 			n.detail += ": " + word
 			n.class = classOf(word)
 		}
 		for _, note := range status[s.Name].Notes {
-			n.notes = append(n.notes, clean(note))
+			n.notes = append(n.notes, oneLine(note))
 		}
 		p.nodes = append(p.nodes, n)
 	}
@@ -135,8 +135,8 @@ func (p picture) classes() []class {
 	return out
 }
 
-// clean keeps a label on one line.
-func clean(s string) string {
+// oneLine keeps a label on one line.
+func oneLine(s string) string {
 	const limit = 80
 	s = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

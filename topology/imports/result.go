@@ -127,7 +127,7 @@ func (c *converter) hasPools(n *network, layouts map[string]*addresspool.Layout)
 	return true
 }
 
-// topology returns the topology of a network. What is wrong with it is a problem of its source.
+// topology returns the topology of a network. Its errors are problems of its source.
 func (c *converter) topology(ctx context.Context, n *network) (object map[string]any, named validity.Named, err error) {
 	if len(n.inside) > 0 {
 		n.from.problem("", "builds on %s, which other networks of the pod make: give the pods that use it, too", quoted(n.inside))

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// golden is what integration/networkstatus reads as other programs do.
+// golden is the file that integration/networkstatus reads as other programs do.
 const golden = "testdata/annotation.json"
 
 // claimOf is a claim with devices of topologies, as a node reports of them.

@@ -2,5 +2,5 @@
 // has reported, its Events, and the topologies of the claims. It reads with the rights of whoever asks, and calls no
 // agent: what may not be read is named, and the rest is shown.
 //
-// Fields that it does not know, of a later version, are left out. What cannot be decoded is named.
+// Fields that it does not know, of a later version, are left out. Undecodable objects are named.
 package podstatus

@@ -46,7 +46,7 @@ func (s *Status) Explain() (out []Finding) {
 			remark("pods that run keep their network; let new ones use another topology", "NetworkTopology %q is being deleted", t.Name)
 		}
 	}
-	// What others say counts only until the pod has its network.
+	// Conditions of others count only until the pod has its network.
 	if e, found := s.lastWarning(); found && (s.Phase == "Pending" || slices.ContainsFunc(out, func(f Finding) bool { return f.Problem })) {
 		what := fmt.Sprintf("Event %s of %s", e.Reason, e.From)
 		if e.Count > 1 {

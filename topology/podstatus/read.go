@@ -307,7 +307,7 @@ func (r *Reader) readEvents(ctx context.Context, s *Status, pod *corev1.Pod) {
 		s.unread("Events: %v", err)
 		return
 	}
-	const longest = 1000 // bytes of a message
+	const maxMessage = 1000 // bytes of a message
 	for i := range events.Items {
 		e := &events.Items[i]
 		from := cmp.Or(e.ReportingController, e.Source.Component)
@@ -319,7 +319,7 @@ func (r *Reader) readEvents(ctx context.Context, s *Status, pod *corev1.Pod) {
 			continue
 		}
 		s.Events = append(s.Events, Event{
-			Type: e.Type, Reason: e.Reason, From: from, Message: excerpt.Of(e.Message, longest),
+			Type: e.Type, Reason: e.Reason, From: from, Message: excerpt.Of(e.Message, maxMessage),
 			Count: max(1, count(e)), Last: last(e),
 		})
 	}

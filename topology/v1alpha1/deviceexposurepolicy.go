@@ -247,7 +247,7 @@ type DeviceCapacity struct {
 
 // CapacityRequestPolicy restricts the amounts that a claim may request.
 type CapacityRequestPolicy struct {
-	// Default is what a claim gets that names no amount.
+	// Default is the amount of a claim that names none.
 	//
 	// +optional
 	Default *resource.Quantity `json:"default,omitempty"`

@@ -126,7 +126,7 @@ type NetworkTopologySpec struct {
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 }
 
-// Export is what containers are told of the results of steps.
+// Export writes results of steps into environment and files of containers.
 type Export struct {
 	// Env has environment variables by name. A value may refer to results of steps, in double
 	// braces: vf0.interfaceName. A step name with an asterisk at its end means all steps
@@ -183,7 +183,7 @@ const (
 	ExportNCCLTopology ExportPreset = "ncclTopology"
 )
 
-// Role is what pods use a topology for without a claim.
+// Role is the use of a topology by pods without a claim.
 //
 // +kubebuilder:validation:Enum=primary
 type Role string
@@ -294,7 +294,7 @@ type ClaimTemplate struct {
 	Constraints []ClaimConstraint `json:"constraints,omitempty"`
 }
 
-// ClaimConstraint is what the devices of some root steps have in common, or not.
+// ClaimConstraint demands that devices of some root steps have a value in common, or not.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.matchAttribute) != has(self.distinctAttribute)",message="needs either matchAttribute or distinctAttribute"
 type ClaimConstraint struct {

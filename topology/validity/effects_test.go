@@ -30,7 +30,7 @@ import (
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// madeOfTopology is what the controller, the agent's decisions and the engine make of a topology.
+// madeOfTopology is the output of the controller, the agent's decisions and the engine for a topology.
 func madeOfTopology(t *testing.T, spec string) string {
 	t.Helper()
 	o := &v1alpha1.NetworkTopology{}
@@ -70,7 +70,7 @@ func madeOfTopology(t *testing.T, spec string) string {
 	return asText(t, out...)
 }
 
-// told is what containers are told of an interface with an address.
+// told has the variables of containers for an interface with an address.
 func told(t *testing.T, set contract.Set, topo *topology.Topology) []topology.Variable {
 	t.Helper()
 	result := topology.Result{
@@ -84,7 +84,7 @@ func told(t *testing.T, set contract.Set, topo *topology.Topology) []topology.Va
 	return out
 }
 
-// settable is what of some parameters a claim may set.
+// settable are those of some parameters that a claim may set.
 func settable(topo *topology.Topology) (out []string) {
 	for _, p := range []topology.Parameters{
 		{Step: "a", MAC: "02:00:00:00:00:01"},
@@ -103,7 +103,7 @@ func settable(topo *topology.Topology) (out []string) {
 	return out
 }
 
-// tainted is what becomes of a device in a pod that is down for as long as the topology's onFailure says, and not shorter.
+// tainted returns the taint of a device in a pod that is down for as long as the topology's onFailure says.
 func tainted(o *v1alpha1.NetworkTopology) (out []string) {
 	c := claims.Claim{UID: "c1", Topologies: []claims.Topology{{Object: *o, Devices: []claims.Device{{Device: claim.Device{Step: "d", Name: "dev"}}}}}}
 	for _, severity := range []ports.Severity{ports.Degraded, ports.Lost} {

@@ -23,7 +23,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// field is a field of a CRD with two specs that differ in it alone. What is made of them has to differ.
+// field is a field of a CRD with two specs that differ in it alone. Their results have to differ.
 type field struct{ without, with string }
 
 // inert are fields that nothing reads, with the reason why they are accepted.

@@ -22,7 +22,7 @@ type Member struct {
 
 // Together returns an error of kind Invalid if topologies cannot be added to those that are in a pod,
 // as two make an interface of one name, such as the default one. with is the index of the one that
-// is there, -1 if both are added. What is there already is not compared with each other. The error is of kind
+// is there, -1 if both are added. Existing ones are not compared with each other. The error is of kind
 // NotReady if the context has ended. set holds the contracts of all step types.
 func Together(ctx context.Context, set contract.Set, there, added []Member) (with int, err error) {
 	maker, ok := set.(topology.Maker)

@@ -11,7 +11,7 @@ import (
 // Store is a cache.ReflectorStore of objects of type O, which have names of type K. Another object is an
 // error. A reflector calls one method at a time.
 type Store[K comparable, O any] struct {
-	// What is the kind of the objects, for errors.
+	// What names the kind of the objects, for errors.
 	What string
 	// Name returns the name of an object.
 	Name func(O) K

@@ -17,7 +17,7 @@ import (
 
 type object struct{ name, value string }
 
-// kept is what a caller keeps, and its calls, in order.
+// kept are the objects of a caller, and its calls in order.
 type kept struct {
 	values map[string]string
 	calls  []string

@@ -109,13 +109,13 @@ func run(ctx context.Context, out io.Writer) (err error) {
 			contenders: []*contender{{name: "DRANET, no claim"}, {name: "DRANET, 1 VF", claim: "dranet-vf"}},
 		})
 	}
-	if err := b.alone(ctx, fields, ""); err != nil {
+	if err := b.isolate(ctx, fields, ""); err != nil {
 		return err
 	}
 	for turn := range *turns {
 		for i := range fields {
 			f := fields[(turn+i)%len(fields)]
-			if err := b.alone(ctx, fields, f.agent); err != nil {
+			if err := b.isolate(ctx, fields, f.agent); err != nil {
 				return err
 			}
 			if err := b.measure(ctx, f, *n / *turns); err != nil {
@@ -133,8 +133,8 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	return b.hooks()
 }
 
-// alone takes every agent off the node but one, and waits until that is so.
-func (b *bench) alone(ctx context.Context, fields []field, one string) error {
+// isolate takes every agent off the node but one, and waits until that is so.
+func (b *bench) isolate(ctx context.Context, fields []field, one string) error {
 	for _, f := range fields {
 		if f.agent == "" {
 			continue

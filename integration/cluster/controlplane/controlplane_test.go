@@ -539,7 +539,7 @@ func (b *bench) register(t *testing.T) {
 	}
 }
 
-// registered holds that the registrations have an authority, and are what the code says.
+// registered holds that the registrations have an authority, and equal those in the code.
 func (b *bench) registered(t *testing.T, networkQoS bool) {
 	t.Helper()
 	url := fmt.Sprintf("https://localhost:%d", b.port)
@@ -578,7 +578,7 @@ func (b *bench) asked(t *testing.T) {
 	})
 }
 
-// denied is what kubectl prints before the message of the webhook.
+// denied matches kubectl's text before the message of the webhook.
 const denied = `admission webhook "validate.networking.dra.io" denied the request: `
 
 func (b *bench) says(t *testing.T, manifest, want string) {
@@ -811,7 +811,7 @@ func (b *bench) nobody(t *testing.T) {
 	if said := b.refused(t, simple("unanswered", "vf0")); !strings.Contains(said, `failed calling webhook "validate.networking.dra.io"`) {
 		t.Errorf("said:\n%s", said)
 	}
-	// What leaves the spec as it is needs no answer.
+	// An update that leaves the spec as it is needs no answer.
 	b.mustKubectl(t, "", "label", "nettopo", "ai-bonded-rdma", "a=b")
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 // TestWithoutFeatures runs a control plane of the oldest version that is supported, without
-// the features of DRA that can be off there. What needs one is withheld, with a reason that
+// the features of DRA that can be off there. A device that needs one is withheld, with a reason that
 // names the feature, and nothing is written repeatedly; claims for functions work.
 func TestWithoutFeatures(t *testing.T) {
 	without := []string{"--feature-gates=DRAConsumableCapacity=false,DRAPartitionableDevices=false," +

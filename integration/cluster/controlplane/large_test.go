@@ -273,7 +273,7 @@ func (b *bench) processOf(t *testing.T, program string) int {
 	return 0
 }
 
-// processorTime is what a process has used, in user mode and in the kernel.
+// processorTime is that of a process, in user mode and in the kernel.
 func processorTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -38,7 +38,7 @@ import (
 )
 
 // filtered is the part of a node's agent that decides about filters, with pods whose
-// sandboxes are what it was last asked to apply.
+// sandboxes are those that it was last asked to apply.
 type filtered struct {
 	*bench
 	*filters.Follower
@@ -72,7 +72,7 @@ func (f *filtered) list() []claims.Entry {
 	return slices.Clone(f.claims)
 }
 
-// apply is what a keeper does with a sandbox.
+// apply does a keeper's work for a sandbox.
 func (f *filtered) apply(_ context.Context, uid types.UID) (bool, error) {
 	for _, e := range f.list() {
 		if e.UID != uid {
@@ -147,7 +147,7 @@ func qos(namespace, name, spec string) string {
 
 const onStorage = "networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: {matchLabels: {rail: storage}}}}]"
 
-// TestNetworkQoS is what an agent makes of the objects of a real API server, with its rights
+// TestNetworkQoS: an agent compiles the objects of a real API server, with its rights
 // alone: before the kind is served and after it, as objects, pods and topologies change.
 func TestNetworkQoS(t *testing.T) {
 	b := start(t)

@@ -44,7 +44,7 @@ type machine struct {
 	state string
 	tree  fs.FS                     // instead of the fixture
 	nets  map[string][]netip.Prefix // of the addresses of each interface
-	// written is what the agent has sent to the API server of its slices.
+	// written are the agent's writes of slices to the API server.
 	written struct{ requests, bytes atomic.Int64 }
 	scans   atomic.Int64
 	mu      sync.Mutex
@@ -267,7 +267,7 @@ func (b *bench) policies(t *testing.T) {
 	}
 	b.still(t, o)
 
-	// What a pod has is not withdrawn from under it, whatever becomes of the policy.
+	// A pod's device is not withdrawn from under it, whatever becomes of the policy.
 	m.use("pci-0000-02-10-2")
 	b.mustKubectl(t, policy("none", "{priority: 10, action: withhold, selector: {cel: "+ofPF("enp3s0f1")+"}}"), "create", "--validate=strict", "-f", "-")
 	m.offered(t, "withheld, but for the one in use", "01-10-0@physnet2", "02-10-2@physnet3")
@@ -330,7 +330,7 @@ func (b *bench) policies(t *testing.T) {
 	m.offered(t, "with the published policy", "01-00-0-localnet@localnet1", "01-10-0@localnet1", "02-10-0", "02-10-2", "02-10-4", "02-10-6")
 	b.mustKubectl(t, "", "delete", "devpol", "--all")
 
-	// What another driver publishes on this node is withheld, and what it publishes on
+	// Devices that another driver publishes on this node are withheld, and those that it publishes on
 	// another is not.
 	m.offered(t, "without policies again", all...)
 	theirs := otherSlice("igb", "0000:02:10.0")

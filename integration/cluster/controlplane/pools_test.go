@@ -121,7 +121,7 @@ func (b *bench) serviceAddresses(t *testing.T) {
 	b.mustKubectl(t, "", "delete", "addresspool", "served")
 }
 
-// lessee is what of a node's agent leases addresses, with the agent's own rights.
+// lessee is the part of a node's agent that leases addresses, with the agent's rights.
 type lessee struct {
 	*bench
 	name    string

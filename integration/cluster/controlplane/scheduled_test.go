@@ -175,7 +175,7 @@ func (b *bench) unplaced(t *testing.T, name, words string) {
 	}
 }
 
-// given is what the driver will take a claim for: the physical function of the device
+// given is the device that the driver will use for a claim: the physical function of the device
 // that each step gets, as in "vf0=pf0". The driver's own check has to pass.
 func (b *bench) given(t *testing.T, c *resourceapi.ResourceClaim) []string {
 	t.Helper()

@@ -207,7 +207,7 @@ func (b *bench) shared(t *testing.T) {
 		}
 		b.mustKubectl(t, "", "delete", "deviceexposurepolicy", "pool")
 	})
-	// What a claim requests is only checked against the range of the device.
+	// A claim's request is only checked against the range of the device.
 	t.Run("less than nothing", func(t *testing.T) {
 		m.offered(t, "functions", functions...)
 		b.mustKubectl(t, policy("pool", strings.Replace(poolPolicy, ", validRange: {min: 1G, max: 10G, step: 1G}", "", 1)), "create", "-f", "-")

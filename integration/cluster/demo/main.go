@@ -1,5 +1,5 @@
 // Command demo shows a cluster of the test bench with kubectl: a node, a pod and
-// its network. It is what make demo-cluster runs, and fails when anything it says
+// its network. make demo-cluster runs it, and it fails when anything it says
 // is not so.
 package main
 

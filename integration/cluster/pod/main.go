@@ -1,4 +1,4 @@
-// Command pod is what test pods run. It prints the network it was started in as
+// Command pod runs in test pods. It prints the network it was started in as
 // one line of JSON, and then waits for a signal:
 //
 //	pod                 print, and wait

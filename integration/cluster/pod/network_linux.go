@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// network is what a pod sees of its network.
+// network is a pod's view of its network.
 type network struct {
 	Hostname   string          `json:"hostname"`
 	Interfaces []linkInterface `json:"interfaces"`

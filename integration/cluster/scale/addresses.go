@@ -67,7 +67,7 @@ const (
 	grace     = 5 * time.Second // after which the leases of a node that is gone end
 )
 
-// addressResults is what was measured.
+// addressResults are the measurements.
 type addressResults struct {
 	started          time.Duration // until all agents know the pool
 	startRequests    float64       // of each agent
@@ -324,8 +324,8 @@ func (a *addressAgents) each(ctx context.Context, nodes []*addressAgent, pods in
 	return all, g.Wait()
 }
 
-// quiet waits until agents have sent no other requests for two seconds.
-func (a *addressAgents) quiet(ctx context.Context) error {
+// waitIdle waits until agents have sent no other requests for two seconds.
+func (a *addressAgents) waitIdle(ctx context.Context) error {
 	sent, since := a.others.Load(), time.Now()
 	return a.wait(ctx, func(context.Context) error {
 		if n := a.others.Load(); n != sent {
@@ -401,7 +401,7 @@ func (b *bench) addresses(ctx context.Context, size addressSize) (_ *addressResu
 	}
 	defer a.stop()
 	r.started = time.Since(began)
-	if err := a.quiet(ctx); err != nil {
+	if err := a.waitIdle(ctx); err != nil {
 		return nil, err
 	}
 	r.startRequests = float64(a.requests.Load()) / float64(size.nodes)
@@ -456,7 +456,7 @@ func (a *addressAgents) allocate(ctx context.Context, size addressSize, r *addre
 		return err
 	}
 	r.allTook = time.Since(began)
-	if err := a.quiet(ctx); err != nil {
+	if err := a.waitIdle(ctx); err != nil {
 		return err
 	}
 	count := float64(size.nodes * size.pods)
@@ -474,7 +474,7 @@ func (a *addressAgents) allocateOne(ctx context.Context, size addressSize, r *ad
 		}
 		r.one = append(r.one, took)
 	}
-	if err := a.quiet(ctx); err != nil {
+	if err := a.waitIdle(ctx); err != nil {
 		return err
 	}
 	r.oneRequests = float64(a.requests.Load()-requests) / float64(size.nodes)
@@ -558,7 +558,7 @@ func (b *bench) away(ctx context.Context, a *addressAgents, size addressSize, r 
 		return err
 	}
 	r.known = time.Since(began)
-	if err := a.quiet(ctx); err != nil {
+	if err := a.waitIdle(ctx); err != nil {
 		return err
 	}
 	r.backRequests = float64(a.requests.Load()-requests) / float64(size.nodes)

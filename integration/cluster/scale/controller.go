@@ -161,7 +161,7 @@ func (p *controllerProcess) settled(ctx context.Context, passes int) (float64, e
 	}
 }
 
-// usage is what a process has taken.
+// usage is a process's memory and processor time.
 type usage struct {
 	resident, peak float64 // MiB
 	processor      time.Duration

@@ -88,7 +88,7 @@ func (b *bench) join(ctx context.Context, a *addressAgents, size addressSize, r 
 			return err
 		}
 		a.nodes = append(a.nodes, n)
-		if err := a.quiet(ctx); err != nil {
+		if err := a.waitIdle(ctx); err != nil {
 			return err
 		}
 		took, failed := make([]time.Duration, len(followers)), make([]error, len(followers))

@@ -27,7 +27,7 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// results is what was measured of one controller; less than zero was not measured.
+// results are the measurements of one controller; a negative one was not made.
 type results struct {
 	name             string
 	first            time.Duration // from the first start until all topologies are reconciled

@@ -49,7 +49,7 @@ func (s ruleSize) part(n int) ruleSize {
 	return s
 }
 
-// ruleResults is what was measured.
+// ruleResults are the measurements.
 type ruleResults struct {
 	created  time.Duration   // until all pods have the filters of a new object
 	known    []time.Duration // after an edit of one rule, until the agent of each node knows it

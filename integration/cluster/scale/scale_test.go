@@ -161,7 +161,7 @@ func (p process) end(t *testing.T) {
 	}
 }
 
-// deeds are what a controller has done so far.
+// deeds count the work of a controller so far.
 type deeds struct{ passes, requests, writes, allocated float64 }
 
 func (p process) did(t *testing.T) (d deeds) {

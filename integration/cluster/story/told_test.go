@@ -24,7 +24,7 @@ type link struct {
 	Addresses      []string
 }
 
-// container is what a container of the test pod has printed.
+// container is the output of a container of the test pod.
 type container struct {
 	Interfaces               []link
 	Environment, RDMA, Files map[string]string

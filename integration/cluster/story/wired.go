@@ -2,7 +2,7 @@ package story
 
 import "fmt"
 
-// WiredNode is what the first or second of two wired nodes, number 0 or 1, runs at each boot: both have
+// WiredNode is the script that the first or second of two wired nodes, number 0 or 1, runs at each boot: both have
 // addresses of two networks, one on each card, and reach each other by the addresses of their Node
 // objects over the first card. Both cards are on one wire, so that each may answer for its own
 // addresses only.

@@ -578,8 +578,8 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 	return nil
 }
 
-// unreserved returns the blocks of a pool that are idle and that no claim waits for. What was leased for a claim that got
-// too few, since the pool is full, is given up after most tries (see [fullness.holds]).
+// unreserved returns the blocks of a pool that are idle and that no claim waits for. Blocks leased for a claim that got
+// too few, since the pool is full, are given up after most tries (see [fullness.holds]).
 func (a *Allocator) unreserved(h *addresspool.Holdings, name string) []addresspool.Held {
 	a.mu.Lock()
 	defer a.mu.Unlock()

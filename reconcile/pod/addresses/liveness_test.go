@@ -235,7 +235,7 @@ func (w *world) end(i int) {
 	}
 }
 
-// second is what happens in one: the controller counts, each agent makes a pass, pods that wait try once.
+// second passes a second: the controller counts, each agent makes a pass, pods that wait try once.
 func (w *world) second() {
 	w.now = w.now.Add(time.Second)
 	byPool := map[string][]*v1alpha1.AddressLease{}
@@ -257,7 +257,7 @@ func (w *world) second() {
 	for _, i := range w.rng.Perm(len(w.pods)) {
 		w.try(w.pods[i])
 	}
-	w.apart()
+	w.checkDistinct()
 }
 
 func (w *world) try(p *livePod) {
@@ -288,8 +288,8 @@ func (w *world) try(p *livePod) {
 	}
 }
 
-// apart fails the test if two pods have one address.
-func (w *world) apart() {
+// checkDistinct fails the test if two pods have one address.
+func (w *world) checkDistinct() {
 	has := map[string]string{}
 	for _, p := range w.pods {
 		for want, given := range p.given {
@@ -307,7 +307,7 @@ func (w *world) apart() {
 	}
 }
 
-const calm = 120 // seconds without an event; every claim that has room has its addresses after them
+const settleSeconds = 120 // seconds without an event; every claim that has room has its addresses after them
 
 func (w *world) run() {
 	for range 4 {
@@ -331,7 +331,7 @@ func (w *world) run() {
 			}
 			w.second()
 		}
-		for range calm {
+		for range settleSeconds {
 			if !slices.ContainsFunc(w.pods, func(p *livePod) bool { return p.given == nil }) {
 				break
 			}

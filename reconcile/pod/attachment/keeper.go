@@ -156,7 +156,7 @@ func New(o Options) *Keeper {
 
 // Attach applies all claims of the pod in its sandbox, or none. A pod without claims costs
 // a read of the records. The error of a failing step is returned as the engine reports it,
-// after the rollback. What has not ended when ctx does continues in the background, which
+// after the rollback. An attachment that has not ended when ctx does continues in the background, which
 // is no error; the closed gate keeps the containers of the pod from starting. The sandbox
 // is a new one: what a claim has in an earlier sandbox of the pod is released.
 func (k *Keeper) Attach(ctx context.Context, pod Pod) error {
@@ -656,7 +656,7 @@ func (k *Keeper) releaseRecord(ctx context.Context, id reconcile.SandboxID) erro
 }
 
 // Prepare applies what a claim needs before its pod has a sandbox, or rolls it back.
-// What was applied before is verified. The caller holds the claim's lock.
+// Topologies applied before are verified. The caller holds the claim's lock.
 func (k *Keeper) Prepare(ctx context.Context, c *claims.Claim) error {
 	for i := range c.Topologies {
 		if t := &c.Topologies[i]; t.Prepared {

@@ -148,7 +148,7 @@ func (t *Topology) OnePF(set contract.Set) []string {
 	return claim.OnePF(decoded, set, pf)
 }
 
-// Pinned returns the part of a topology that is recorded. Its labels are what NetworkQoS
+// Pinned returns the part of a topology that is recorded. By its labels NetworkQoS
 // objects select when it no longer exists.
 func Pinned(o *v1alpha1.NetworkTopology) v1alpha1.NetworkTopology {
 	return v1alpha1.NetworkTopology{

@@ -14,7 +14,7 @@ import (
 // 32768 and 1024 bytes.
 const messageMax = 1000
 
-// raw encodes an entry's data, whose size the API limits. What does not fit is left
+// raw encodes an entry's data, whose size the API limits. Results that do not fit are left
 // out, the least important first: the routes, then what a step took over from the steps
 // below it, then the last steps. The note says so.
 func raw(d data) *runtime.RawExtension {

@@ -314,7 +314,7 @@ func canonical(address string) (string, bool) {
 	return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()).String(), !p.Addr().Is4In6()
 }
 
-// builtOn returns the results of the steps built on a device. What is built on no
+// builtOn returns the results of the steps built on a device. A step built on no
 // device of the claim is listed with the first of them.
 func builtOn(steps []topology.StepResult, u use) []topology.StepResult {
 	devices := map[identity]string{} // by device: the root step

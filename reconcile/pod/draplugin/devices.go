@@ -15,7 +15,7 @@ import (
 
 // devices returns kubelet's answer for a claim. Each device comes with the claim's
 // gate, so that a container which consumes one request of the claim waits for all of
-// it. What is known of the interfaces is repeated each time: kubelet's helper rewrites
+// it. The data of the interfaces is repeated each time: kubelet's helper rewrites
 // the metadata of a claim when it is prepared again.
 func (p *Plugin) devices(e claims.Entry) []kubeletplugin.Device {
 	var results [][]topology.StepResult

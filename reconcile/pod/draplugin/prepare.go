@@ -103,7 +103,7 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	}
 	c := claims.Claim{UID: d.rc.UID, Namespace: d.rc.Namespace, Name: d.rc.Name, Pod: d.pod, Prepared: d.Now().UTC()}
 	if known {
-		// The claim outlived its pod. What was decided for it stays, but was not attached
+		// The claim outlived its pod. The decision for it stays, but was not attached
 		// in this pod.
 		c.Topologies = slices.Clone(e.Topologies)
 		for i := range c.Topologies {

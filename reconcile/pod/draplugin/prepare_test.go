@@ -357,7 +357,7 @@ func TestTopologiesOfOnePod(t *testing.T) {
 	if _, err := g.prepare(of("c2", "p1")); err != nil {
 		t.Errorf("with another name: %v", err)
 	}
-	// What is recorded is not refused, whatever its other claims are by now.
+	// A recorded claim is not refused, whatever its other claims are by now.
 	tail.Spec.Steps[0].Config = nil
 	if _, err := g.prepare(of("c2", "p1")); err != nil {
 		t.Errorf("again: %v", err)

@@ -13,6 +13,6 @@
 // A node that gives pods their own network also routes to the pod CIDRs of the other nodes, as
 // their Node objects say, in a second table (netstate.PodTable), which the host uses too.
 //
-// What is in the tables with our protocol number is ours, so that no record is needed to find it
+// Entries of the tables with our protocol number are ours, so that no record is needed to find it
 // after a crash, and nothing that was there before is replaced.
 package hostroutes

@@ -225,7 +225,7 @@ func TestTrimNode(t *testing.T) {
 	}
 }
 
-// hostTable is what a kernel has of our tables, for tests of decisions.
+// hostTable has the kernel's entries of our tables, for tests of decisions.
 type hostTable struct {
 	addresses []netstate.Addr
 	routes    map[netstate.Key]netstate.Route
@@ -271,7 +271,7 @@ func (h *hostTable) ApplyTable(_ context.Context, changes []netstate.Change) err
 	return nil
 }
 
-// cluster is what the agent knows of others.
+// cluster is the agent's view of other nodes.
 type cluster struct {
 	nodes    []Node
 	known    bool

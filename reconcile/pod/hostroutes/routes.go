@@ -14,7 +14,7 @@ import (
 // which route it takes.
 const metric = 1024
 
-// Bounds of the routes that leases lead to. What is beyond them is counted as missing.
+// Bounds of the routes that leases lead to. Routes beyond them are counted as missing.
 const (
 	// maxOfNode is for one node in one network: a node that publishes without end must not
 	// fill the table of the others.
@@ -93,7 +93,7 @@ func read(l *v1alpha1.AddressLease) (p publishedLease, ok bool) {
 }
 
 // routesOf returns the routes and rules that a node needs, and how many routes are beyond the
-// bounds. What others publish is not believed further than needed: the destination follows
+// bounds. Data of others is not believed further than needed: the destination follows
 // from the name of the lease and from the pool, and the next hop is another host in a network
 // of this node's own pods.
 func routesOf(node string, sites []site, pools map[string]pool) (routes []netstate.Route, rules []netstate.Rule, beyond int) {

@@ -40,7 +40,7 @@ type containerd17 struct {
 
 const requestTimeout = 2 * time.Second
 
-// node is what makes a runtime slow.
+// node sets how slow a runtime is.
 type node struct {
 	busy time.Duration // between Configure and Synchronize
 	// transit is how long what the plugin sends is on its way, per connection; later ones are

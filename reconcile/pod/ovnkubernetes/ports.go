@@ -85,7 +85,7 @@ func (p *Ports) Given(ctx context.Context, namespace string, pod claims.Pod, att
 }
 
 // writer returns who has written the annotation of a pod otherwise than ovn-kubernetes does, "" for nobody. A user who
-// edits metadata.managedFields hides that: the policy of the chart is what keeps users from writing it.
+// edits metadata.managedFields hides that: the policy of the chart keeps users from writing it.
 func writer(pod *metav1.PartialObjectMetadata) string {
 	for _, m := range pod.ManagedFields {
 		var owned struct {

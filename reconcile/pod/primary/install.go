@@ -96,7 +96,7 @@ func (i *Installer) Pass() error {
 		}
 		return i.remove()
 	case !ready && !inUse:
-		// What was installed stays, and the plugin says why. Without it nobody asks.
+		// The installed plugin stays, and says why. Without it nobody asks.
 		if _, err := os.Stat(conf); known && selected && errors.Is(err, fs.ErrNotExist) {
 			return why
 		}

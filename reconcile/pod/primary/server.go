@@ -176,7 +176,7 @@ type config struct {
 	// Valid lists the runtime's attachments, for GC. Earlier texts of CNI 1.1 name it Attachments.
 	Valid       json.RawMessage `json:"cni.dev/valid-attachments"`
 	Attachments json.RawMessage `json:"cni.dev/attachments"`
-	// RuntimeConfig is what the runtime says of the pod, since the configuration that we install
+	// RuntimeConfig has the runtime's data of the pod, since the configuration that we install
 	// has the capability portMappings.
 	RuntimeConfig struct {
 		PortMappings []struct {
@@ -387,7 +387,7 @@ func (s *Server) add(ctx context.Context, r cnisocket.Request, ports []any) (jso
 		sb.Pod = podOf(r.Args).recorded() // an earlier version has not recorded it
 	} else {
 		if sb, err = s.decide(ctx, r, path, ports); err != nil {
-			// What was given, and is not used, is given back by the runtime's DEL or by Run.
+			// Unused addresses are returned by the runtime's DEL or by Run.
 			return nil, err
 		}
 	}
@@ -445,7 +445,7 @@ func (s *Server) apply(ctx context.Context, sb reconcile.Sandbox) (reconcile.Rep
 }
 
 // recorded returns what an earlier ADD has decided for this namespace, nil if there was none.
-// What is recorded of another namespace has ended, and is released.
+// A record of another namespace has ended, and is released.
 func (s *Server) recorded(ctx context.Context, owner, path string, id reconcile.NetnsID) (*reconcile.Sandbox, error) {
 	ids, err := s.sandboxes(owner)
 	if err != nil {

@@ -485,7 +485,7 @@ func TestPortMappings(t *testing.T) {
 	if err := s.call(cnisocket.Add, "a", mappings); err != "" {
 		t.Fatal(err)
 	}
-	// What no step can have is refused when it is planned.
+	// A config that no step can have is refused when it is planned.
 	want := []any{
 		map[string]any{"hostPort": int64(8080), "containerPort": int64(80), "protocol": "tcp"},
 		map[string]any{"hostPort": int64(-1), "containerPort": int64(70000), "hostIP": "192.0.2.9"},

@@ -5,5 +5,5 @@
 // Until it has read all of that nothing can be decided: an agent that starts publishes
 // no device that a policy withholds. A cluster without the CRD has no policies.
 //
-// The way in is New and Run; Decide, Others and Offered are what a publisher asks for.
+// The way in is New and Run; a publisher calls Decide, Others and Offered.
 package follower

@@ -1,7 +1,7 @@
 // Package cluster reads from an API server the objects that the package imports converts. It only lists: it needs the right
 // "list" on each served kind, and changes nothing.
 //
-// What cannot be read is an error, never an absence: an AddressPool made without the allocations of whereabouts would give
+// A kind that cannot be read is an error, never an absence: an AddressPool made without the allocations of whereabouts would give
 // the addresses of running pods again.
 package cluster
 

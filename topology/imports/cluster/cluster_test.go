@@ -339,7 +339,7 @@ func TestWhatIsRead(t *testing.T) {
 	}
 }
 
-// TestWhatIsMissing is what ends a reading: nothing of it is returned.
+// TestWhatIsMissing: a reading that ends early returns nothing.
 func TestWhatIsMissing(t *testing.T) {
 	many := func() *server {
 		s := &server{}

@@ -61,12 +61,12 @@ type CNIPluginSchemaSpec struct {
 	// +optional
 	ConfigParameters ConfigParameters `json:"configParameters,omitempty"`
 
-	// Input is what a step of the type needs of those it depends on.
+	// Input has the requirements of a step of the type on its dependencies.
 	//
 	// +optional
 	Input Input `json:"input,omitempty"`
 
-	// Output is what a step of the type adds to their result.
+	// Output has the additions of a step of the type to their result.
 	//
 	// +optional
 	Output Output `json:"output,omitempty"`
@@ -143,7 +143,7 @@ type Property struct {
 	// +optional
 	Enum []string `json:"enum,omitempty"`
 
-	// Default is what is assumed when the key is absent; without one the
+	// Default applies when the key is absent; without one the
 	// attribute is left alone.
 	//
 	// +kubebuilder:validation:Schemaless
@@ -211,7 +211,7 @@ type Items struct {
 	Wrong      string     `json:"-"` // why it could not be read
 }
 
-// Input is what a step needs.
+// Input has the requirements of a step.
 type Input struct {
 	// Device: a root step of the type gets an allocated device. The default is true if the
 	// type needs no prevResult and passes none on.
@@ -219,13 +219,13 @@ type Input struct {
 	// +optional
 	Device *bool `json:"device,omitempty"`
 
-	// PrevResult is what the step needs of its dependencies.
+	// PrevResult has the step's requirements on its dependencies.
 	//
 	// +optional
 	PrevResult PrevResult `json:"prevResult,omitempty"`
 }
 
-// PrevResult is what a step needs of its dependencies.
+// PrevResult has a step's requirements on its dependencies.
 type PrevResult struct {
 	// Required: a step of the type cannot be a root step.
 	//
@@ -271,7 +271,7 @@ type Needed struct {
 	Required bool `json:"required,omitempty"`
 }
 
-// Output is what a step adds.
+// Output has the additions of a step.
 type Output struct {
 	// Interfaces of the result.
 	//
@@ -288,7 +288,7 @@ type Output struct {
 	// +optional
 	Routes *Flow `json:"routes,omitempty"`
 
-	// Devices are what the step gives a container beside interfaces.
+	// Devices are those that the step gives a container beside interfaces.
 	//
 	// +optional
 	Devices *Devices `json:"devices,omitempty"`
@@ -300,7 +300,7 @@ type Output struct {
 	// +optional
 	Explain string `json:"explain,omitempty"`
 
-	// ExplainTo is what is appended instead for a step of a type.
+	// ExplainTo is appended instead for a step of a type.
 	//
 	// +listType=map
 	// +listMapKey=cniType
@@ -350,7 +350,7 @@ type Flow struct {
 	Conditional bool `json:"conditional,omitempty"`
 }
 
-// Devices are what a step gives a container beside interfaces.
+// Devices are those that a step gives a container beside interfaces.
 type Devices struct {
 	// Appends: there are any.
 	//
