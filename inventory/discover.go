@@ -494,8 +494,9 @@ func (s *scan) readRDMA(netdevs func([]string) (map[string]string, error)) {
 	}
 }
 
-// hasNoInterface reports whether an RDMA device has no network interface in any namespace. One with a port of Ethernet has one, since RoCE takes
-// its GIDs from it; one of InfiniBand has one if the module for that is loaded (ipoib_add_one in drivers/infiniband/ulp/ipoib).
+// hasNoInterface reports whether an RDMA device has no network interface in any namespace. One with a port of Ethernet has one, since
+// RoCE takes its GIDs from it; one of InfiniBand has one if the module for that is loaded (ipoib_add_one in
+// drivers/infiniband/ulp/ipoib).
 func (s *scan) hasNoInterface(dir string) bool {
 	ports, _ := fs.ReadDir(s.tree, path.Join(dir, "ports"))
 	ipoib := !s.gone("module/ib_ipoib")
