@@ -346,6 +346,13 @@ func (h *Holdings) GiveBack(claim string, now int64, rest func(pool string) int6
 	return len(h.Grants) < n
 }
 
+// Discard ends what a claim was given and had on no link: it neither rests nor is kept. It reports whether there was any.
+func (h *Holdings) Discard(claim string) bool {
+	n := len(h.Grants)
+	h.Grants = slices.DeleteFunc(h.Grants, func(g Grant) bool { return g.Claim == claim })
+	return len(h.Grants) < n
+}
+
 // ToKeep returns the blocks of a pool whose lease is to be kept for an identity.
 func (h *Holdings) ToKeep(pool string) []Held {
 	var out []Held

@@ -174,7 +174,7 @@ func (a *Allocator) Take(claim Claim, wants []Want) (map[Want]ops.Given, error) 
 	now := a.Now()
 	defer a.poke()
 	err := a.file.change(func(h *addresspool.Holdings) (changed bool, err error) {
-		again := claim.New && otherPool(h, &claim, wants) && h.GiveBack(string(claim.UID), now.Unix(), func(string) int64 { return 0 })
+		again := claim.New && otherPool(h, &claim, wants) && h.Discard(string(claim.UID))
 		if o, changed, err = a.takeAll(h, &claim, wants, now); err != nil {
 			return again, nil // o has the error; what was given back must not keep the next pass from leasing
 		}

@@ -240,3 +240,41 @@ func TestTakeSoon(t *testing.T) {
 		t.Errorf("of a full pool: %v", err)
 	}
 }
+
+// TestDiscarded holds that an address which was on no link is kept for nobody once the step of its claim wants another pool; and that
+// the address of an earlier claim stays kept.
+func TestDiscarded(t *testing.T) {
+	for name, before := range map[string]bool{"new": false, "kept before": true} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Unix(1e9, 0)
+			s := newServer(kept("p", "192.0.2.0/30"), kept("q", "198.51.100.0/30"))
+			s.pools[0].Spec.Exclude = []string{"192.0.2.2"}
+			a := s.agent(t, "n", fileOf(t), &now)
+			if before {
+				a.has("earlier", "web-0", "p")
+				a.giveBack("earlier")
+				a.pass()
+			}
+			a.has("c", "web-0", "p")
+			claim := addresses.Claim{UID: "c", Namespace: "ns", Name: "c", Pod: "web-0", PodUID: "pod-of-c", InPod: "net", New: true}
+			var err error
+			for range 5 {
+				if _, err = a.Take(claim, []addresses.Want{{Topology: "t", Step: "s", Pool: "q"}}); err == nil {
+					break
+				}
+				_ = a.Pass(t.Context())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			now = now.Add(2 * time.Minute) // nobody waits for what was taken over
+			for range 3 {
+				_ = a.Pass(t.Context())
+				_, err = a.take("other", "db-0", "p")
+			}
+			if (err == nil) == before {
+				t.Errorf("another pod: %v", err)
+			}
+		})
+	}
+}
