@@ -67,14 +67,20 @@ func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Ste
 	return notes
 }
 
-// OneAtATime are notes on the addresses of a topology that several pods have by claims of one template, which one pod
-// can have at a time.
+// OneAtATime are notes on the addresses and MAC addresses of a topology that several pods have by claims of one template, which one
+// pod can have at a time. Those of a dummy link are on no network.
 func OneAtATime(t *topology.Topology) (notes []string) {
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		if a := topology.Exclusive(s); len(a) > 0 {
 			notes = append(notes, fmt.Sprintf("step %q: config.addresses: each pod with a claim of the template would have %s, and one pod of the cluster can have it at a time, so that a second pod waits: name an AddressPool in ipam, or set allowDuplicate on the step", s.Name, a[0]))
 		}
+		mac, literal := s.Config["mac"].(string)
+		if !literal || strings.Contains(mac, "{{") || s.AllowDuplicate || s.Type == "dummy" || slices.ContainsFunc(t.ClaimParameters,
+			func(c v1alpha1.ClaimParameter) bool { return c.Step == s.Name && c.Key == v1alpha1.ParameterMAC }) {
+			continue
+		}
+		notes = append(notes, fmt.Sprintf("step %q: config.mac: each pod with a claim of the template would have %s, and two of them on one network lose packets: leave mac out, so that each pod has its own, let claims set it with claimParameters, or set allowDuplicate on the step", s.Name, mac))
 	}
 	return notes
 }
