@@ -43,12 +43,7 @@ func (e *Invalid) Add(p Problem) {
 func (e *Invalid) Full() bool { return len(e.Problems) >= MaxProblems }
 
 // few lists the first names.
-func few(names []string) string {
-	if len(names) <= maxListed {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:maxListed], ", "), len(names)-maxListed)
-}
+func few(names []string) string { return excerpt.First(names, maxListed) }
 
 // Problem is one thing that is wrong, and how to fix it.
 type Problem struct {

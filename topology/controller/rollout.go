@@ -348,10 +348,4 @@ func failure(f *v1alpha1.RolloutFailure) string {
 }
 
 // names lists the first few of some names.
-func names(all []string) string {
-	out := strings.Join(all[:min(len(all), maxNames)], ", ")
-	if more := len(all) - maxNames; more > 0 {
-		out += fmt.Sprintf(" and %d more", more)
-	}
-	return out
-}
+func names(all []string) string { return excerpt.First(all, maxNames) }

@@ -39,6 +39,15 @@ func Lines(s string, most int) string {
 	return s + "\n" + more
 }
 
+// First lists the first names, and how many more there are.
+func First(names []string, most int) string {
+	out := strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		out += fmt.Sprintf(" and %d more", more)
+	}
+	return out
+}
+
 // Count returns a number and what it is of: "1 pod", "2 pods".
 func Count(n int, what string) string {
 	switch {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -20,7 +21,8 @@ type allocated struct {
 	from  *source
 	spans []span
 	what  string
-	named bool // by the pods themselves, so that no pool may allocate them later either
+	each  string // in place of what for several such objects, of a format with their names
+	named bool   // by the pods themselves, so that no pool may allocate them later either
 }
 
 // ipPool reads an IPPool: of whereabouts, or of nv-ipam, which has the same kind.
@@ -83,7 +85,7 @@ func (c *converter) reservation(s *source) {
 	}
 	c.excluded = append(c.excluded, allocated{
 		from: s, spans: []span{{addr, addr}},
-		what: fmt.Sprintf("the address %s, which a pod has of whereabouts", addr),
+		what: fmt.Sprintf("the address %s, which a pod has of whereabouts", addr), each: "%d addresses that pods have of whereabouts (reservations %s)",
 	})
 }
 
@@ -166,7 +168,9 @@ func (c *converter) cidrPool(s *source) {
 func (c *converter) exclude() {
 	for _, p := range c.pools {
 		var spans []span
-		for _, a := range c.excluded {
+		var noted []*allocated
+		for i := range c.excluded {
+			a := &c.excluded[i]
 			if c.Moved && !a.named {
 				continue
 			}
@@ -180,9 +184,10 @@ func (c *converter) exclude() {
 				}
 			}
 			if spans = append(spans, of...); len(of) > 0 && !a.named {
-				a.from.note("", "the AddressPool %q excludes %s: remove them there when these pods have ended, or convert with --moved. What is allocated later is not known: divide the range until then", p.name, a.what)
+				noted = append(noted, a)
 			}
 		}
+		p.noteExcluded(noted)
 		room := addresspool.MaxExcludes - len(p.spec.Exclude)
 		merged := merge(spans, room)
 		if len(merged) > 0 && len(merge(spans, len(spans))) > len(merged) {
@@ -193,6 +198,29 @@ func (c *converter) exclude() {
 		}
 	}
 }
+
+// noteExcluded adds a note on what a pool excludes, and one for all objects of which there may be as many as pods.
+func (p *pool) noteExcluded(of []*allocated) {
+	names := map[string][]string{}
+	for _, a := range of {
+		names[a.each] = append(names[a.each], strconv.Quote(a.from.namespace+"/"+a.from.name))
+	}
+	for _, a := range of {
+		what := a.what
+		switch all := names[a.each]; {
+		case a.each == "" || len(all) == 1:
+		case len(all) == 0:
+			continue
+		default:
+			what = fmt.Sprintf(a.each, len(all), excerpt.First(all, maxNamed))
+			names[a.each] = nil
+		}
+		a.from.note("", "the AddressPool %q excludes %s: remove them there when these pods have ended, or convert with --moved. What is allocated later is not known: divide the range until then", p.name, what)
+	}
+}
+
+// maxNamed bounds the names in a note.
+const maxNamed = 5
 
 func (s span) String() string {
 	if s.first == s.last {

@@ -131,6 +131,37 @@ func TestConvert(t *testing.T) {
 	}
 }
 
+// TestExcludedOnce holds that what a pool excludes for pods is one note, however many there are, with the first names.
+func TestExcludedOnce(t *testing.T) {
+	var text strings.Builder
+	text.WriteString(`{apiVersion: k8s.cni.cncf.io/v1, kind: NetworkAttachmentDefinition, metadata: {name: office}, spec: {config: '{"type": "macvlan", "master": "eth1", "ipam": {"type": "whereabouts", "range": "10.10.0.0/24"}}'}}` + "\n")
+	for i := range 8 {
+		fmt.Fprintf(&text, "---\n{apiVersion: v1, kind: Pod, metadata: {name: web-%d, annotations: {k8s.v1.cni.cncf.io/networks: office, k8s.v1.cni.cncf.io/network-status: '[{\"name\": \"office\", \"ips\": [\"10.10.0.%d\"]}]'}}, spec: {containers: [{name: main, image: main}]}}\n", i, 9+2*i)
+		fmt.Fprintf(&text, "---\n{apiVersion: whereabouts.cni.cncf.io/v1alpha1, kind: OverlappingRangeIPReservation, metadata: {name: 10.10.0.%d, namespace: kube-system}, spec: {podref: default/web-%d}}\n", 9+2*i, i)
+	}
+	objects, err := topology.Documents([]byte(text.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, remarks := show(t, convert(t, contracts(t), objects))
+	for i := range 8 {
+		if !strings.Contains(output, fmt.Sprintf("- 10.10.0.%d\n", 9+2*i)) {
+			t.Errorf("10.10.0.%d is not excluded:\n%s", 9+2*i, output)
+		}
+	}
+	for _, want := range []string{
+		`excludes the addresses of 8 pods ("default/web-0", "default/web-1", "default/web-2", "default/web-3", "default/web-4" and 3 more): remove them there`,
+		`excludes 8 addresses that pods have of whereabouts (reservations "kube-system/10.10.0.11", "kube-system/10.10.0.13", "kube-system/10.10.0.15", "kube-system/10.10.0.17", "kube-system/10.10.0.19" and 3 more)`,
+	} {
+		if strings.Count(remarks, want) != 1 {
+			t.Errorf("want one note %s:\n%s", want, remarks)
+		}
+	}
+	if n := strings.Count(remarks, "AddressPool \"office\" excludes"); n != 2 {
+		t.Errorf("%d notes:\n%s", n, remarks)
+	}
+}
+
 // silent are values that may change without an effect, by kind and path, with the reason.
 var silent = map[string]*regexp.Regexp{
 	"the bookkeeping of an API server":                      regexp.MustCompile(`^\w+ metadata\.(creationTimestamp|finalizers|generation|managedFields|ownerReferences|resourceVersion|selfLink|uid)\b`),

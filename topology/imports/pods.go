@@ -170,7 +170,7 @@ func (c *converter) addressesOf(s *source, r *record) {
 	if err != nil || s.kind != "Pod" {
 		return
 	}
-	a := allocated{from: s, what: "the addresses that the pod has"}
+	a := allocated{from: s, what: "the addresses that the pod has", each: "the addresses of %d pods (%s)"}
 	for _, e := range list {
 		status := asObject(e)
 		if status["default"] == true {
