@@ -460,6 +460,8 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	switch {
 	case err != nil:
 		return err
+	case topology.EmptyPool(p.current.step) && !p.Kept():
+		return Invalid("ipam.pool", "is empty: name an AddressPool, or leave the key out for that of the physical network of the step's device")
 	case source == "", len(p.req.Given[p.StepName()].Addresses) > 0:
 		return nil
 	case p.req.imagined == nil:

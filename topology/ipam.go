@@ -89,6 +89,14 @@ func OfNetwork(s *Step) bool {
 	return ok && pool == ""
 }
 
+// EmptyPool reports whether a step of type pool has the name of its pool as an empty text, as a template writes it whose value is
+// missing: that is no way to ask for the pool of a physical network.
+func EmptyPool(s *Step) bool {
+	ipam, _ := s.Config["ipam"].(map[string]any)
+	name, named := ipam["pool"]
+	return named && name == "" && ipamType(s.Config) == IPAMPool
+}
+
 // FromPool says from which pool a step wants its addresses; not ok for none. The name is empty where OfNetwork.
 func FromPool(s *Step) (pool string, iface int, ok bool) {
 	if _, local := LocalIPAM(s); local {

@@ -121,7 +121,7 @@ func TestPoolOfNetwork(t *testing.T) {
 	}{
 		"one":             {networks: networks("a=tenants"), pool: "tenants"},
 		"selected":        {networks: networks("a=tenants", "b=guests"), selector: one, pool: "guests"},
-		"several":         {networks: networks("a=tenants", "b=guests"), kind: fault.Invalid, text: `device "pci-0000-03-10-1" is on the physical networks "a" (AddressPool "tenants") and "b" (AddressPool "guests")`},
+		"several":         {networks: networks("a=tenants", "b=guests"), kind: fault.Invalid, text: `device "pci-0000-03-10-1" is on the physical networks "a" (AddressPool "tenants") and "b" (AddressPool "guests"): name an AddressPool in ipam.pool, or have the selector of the step choose one of the networks, such as device.attributes["dra.networking"].physicalNetworkName == "a"`},
 		"several, of one": {networks: networks("a=tenants", "b=tenants"), pool: "tenants"},
 		"some with none":  {networks: networks("a=tenants", "b"), kind: fault.Invalid, text: `"a" (AddressPool "tenants") and "b" (no AddressPool)`},
 		"selected, none":  {networks: networks("a=tenants", "b"), selector: one, kind: fault.NotReady, text: `no DeviceExposurePolicy names an addressPool of physical network "b"`},

@@ -215,7 +215,7 @@ func poolOf(t *claims.Topology, step string) (pool, network string, err error) {
 	case recorded != "":
 		return recorded, network, nil
 	case err != nil:
-		return "", "", invalid("ipam names no AddressPool, and %w: name one in ipam.pool, or have the selector of the step choose one network", err)
+		return "", "", invalid("ipam names no AddressPool, and %w: name an AddressPool in ipam.pool, or have the selector of the step choose one of the networks, such as device.attributes[\"dra.networking\"].physicalNetworkName == %q", err, host.PhysicalNetworks[0].Name)
 	case pool != "":
 		return pool, network, nil
 	case network != "":
