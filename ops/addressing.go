@@ -478,6 +478,14 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	return nil
 }
 
+// FromSubnets has a step of OVN without addresses take those of the pool of its network's subnets (topology.FromSubnets). It does not
+// where ovn-kubernetes has made the port, whose addresses are its own, and in a sandbox of when subnets gave none.
+func (p *Planner) FromSubnets(cfg *AddressConfig) {
+	if of, ok := topology.FromSubnets(p.current.step); ok && p.GivenPort() == nil && !p.Kept() {
+		cfg.IPAM = &IPAM{Type: ipamPool, IPAM: topology.IPAM{Pool: of.Pool}}
+	}
+}
+
 // inIPAM is an error about fields of ipam as one about the step's config.
 func inIPAM(err error) error {
 	var wrong []error

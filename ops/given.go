@@ -141,6 +141,19 @@ func (g Given) WithNetwork(of Given) Given {
 	return g
 }
 
+// PoolOf returns the pool whose addresses a step is given, and the part of it; not ok for none. Those of a port of ovn-kubernetes are of
+// none, although the step has subnets.
+func (g Given) PoolOf(s *topology.Step) (pool string, iface int, ok bool) {
+	if _, subnets := topology.FromSubnets(s); subnets && g.Port != nil {
+		return "", 0, false
+	}
+	pool, iface, ok = topology.FromPool(s)
+	if ok && pool == "" {
+		pool = g.Pool // of the physical network
+	}
+	return pool, iface, ok
+}
+
 // Networks returns what is given of the pod's network, by step.
 func (g Givens) Networks() Givens {
 	out := Givens{}

@@ -36,6 +36,8 @@ type IPAM struct {
 	HostBlock      *int     `json:"hostBlock,omitempty"`
 	InterfaceBlock *int     `json:"interfaceBlock,omitempty"`
 	ExcludeCIDRs   []string `json:"excludeCIDRs,omitempty"`
+	// Subnets are all that the pool has, of a network of OVN: no key of ipam (FromSubnets).
+	Subnets []string `json:"-"`
 }
 
 // IPRange is a range of addresses in the spelling of the CNI plugin host-local.
@@ -99,6 +101,9 @@ func EmptyPool(s *Step) bool {
 
 // FromPool says from which pool a step wants its addresses; not ok for none. The name is empty where OfNetwork.
 func FromPool(s *Step) (pool string, iface int, ok bool) {
+	if of, ok := FromSubnets(s); ok {
+		return of.Pool, 0, true
+	}
 	if _, local := LocalIPAM(s); local {
 		return LocalPool, 0, true
 	}

@@ -16,9 +16,6 @@ import (
 // expects of its division.
 const IPAMMultiNIC = "multi-nic-ipam"
 
-// MultiNICIPAM returns the ipam of a step that says how its pool is divided; not ok for none.
-func MultiNICIPAM(s *Step) (c IPAM, ok bool) { return decodeIPAM(s, IPAMMultiNIC) }
-
 // foldMultiNIC writes ipam of type multi-nic-ipam as the rest of plumbline reads it: the pool
 // without a name is that of the topology's name, as in multi-nic-cni the network's name is
 // that of its CIDR object; and vlanMode, which is the mode of the ipvlan links and only

@@ -87,6 +87,9 @@ func (s *source) examples(t *topology.Topology, given ops.Givens, imagined bool)
 		if local, ok := topology.LocalIPAM(step); ok {
 			layout, _ = addresspool.Local(local) // what is wrong with it, the plan reports
 		}
+		if of, ok := topology.FromSubnets(step); ok && layout == nil {
+			layout, _ = addresspool.Of(addresspool.OfSubnets(of))
+		}
 		switch {
 		case layout != nil:
 		case pool == topology.LocalPool:
@@ -107,7 +110,7 @@ func (s *source) examples(t *topology.Topology, given ops.Givens, imagined bool)
 			}
 			return nil, nil, fmt.Errorf("step %q: the pod's node decides which address of AddressPool %q it gets: name an example with --address %s=ADDRESS, or the file of the AddressPool with another -f%s", step.Name, pool, step.Name, have)
 		}
-		if division, ok := topology.MultiNICIPAM(step); ok {
+		if division, ok := topology.Division(step); ok {
 			if err := layout.Agrees(division); err != nil {
 				return nil, nil, fmt.Errorf("step %q: %w", step.Name, err)
 			}

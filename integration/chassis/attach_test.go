@@ -2,6 +2,7 @@ package chassis_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/openvswitch"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -204,6 +206,69 @@ func TestLayer2(t *testing.T) {
 	n.release(two)
 	n.apply(one)
 	n.release(one)
+	n.nothing()
+}
+
+// TestSubnets: pods that have an address of each subnet of their network, as an allocator gives them, reach each other, and send from
+// these alone. What is excluded nobody has, and the pod for which no address is left has no port.
+func TestSubnets(t *testing.T) {
+	b := start(t)
+	n := newWorker(b, b.chassis.Endpoint(), b.chassis.Endpoint())
+	var h addresspool.Holdings
+	var pods []reconcile.Sandbox
+	for _, name := range []string{"one", "two", "three"} {
+		s := n.sandbox(name, `{topology: layer2, netAttachDefName: default/tenant-blue, subnets: "172.31.0.0/29,fd00::/64", excludeSubnets: "172.31.0.0/30,172.31.0.5/32", dad: "off"}`)
+		of, ok := topology.FromSubnets(&s.Topology.Steps[0])
+		layout, err := addresspool.Of(addresspool.OfSubnets(of))
+		if b.ok(err); !ok {
+			t.Fatal("the subnets give no addresses")
+		}
+		got, err := h.Example(layout, addresspool.Owner{Claim: name, Topology: "net", Step: "blue"}, 0)
+		if name == "three" {
+			if !errors.Is(err, addresspool.ErrNone) {
+				t.Errorf("of two addresses a third pod has %v, %v", got, err)
+			}
+			if _, err := n.engine.Ensure(t.Context(), s); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), of.Pool) {
+				t.Errorf("without an address: %v", err)
+			}
+			continue
+		}
+		b.ok(err)
+		s.Given = ops.Givens{"blue": ops.Allocated(layout, got)}
+		n.apply(s)
+		pods = append(pods, s)
+	}
+	for i, s := range pods {
+		to := pods[1-i]
+		for _, a := range to.Given["blue"].Addresses {
+			n.reach(s.Netns, to.Netns, a.Addr().String())
+		}
+		text := fmt.Sprint(s.Given["blue"].Addresses)
+		if want := []string{"[172.31.0.4/29 fd00::1/64]", "[172.31.0.6/29 fd00::2/64]"}[i]; text != want {
+			t.Errorf("pod %d has %s, want %s", i, text, want)
+		}
+		security := n.run("ovn-nbctl", "--bare", "--columns=port_security", "find", "Logical_Switch_Port", "external_ids:dra.networking/owner=plumbline")
+		for _, a := range s.Given["blue"].Addresses {
+			if !strings.Contains(security, " "+a.Addr().String()) {
+				t.Errorf("no port may send from %s, but only %s", a.Addr(), security)
+			}
+		}
+	}
+	n.run("ip", "-n", "one", "addr", "add", "172.31.0.5/29", "dev", "net1")
+	if err := kernel.Within(pods[0].Netns, func() error {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("172.31.0.5")}, Timeout: 2 * time.Second}
+		conn, err := dialer.Dial("tcp", "172.31.0.6:7")
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	}); err == nil || strings.Contains(err.Error(), "refused") {
+		t.Errorf("from an address that is excluded: %v", err)
+	}
+	n.run("ip", "-n", "one", "addr", "del", "172.31.0.5/29", "dev", "net1")
+	for _, s := range pods {
+		n.release(s)
+	}
 	n.nothing()
 }
 

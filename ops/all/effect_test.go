@@ -409,7 +409,7 @@ func (e *effects) plan(ctx context.Context, file string, text []byte) (string, e
 			}
 			out += fmt.Sprintf("%+v\n", *layout)
 		}
-		if division, ok := topology.MultiNICIPAM(s); ok {
+		if division, ok := topology.Division(s); ok {
 			out += fmt.Sprintf("%+v %v %v\n", division, division.HostBlock != nil && *division.HostBlock > 0, division.InterfaceBits())
 		}
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -17,25 +19,19 @@ import (
 type config struct {
 	ops.DeviceConfig
 	ops.AddressConfig
-	Topology            string  `json:"topology"`
-	Role                string  `json:"role,omitempty"`
-	Network             string  `json:"name,omitempty"`
-	NetAttachDefName    string  `json:"netAttachDefName,omitempty"`
-	Subnets             string  `json:"subnets,omitempty"`
-	ExcludeSubnets      string  `json:"excludeSubnets,omitempty"`
-	PhysicalNetworkName string  `json:"physicalNetworkName,omitempty"`
-	VLANID              uint16  `json:"vlanID,omitempty"`
-	Name                string  `json:"ifName,omitempty"`
-	MTU                 *uint32 `json:"mtu,omitempty"`
-	MAC                 *string `json:"mac,omitempty"`
-	AllowPersistentIPs  bool    `json:"allowPersistentIPs,omitempty"`
-	LogLevel            string  `json:"logLevel,omitempty"`
-	LogFile             string  `json:"logFile,omitempty"`
+	topology.OVN
+	Role               string  `json:"role,omitempty"`
+	Name               string  `json:"ifName,omitempty"`
+	MTU                *uint32 `json:"mtu,omitempty"`
+	MAC                *string `json:"mac,omitempty"`
+	AllowPersistentIPs bool    `json:"allowPersistentIPs,omitempty"`
+	LogLevel           string  `json:"logLevel,omitempty"`
+	LogFile            string  `json:"logFile,omitempty"`
 }
 
 const (
-	layer2   = "layer2"
-	localnet = "localnet"
+	layer2   = topology.OVNLayer2
+	localnet = topology.OVNLocalnet
 )
 
 // defaultMTU of a layer2 network: a packet with Ethernet header and the headers of Geneve fits
@@ -83,7 +79,7 @@ func output() contract.Output {
 
 // Op is the step type.
 var Op = ops.New(contract.Contract{
-	Type:    "ovn-k8s-cni-overlay",
+	Type:    topology.TypeOVN,
 	Summary: "Join a network of OVN.",
 	Description: `Creates a logical switch port and a veth pair: one end in the pod, the other on the integration bridge ([OVN](../ovn.md)). Ports of all
 nodes with the same topology, network, physical network and VLAN are on one logical switch. On a node of ovn-kubernetes the step uses
@@ -92,8 +88,8 @@ nodes with the same topology, network, physical network and VLAN are on one logi
 layer2 is a network between nodes, through Geneve tunnels: its mtu must be 58 bytes below the MTU between the nodes, 78 over IPv6, or less.
 localnet leads to a physical network: ovn-bridge-mappings of the node's Open vSwitch has to name a bridge for physicalNetworkName.
 
-The port may send from its own MAC only and, if it has addresses, from these only. subnets gives no addresses: those of addresses and
-ipam have to be in them.
+The port may send from its own MAC only and, if it has addresses, from these only. With subnets, and neither addresses nor ipam, each
+pod gets [an address of them](../ovn.md#addresses). Otherwise those of addresses and ipam have to be in them.
 
 An allocated [virtual function](../ovn.md#virtual-functions) is moved into the pod instead; any other device stays on the host, and is the
 uplink of the physical network.`,
@@ -121,7 +117,7 @@ uplink of the physical network.`,
 		},
 		text("netAttachDefName", "NAMESPACE/NAME of the network's NetworkAttachmentDefinition; without ovn-kubernetes only a name"),
 		text("name", "name of the network; default: netAttachDefName"),
-		text("subnets", "networks of the addresses, with commas"),
+		text("subnets", "networks of the addresses, with commas; each pod gets one of each family, unless addresses or ipam is set"),
 		text("excludeSubnets", "parts of subnets without addresses, with commas"),
 		text("physicalNetworkName", "localnet: physical network, as in ovn-bridge-mappings; default: name, if given"),
 		{Name: "vlanID", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(4094), Description: "localnet: VLAN on the physical network; 0: none"},
@@ -180,38 +176,21 @@ func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 		say("vlanID", "is for topology localnet: remove it")
 	}
 	for _, key := range []string{"subnets", "excludeSubnets"} {
-		if _, err := prefixes(word(key)); err != nil {
+		if _, err := topology.Prefixes(word(key)); err != nil {
 			say(key, "%v", err)
 		}
 	}
-	return out
-}
-
-// maxPrefixes bounds a list of networks.
-const maxPrefixes = 64
-
-// prefixes reads networks with commas between them.
-func prefixes(list string) ([]netip.Prefix, error) {
-	if list == "" {
-		return nil, nil
-	}
-	words := strings.Split(list, ",")
-	if len(words) > maxPrefixes {
-		return nil, fmt.Errorf("%d networks are more than %d", len(words), maxPrefixes)
-	}
-	var out []netip.Prefix
-	for _, word := range words {
-		// ovn-kubernetes allows the length of the part of a node behind that of the network.
-		p, err := netip.ParsePrefix(strings.TrimSpace(word))
-		switch {
-		case err != nil:
-			return nil, fmt.Errorf("%q is not a network such as 192.0.2.0/24", word)
-		case p != p.Masked():
-			return nil, fmt.Errorf("%q has host bits: write %s", word, p.Masked())
+	if of, ok := topology.FromSubnets(&topology.Step{Type: topology.TypeOVN, Config: c}); ok {
+		_, err := addresspool.Of(addresspool.OfSubnets(of))
+		for _, f := range addresspool.FieldErrors(err) {
+			field := "subnets"
+			if strings.HasPrefix(f.Field, "exclude") {
+				field = "excludeSubnets"
+			}
+			say(field, "%s", f.Message)
 		}
-		out = append(out, p)
 	}
-	return out, nil
+	return out
 }
 
 func plan(p *ops.Planner, c config) error {
@@ -252,6 +231,7 @@ func plan(p *ops.Planner, c config) error {
 	case representor != "":
 		c.MTU = new(uint32(ethernetMTU)) // the function has that of its last use, a new pair this one
 	}
+	p.FromSubnets(&c.AddressConfig)
 	addresses, err := c.addresses(p, name)
 	if err != nil {
 		return err
@@ -346,10 +326,10 @@ func (c *config) agree(with *ops.Port) error {
 		return ops.Invalid("netAttachDefName", "is %q, and ovn-kubernetes has made a port of the pod for %q: a pod keeps the network that it was created with; create it again", c.NetAttachDefName, with.Attachment)
 	case c.Topology != with.Topology:
 		return differs("topology", c.Topology, fmt.Sprintf("%q", with.Topology))
-	case c.Network != "" && c.Network != with.Network:
-		return differs("name", fmt.Sprintf("%q", c.Network), fmt.Sprintf("%q", with.Network))
-	case c.physical() != "" && c.physical() != with.PhysicalNetwork:
-		return differs("physicalNetworkName", fmt.Sprintf("%q", c.physical()), fmt.Sprintf("%q", with.PhysicalNetwork))
+	case c.OVN.Name != "" && c.OVN.Name != with.Network:
+		return differs("name", fmt.Sprintf("%q", c.OVN.Name), fmt.Sprintf("%q", with.Network))
+	case c.Physical() != "" && c.Physical() != with.PhysicalNetwork:
+		return differs("physicalNetworkName", fmt.Sprintf("%q", c.Physical()), fmt.Sprintf("%q", with.PhysicalNetwork))
 	case c.Topology == localnet && c.VLANID != with.VLAN:
 		return differs("vlanID", fmt.Sprint(c.VLANID), fmt.Sprint(with.VLAN))
 	case c.MAC != nil && *c.MAC != with.MAC:
@@ -379,7 +359,7 @@ func (c *config) chassis(p *ops.Planner, plugged bool) (netstate.Chassis, error)
 	case *out.Int == "":
 		return out, fault.New(fault.NotReady, errors.New("the Open vSwitch of this node has no integration bridge, which ovn-controller creates: is it running?"))
 	}
-	if physical := c.physical(); physical != "" && out.Networks != nil && !slices.Contains(out.Networks, physical) {
+	if physical := c.Physical(); physical != "" && out.Networks != nil && !slices.Contains(out.Networks, physical) {
 		if !p.Kept() {
 			return out, fault.New(fault.NotReady, fmt.Errorf("physicalNetworkName: no bridge of this node leads to %q: add \"%s:BRIDGE\" to external_ids:ovn-bridge-mappings of Open_vSwitch, which has %s",
 				physical, physical, quoted(out.Networks)))
@@ -396,37 +376,11 @@ func quoted(list []string) string {
 	return fmt.Sprintf("%q", list)
 }
 
-func (c *config) network() string {
-	if c.Network != "" {
-		return c.Network
-	}
-	return c.NetAttachDefName
-}
-
-// physical is the physical network of a localnet network, "" for another one.
-func (c *config) physical() string {
-	switch {
-	case c.Topology != localnet:
-		return ""
-	case c.PhysicalNetworkName != "":
-		return c.PhysicalNetworkName
-	}
-	return c.Network
-}
-
-// logicalPort is the port and its switch. The name of the switch has all that decides where its
-// packets go, so that no two topologies contradict each other about one switch.
+// logicalPort is the port and its switch.
 func (c *config) logicalPort(p *ops.Planner, chassis string) netstate.LogicalPort {
-	name := strings.Join([]string{"plumbline", c.Topology, c.network()}, ":")
-	if c.Topology == localnet {
-		name += ":" + c.physical()
-		if c.VLANID != 0 {
-			name += fmt.Sprintf(":%d", c.VLANID)
-		}
-	}
 	return netstate.LogicalPort{
-		Name: strings.Join([]string{"plumbline", chassis, p.HostLinkName()}, ":"), Switch: &name,
-		PhysicalNetwork: new(c.physical()), VLAN: &c.VLANID, Holder: new(p.Holder()), Chassis: &chassis,
+		Name: strings.Join([]string{"plumbline", chassis, p.HostLinkName()}, ":"), Switch: new(c.Switch()),
+		PhysicalNetwork: new(c.Physical()), VLAN: &c.VLANID, Holder: new(p.Holder()), Chassis: &chassis,
 	}
 }
 
@@ -436,8 +390,8 @@ func (c *config) addresses(p *ops.Planner, name string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	within, _ := prefixes(c.Subnets) // checked
-	without, _ := prefixes(c.ExcludeSubnets)
+	within, _ := topology.Prefixes(c.Subnets) // checked
+	without, _ := topology.Prefixes(c.ExcludeSubnets)
 	for _, w := range without {
 		if len(within) > 0 && !slices.ContainsFunc(within, w.Overlaps) {
 			p.Note("excludeSubnets: %q is in none of %q, and excludes nothing: change one of them", w, c.Subnets)
@@ -460,7 +414,7 @@ func (c *config) addresses(p *ops.Planner, name string) ([]string, error) {
 		out = append(out, a.Address)
 	}
 	if len(out) == 0 && c.Subnets != "" {
-		p.Note("subnets assigns no addresses: interface %q has none, and may send from any IP address; add addresses, or ipam of type pool", name)
+		p.Note("interface %q has no address of subnets, and may send from any IP address: create the pod again, or add addresses", name)
 	}
 	return out, nil
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -17,7 +16,6 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/draplugin"
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
-	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 )
 
@@ -103,10 +101,10 @@ func (n *nodeClaims) grants() []addresspool.Grant {
 			for j := range t.Steps {
 				step := &t.Steps[j]
 				given := e.Topologies[i].Given[step.Name]
-				if pool, _, ok := topology.FromPool(step); ok && len(given.Addresses) > 0 {
+				if pool, _, ok := given.PoolOf(step); ok && len(given.Addresses) > 0 {
 					out = append(out, addresspool.Grant{
 						Owner: addresspool.Owner{Claim: string(e.UID), Topology: t.Name, Step: step.Name}, Of: e.Namespace + "/" + e.Name,
-						Pool: cmp.Or(pool, given.Pool), Addresses: given.Addresses,
+						Pool: pool, Addresses: given.Addresses,
 					})
 				}
 			}

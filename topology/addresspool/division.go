@@ -44,8 +44,11 @@ func CheckDivision(c topology.IPAM) error {
 }
 
 // Agrees returns an error if a pool is divided otherwise than a step says. A pool may have
-// more subnets, as of the other family, and may exclude more.
+// more subnets, as of the other family, and may exclude more. That of a network's subnets has these alone.
 func (l *Layout) Agrees(c topology.IPAM) error {
+	if len(c.Subnets) > 0 {
+		return l.agreesWithNetwork(c)
+	}
 	wrong := func(field, format string, args ...any) error {
 		return fieldError("ipam."+field, "%s %q %s", v1alpha1.AddressPoolKind, l.Name, fmt.Sprintf(format, args...))
 	}
@@ -68,6 +71,35 @@ func (l *Layout) Agrees(c topology.IPAM) error {
 		}
 	}
 	return nil
+}
+
+// agreesWithNetwork is Agrees for the pool of the subnets of a network.
+func (l *Layout) agreesWithNetwork(c topology.IPAM) error {
+	var own []string
+	for i := range l.subnets {
+		own = append(own, l.subnets[i].prefix.String())
+	}
+	if wanted := slices.Sorted(slices.Values(c.Subnets)); !slices.Equal(slices.Sorted(slices.Values(own)), wanted) {
+		return fieldError("subnets", "%s %q of this network has %s, and the step says %s", v1alpha1.AddressPoolKind, l.Name, l.prefixes(), strings.Join(c.Subnets, " and "))
+	}
+	for _, text := range c.ExcludeCIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			if from, gives := l.Gives(p); gives {
+				return fieldError("excludeSubnets", "%s %q of this network allocates addresses of %q in %s", v1alpha1.AddressPoolKind, l.Name, text, from)
+			}
+		}
+	}
+	return nil
+}
+
+// OfSubnets returns the pool of the subnets of a network, as a step has them.
+func OfSubnets(c topology.IPAM) *v1alpha1.AddressPool {
+	o := &v1alpha1.AddressPool{}
+	o.Name, o.Spec.Exclude = c.Pool, c.ExcludeCIDRs
+	for _, p := range c.Subnets {
+		o.Spec.Subnets = append(o.Spec.Subnets, v1alpha1.AddressSubnet{Prefix: p})
+	}
+	return o
 }
 
 func (l *Layout) prefixes() string {

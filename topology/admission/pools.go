@@ -26,6 +26,11 @@ func (w *Webhook) pools(ctx context.Context, t *topology.Topology, edited bool, 
 	if err := w.reader.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list pools: %w", err)
 	}
+	for _, of := range t.NetworkPools() { // which the controller makes
+		if !slices.ContainsFunc(pools.Items, func(p v1alpha1.AddressPool) bool { return p.Name == of.Pool }) {
+			pools.Items = append(pools.Items, *addresspool.OfSubnets(of.IPAM))
+		}
+	}
 	warnOfPools(t, pools.Items, a)
 	if err := w.warnOfNetworks(ctx, t, a); err != nil {
 		return err
@@ -168,9 +173,9 @@ func neverEnough(t *topology.Topology, pools []v1alpha1.AddressPool) (problems [
 	return problems
 }
 
-// disagrees is how a pool is divided otherwise than a step of type multi-nic-ipam says.
+// disagrees is how a pool is other than a step says.
 func disagrees(l *addresspool.Layout, s *topology.Step) error {
-	c, ok := topology.MultiNICIPAM(s)
+	c, ok := topology.Division(s)
 	if !ok {
 		return nil
 	}

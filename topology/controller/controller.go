@@ -43,6 +43,7 @@ import (
 //	networking.dra.io     networktopologies         get list watch patch (finalizers)
 //	networking.dra.io     networktopologies/status  update
 //	networking.dra.io     deviceexposurepolicies    get list watch
+//	networking.dra.io     addresspools              get list watch create patch delete
 //	resource.k8s.io       deviceclasses             get list watch create update delete
 //	resource.k8s.io       resourceclaims            get list watch
 //	resource.k8s.io       resourceclaimtemplates    get list watch create update delete
@@ -77,6 +78,9 @@ func (c *Controller) Setup(mgr manager.Manager) error {
 		Watches(&v1alpha1.NetworkTopology{}, &edits{Controller: c}).
 		Watches(&resourceapi.DeviceClass{}, handler.EnqueueRequestsFromMapFunc(c.forClass)).
 		Watches(&v1alpha1.DeviceExposurePolicy{}, handler.EnqueueRequestsFromMapFunc(c.forPolicy), builder.WithPredicates(predicate.Funcs{
+			UpdateFunc: func(u event.UpdateEvent) bool { return edited(u.ObjectOld, u.ObjectNew) },
+		})).
+		Watches(&v1alpha1.AddressPool{}, handler.EnqueueRequestsFromMapFunc(c.forPool), builder.WithPredicates(predicate.Funcs{
 			UpdateFunc: func(u event.UpdateEvent) bool { return edited(u.ObjectOld, u.ObjectNew) },
 		})).
 		Watches(&schemav1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(c.forSchema)).
@@ -272,6 +276,9 @@ func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology)
 		return reconcile.Result{}, found.Err // it is retried, without a condition
 	}
 	result := reconcile.Result{}
+	if len(found.Pools) > 0 {
+		result.RequeueAfter = retryClash // how many addresses are used changes without an edit
+	}
 	var failed error
 	if t := found.Templates; t != nil {
 		if t.Clashes > 0 || t.Refused != "" {
@@ -328,6 +335,9 @@ func (c *Controller) finalize(ctx context.Context, o *v1alpha1.NetworkTopology, 
 	}
 	if left := grace(o, use, c.Now()); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, c.reportUse(ctx, o, use)
+	}
+	if _, err := c.subnets(ctx, o, nil); err != nil {
+		return reconcile.Result{}, err
 	}
 	if err := c.patch(ctx, o, controllerutil.RemoveFinalizer); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -406,7 +416,10 @@ func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, f
 	if found.Clashes, found.Err = c.clashes(ctx, o, have, want); found.Err != nil || len(found.Clashes) > 0 {
 		return
 	}
-	if found.Classes, found.Unnamed, found.Err = c.apply(ctx, o, have, want); found.Err == nil {
+	if found.Classes, found.Unnamed, found.Err = c.apply(ctx, o, have, want); found.Err != nil {
+		return
+	}
+	if found.Pools, found.Err = c.subnets(ctx, o, t.NetworkPools()); found.Err == nil {
 		templates := c.templates(ctx, o, t, set)
 		found.Templates = &templates
 	}

@@ -26,6 +26,7 @@ const (
 	indexResource = "resource" // of classes and topologies: extended resource names
 	indexTemplate = "template" // of topologies: "true" if they have a claim template
 	indexRole     = "role"     // of topologies: their role
+	indexPool     = "pool"     // of topologies: the AddressPools of the subnets of their networks
 )
 
 // Index adds to a cache the indexes that Controller and Wanting use.
@@ -42,6 +43,7 @@ func Index(ctx context.Context, cache client.FieldIndexer) error {
 		{&v1alpha1.NetworkTopology{}, indexResource, resourcesOf},
 		{&v1alpha1.NetworkTopology{}, indexTemplate, hasTemplate},
 		{&v1alpha1.NetworkTopology{}, indexRole, roleOf},
+		{&v1alpha1.NetworkTopology{}, indexPool, poolsOfSubnets},
 		{&resourceapi.ResourceClaimTemplate{}, indexUID, uidOfTemplate},
 	} {
 		if err := cache.IndexField(ctx, i.object, i.field, i.values); err != nil {
@@ -217,4 +219,20 @@ func StripClass(o any) (any, error) {
 	class.Labels, class.Annotations = nil, nil
 	class.Spec = resourceapi.DeviceClassSpec{ExtendedResourceName: class.Spec.ExtendedResourceName}
 	return class, nil
+}
+
+// poolsOfSubnets decodes only topologies with a network of OVN.
+func poolsOfSubnets(o client.Object) (out []string) {
+	n, ok := o.(*v1alpha1.NetworkTopology)
+	if !ok || !slices.Contains(typesOfTopology(o), topology.TypeOVN) {
+		return nil
+	}
+	t, err := topology.FromObject(n)
+	if err != nil {
+		return nil
+	}
+	for _, of := range t.NetworkPools() {
+		out = append(out, of.Pool)
+	}
+	return out
 }

@@ -22,6 +22,7 @@ type Outcome struct {
 	Invalid error            // why it is not valid
 	Unknown []*topology.Step // steps no node can run
 	Clashes []string         // messages about names it wants and others have
+	Pools   []string         // messages about the AddressPools of subnets that its pods wait for
 	Err     error            // an internal failure; the pass is retried
 	Classes int              // DeviceClasses the topology has now
 	Unnamed []string         // steps whose class the API server has written without its extended resource name
@@ -125,6 +126,8 @@ func programming(found Outcome) metav1.Condition {
 		c.Reason, c.Message = string(fault.Unsupported), strings.Join(lines, "\n")
 	case len(found.Clashes) > 0:
 		c.Reason, c.Message = string(fault.Conflict), stay+":\n"+strings.Join(found.Clashes, "\n")
+	case len(found.Pools) > 0:
+		c.Reason, c.Message = string(fault.Conflict), "new pods wait for their addresses:\n"+strings.Join(found.Pools, "\n")
 	case found.Err != nil:
 		c.Reason, c.Message = string(fault.Internal), found.Err.Error()
 	case found.Role != "":

@@ -79,6 +79,7 @@ func (c Claim) title() string { return fmt.Sprintf("%s %q", c.Source.Kind, c.Sou
 // Across returns what objects say of each other: errors, and notes on what is probably a mistake. What only a cluster
 // knows, such as whether a pool that no file has exists there, is no error.
 func Across(ctx context.Context, o Objects, set contract.Set) (notes []string, errs []error) {
+	errs = append(errs, o.ofSubnets()...)
 	for _, t := range o.Topologies {
 		for _, note := range slices.Concat(o.pools(t.Topology), o.policies(ctx, t.Topology, set), o.attributes(t.Topology)) {
 			notes = append(notes, fmt.Sprintf("NetworkTopology %q, %s", t.Name, note))
@@ -118,18 +119,43 @@ func (o Objects) pools(t *topology.Topology) (notes []string) {
 			continue
 		}
 		layout := o.Pools[pool]
+		if _, made := topology.FromSubnets(s); made && layout == nil {
+			continue
+		}
 		if layout == nil {
 			notes = append(notes, fmt.Sprintf("step %q: the files have no %s %q%s: pods wait until there is one", s.Name, v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names)))
 			continue
 		}
-		if division, ok := topology.MultiNICIPAM(s); ok {
+		if division, ok := topology.Division(s); ok {
 			if err := layout.Agrees(division); err != nil {
-				notes = append(notes, fmt.Sprintf("step %q: config.ipam: %v", s.Name, err))
+				notes = append(notes, fmt.Sprintf("step %q: config.%v", s.Name, err))
 			}
 		}
 		notes = append(notes, outside(s, pool, layout)...)
 	}
 	return notes
+}
+
+// ofSubnets are errors about steps that have the addresses of one network's subnets, and different subnets.
+func (o Objects) ofSubnets() (errs []error) {
+	first := map[string]string{}
+	layouts := map[string]*addresspool.Layout{}
+	for _, t := range o.Topologies {
+		for _, of := range t.NetworkPools() {
+			step := fmt.Sprintf("NetworkTopology %q, step %q", t.Name, of.Step)
+			layout := layouts[of.Pool]
+			if layout == nil {
+				layouts[of.Pool], _ = addresspool.Of(addresspool.OfSubnets(of.IPAM))
+				first[of.Pool] = step
+				continue
+			}
+			of.ExcludeCIDRs = nil // those of all are excluded
+			if err := layout.Agrees(of.IPAM); err != nil {
+				errs = append(errs, fmt.Errorf("%s: config.%w: the pool is that of %s: write the same into both, or give the networks other names", step, err, first[of.Pool]))
+			}
+		}
+	}
+	return errs
 }
 
 // NoPool is a remark on a step that has addresses of the pool of its physical network, while no policy NamesPool.

@@ -106,7 +106,7 @@ type Want struct {
 	Interface            int
 	// Local is the pool itself where it is one of this node, which no object describes.
 	Local *addresspool.Layout
-	// Division is how the step says that its pool is divided, nil for nothing.
+	// Division is what the step says of its pool, nil for nothing (topology.Division).
 	Division *topology.IPAM
 	// Network is the physical network that Pool is of, "" where the step names the pool.
 	Network string
@@ -268,8 +268,14 @@ func (a *Allocator) take(h *addresspool.Holdings, claim *Claim, w Want, now time
 	return ops.Allocated(p.layout, got), nil
 }
 
+// OfSubnets reports whether the pool is that of the subnets of a network.
+func (w *Want) OfSubnets() bool { return w.Division != nil && len(w.Division.Subnets) > 0 }
+
 // noPool is the error where the pool of a step does not exist.
 func noPool(w Want) error {
+	if w.OfSubnets() {
+		return fault.New(fault.NotReady, fmt.Errorf("there is no %s %q of subnets yet, which the controller makes: see the condition Programmed of NetworkTopology %q", v1alpha1.AddressPoolKind, w.Pool, w.Topology))
+	}
 	if w.Network != "" {
 		return fault.New(fault.NotReady, fmt.Errorf("there is no %s %q, which a DeviceExposurePolicy names for physical network %q: create it, or name another in the policy", v1alpha1.AddressPoolKind, w.Pool, w.Network))
 	}
@@ -290,7 +296,7 @@ func Wants(t *topology.Topology) (out []Want, err error) {
 				return nil, fault.New(fault.Invalid, fmt.Errorf("step %q: ipam.%w", s.Name, err))
 			}
 		}
-		if division, ok := topology.MultiNICIPAM(s); ok {
+		if division, ok := topology.Division(s); ok {
 			w.Division = &division
 		}
 		out = append(out, w)

@@ -212,3 +212,38 @@ func TestPlugOnce(t *testing.T) {
 		t.Errorf("the next pod is given %+v", e.Topologies[0].Given["vf0"].Port)
 	}
 }
+
+// TestPlugSubnets holds that a step with subnets alone has an address of their pool where plumbline makes the port; and that none is
+// taken where ovn-kubernetes has made it, whether the port has addresses or not.
+func TestPlugSubnets(t *testing.T) {
+	for name, c := range map[string]struct {
+		of     ovnKubernetes
+		config string
+		taken  string
+		given  string
+	}{
+		"alone":                     {of: ovnKubernetes{absent: true}, taken: "ovn-default-blue-3cb7b5d9", given: "[192.0.2.1/24]"},
+		"alone, with an address":    {of: ovnKubernetes{absent: true}, config: `,"addresses":["172.31.0.7/24"]`, given: "[]"},
+		"ovn-kubernetes":            {of: ovnKubernetes{ports: map[string]error{"pod-p1 default/blue": nil}}, given: "[172.31.0.5/24]"},
+		"ovn-kubernetes gives none": {of: ovnKubernetes{ports: map[string]error{"pod-p1 default/blue": nil}, bare: true}, given: "[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := plugged(t, &c.of, `"subnets":"172.31.0.0/24",`+blueNetwork+c.config)
+			a := &allocator{}
+			g.Addresses = a
+			rc := allocated("c1", "p1", "0", "1")
+			for range 2 {
+				if _, err := g.prepare(rc); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if taken := strings.Join(a.taken, ","); c.taken == "" && taken != "" || !strings.Contains(taken, c.taken) {
+				t.Errorf("taken %q, want %q", taken, c.taken)
+			}
+			e, _, err := g.store.Get("c1")
+			if given := e.Topologies[0].Given["vf0"]; err != nil || fmt.Sprint(given.Addresses) != c.given || given.Pool != c.taken {
+				t.Errorf("recorded %+v, %v", given, err)
+			}
+		})
+	}
+}

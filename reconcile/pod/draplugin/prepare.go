@@ -170,6 +170,9 @@ func (d *decision) addresses(c *claims.Claim, fresh bool) error {
 			return err
 		}
 		for _, w := range own {
+			if w.OfSubnets() && c.Topologies[i].Given[w.Step].Port != nil {
+				continue // ovn-kubernetes gives its addresses, or none
+			}
 			if w.Pool == "" {
 				if w.Pool, w.Network, err = poolOf(&c.Topologies[i], w.Step); err != nil {
 					return fmt.Errorf("step %q of NetworkTopology %q: %w", w.Step, t.Name, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -46,7 +47,7 @@ func TestAddressesOfEdits(t *testing.T) {
 		{`{"type":"pool"}`, `{"type":"pool","pool":"p"}`, ""},
 		{`{"type":"pool"}`, `{"type":"pool","pool":"q"}`, `step "s": ipam: it takes addresses of AddressPool "q", which are allocated when a claim is prepared: create the pod again`},
 		{``, `{"type":"pool"}`, `step "s": ipam: it takes addresses of the AddressPool of its physical network, which are allocated when a claim is prepared: create the pod again`},
-		{`{"type":"pool"}`, ``, `step "s": ipam: it has addresses of the AddressPool of its physical network, which are released when the claim ends: create the pod again`},
+		{`{"type":"pool"}`, ``, `step "s": ipam: it has addresses of AddressPool "p", which are released when the claim ends: create the pod again`},
 		{`{"type":"pool","pool":"p"}`, `{"type":"pool","pool":"q"}`, `step "s": ipam: it takes addresses of AddressPool "q", which are allocated when a claim is prepared: create the pod again`},
 		{`{"type":"pool","pool":"p"}`, `{"type":"pool","pool":"p","interface":1}`, `step "s": ipam.interface: it takes addresses of part 1 of AddressPool "p", and has those of part 0, which were allocated when its claim was prepared: create the pod again`},
 	} {
@@ -69,6 +70,9 @@ func TestAddressesOfEdits(t *testing.T) {
 			t.Fatal(err)
 		}
 		given := ops.Givens{"s": {Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24")}, Pool: "p"}}
+		if _, _, had := topology.FromPool(&was.Steps[0]); !had {
+			given = nil
+		}
 		if ipam, ok := topology.LocalIPAM(&was.Steps[0]); ok {
 			l, err := addresspool.Local(ipam)
 			if err != nil {
@@ -92,6 +96,46 @@ func TestAddressesOfEdits(t *testing.T) {
 			case c.held == "" && err != nil, c.held != "" && (!is || held.Error() != c.held):
 				t.Errorf("%s to %s: %s: %v\nwant it held back: %q", c.before, c.after, who, err, c.held)
 			}
+		}
+	}
+}
+
+// TestSubnetsOfEdits holds which edits of a network of OVN reach a pod with an address of its subnets: those after which it has that
+// address. What is excluded meanwhile it keeps. A pod with a port of ovn-kubernetes has nothing of the pool.
+func TestSubnetsOfEdits(t *testing.T) {
+	registry, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const subnets = `"name":"blue","subnets":"192.0.2.0/24"`
+	for _, c := range []struct {
+		before, after, held string
+		plugged             bool
+	}{
+		{before: subnets, after: subnets + `,"routes":[{"dst":"10.0.0.0/8","gw":"192.0.2.1"}]`},
+		{before: subnets, after: `"name":"blue","subnets":"192.0.2.0/24,fd00::/64"`},
+		{before: subnets, after: `"name":"red","subnets":"192.0.2.0/24"`, held: `it takes addresses of AddressPool "ovn-red-`},
+		{before: subnets, after: subnets + `,"ipam":{"type":"pool","pool":"mine"}`, held: `it takes addresses of AddressPool "mine"`},
+		{before: subnets, after: `"name":"blue"`, held: `it has addresses of AddressPool "ovn-blue-`},
+		{before: subnets, after: subnets + `,"addresses":["192.0.2.7/24"]`, held: `it has addresses of AddressPool "ovn-blue-`},
+		{before: `"name":"blue"`, after: subnets, held: `it takes addresses of AddressPool "ovn-blue-`},
+		{before: `"name":"blue"`, after: subnets, plugged: true},
+		{before: subnets, after: `"name":"blue"`, plugged: true},
+	} {
+		object := func(config string) *v1alpha1.NetworkTopology {
+			o := &v1alpha1.NetworkTopology{}
+			o.Name = "t"
+			o.Spec.Steps = []v1alpha1.Step{{Name: "s", Type: topology.TypeOVN, Config: &runtime.RawExtension{Raw: []byte(`{"topology":"layer2","netAttachDefName":"default/blue",` + config + `}`)}}}
+			return o
+		}
+		given := ops.Givens{"s": {Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24")}}}
+		if c.plugged {
+			given["s"] = ops.Given{Port: &ops.Port{Name: "p", Network: "blue", Attachment: "default/blue", Topology: "layer2"}, Addresses: given["s"].Addresses}
+		}
+		err := Follow(t.Context(), &claims.Topology{Object: *object(c.before), Given: given}, object(c.after), registry,
+			func(context.Context) (bool, error) { return c.plugged, nil })
+		if held, is := errors.AsType[*HeldBack](err); c.held == "" && err != nil || c.held != "" && (!is || !strings.Contains(held.Error(), c.held)) {
+			t.Errorf("%s to %s: %v\nwant it held back: %q", c.before, c.after, err, c.held)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package rollout
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -148,12 +147,8 @@ func sameAddresses(given ops.Givens, was, later *topology.Topology) error {
 		held := func(field, format string, args ...any) error {
 			return &HeldBack{s.Name, fmt.Errorf("ipam%s: %s: create the pod again", field, fmt.Sprintf(format, args...))}
 		}
-		from, was, hadPool := topology.FromPool(before)
-		to, is, hasPool := topology.FromPool(s)
-		if hadPool && hasPool { // who names none keeps that which was chosen
-			chosen := given[s.Name].Pool
-			from, to = cmp.Or(from, chosen), cmp.Or(to, chosen)
-		}
+		from, was, hadPool := given[s.Name].PoolOf(before)
+		to, is, hasPool := given[s.Name].PoolOf(s)
 		switch {
 		case hadPool && !hasPool:
 			return held("", "it has addresses of %s, which are released when the claim ends", addresspool.Title(from))
