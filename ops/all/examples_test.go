@@ -152,6 +152,13 @@ func addressesOf(folder string, topo *topology.Topology) (ops.Givens, error) {
 			}
 		}
 	}
+	for _, of := range topo.NetworkPools() {
+		layout, err := addresspool.Of(addresspool.OfSubnets(of.IPAM))
+		if err != nil {
+			return nil, err
+		}
+		pools[of.Pool] = layout
+	}
 	var h addresspool.Holdings
 	for i := range topo.Steps {
 		step := &topo.Steps[i]
