@@ -81,7 +81,7 @@ func (c *Controller) Setup(mgr manager.Manager) error {
 			UpdateFunc: func(u event.UpdateEvent) bool { return edited(u.ObjectOld, u.ObjectNew) },
 		})).
 		Watches(&v1alpha1.AddressPool{}, handler.EnqueueRequestsFromMapFunc(c.forPool), builder.WithPredicates(predicate.Funcs{
-			UpdateFunc: func(u event.UpdateEvent) bool { return edited(u.ObjectOld, u.ObjectNew) },
+			UpdateFunc: func(u event.UpdateEvent) bool { return edited(u.ObjectOld, u.ObjectNew) || unused(u.ObjectOld, u.ObjectNew) },
 		})).
 		Watches(&schemav1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(c.forSchema)).
 		Watches(&resourceapi.ResourceClaimTemplate{}, handler.EnqueueRequestsFromMapFunc(c.forTemplate)).
@@ -276,9 +276,6 @@ func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology)
 		return reconcile.Result{}, found.Err // it is retried, without a condition
 	}
 	result := reconcile.Result{}
-	if len(found.Pools) > 0 {
-		result.RequeueAfter = retryClash // how many addresses are used changes without an edit
-	}
 	var failed error
 	if t := found.Templates; t != nil {
 		if t.Clashes > 0 || t.Refused != "" {

@@ -142,6 +142,13 @@ func ownedBy(p *v1alpha1.AddressPool, uid types.UID) bool {
 	return slices.ContainsFunc(p.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == uid })
 }
 
+// unused reports whether the last address of a pool is given back.
+func unused(before, after client.Object) bool {
+	was, ok := before.(*v1alpha1.AddressPool)
+	is, ok2 := after.(*v1alpha1.AddressPool)
+	return ok && ok2 && was.Status.Used > 0 && is.Status.Used == 0
+}
+
 // forPool returns the topologies of the network that a pool is of.
 func (c *Controller) forPool(ctx context.Context, o client.Object) []reconcile.Request {
 	var using v1alpha1.NetworkTopologyList
