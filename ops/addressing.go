@@ -302,8 +302,8 @@ func (p *Planner) addressRoute(link, field string, r Route, own map[string]bool)
 	return nil
 }
 
-// noteUnusedGateways adds a note on each gateway that no route has because routes that name none
-// go by the first one. The maps are by "is IPv6".
+// noteUnusedGateways adds a note on each gateway that no route uses, because routes without a gateway
+// use the first one. The maps are by "is IPv6".
 func (p *Planner) noteUnusedGateways(cfg AddressConfig, own []Address, first map[bool]string, byFirst map[bool]bool, written int) {
 	for i, a := range own {
 		v6 := strings.Contains(a.Address, ":")

@@ -20,7 +20,7 @@ type owner struct {
 	change   netstate.Change
 }
 
-// ownership is who made objects, by the records of the request.
+// ownership maps objects to their makers, by the records of the request.
 type ownership struct {
 	req   *Request
 	ours  map[netstate.Key]bool

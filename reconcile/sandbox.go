@@ -71,7 +71,7 @@ type Record struct {
 	Failure string                `json:"failure,omitempty"` // the last pass's error
 	// Failures is Failure by step.
 	Failures []StepFailure `json:"failures,omitempty"`
-	// Refused are requests that devices refused, and that the planner has met in another way since, see ops.Request. They are
+	// Refused are requests that devices refused and the planner fulfils in another way since, see ops.Request. They are
 	// tried again with other rules, and in another sandbox.
 	Refused map[string]string `json:"refused,omitempty"`
 	// Chosen are the values that the planner has chosen for this sandbox, for as long as it is in

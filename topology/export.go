@@ -184,8 +184,8 @@ type Variable struct {
 	Needs string
 }
 
-// Variables returns what containers are told, by name, given the results of the steps; steps without one have not been applied yet. An
-// error names the variable, and what in the pod it would not be true of.
+// Variables returns the variables of containers, by name, for the results of the steps; steps without one have not been applied yet. An
+// error names the variable and the value that the pod lacks.
 func (t *Topology) Variables(set contract.Set, results []StepResult) ([]Variable, error) {
 	if t.Export == nil {
 		return nil, nil

@@ -56,7 +56,7 @@ type File struct {
 }
 
 // Files returns the files that containers are given, by name, as Variables does the variables. devices returns the topology file of
-// NCCL for devices with these PCI addresses; nil is on no node.
+// NCCL for devices with these PCI addresses; nil without a node.
 func (t *Topology) Files(set contract.Set, results []StepResult, devices func(pci []string) (string, error)) ([]File, error) {
 	if t.Export == nil {
 		return nil, nil

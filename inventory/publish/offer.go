@@ -222,7 +222,7 @@ func (k known) remember(offered []entry) map[string]entry {
 // describe returns the device as it is to be published, or why it is not.
 func (k known) describe(d inventory.Device, used map[string]bool) (entry, string) {
 	if d.HostUse == inventory.DefaultRoute {
-		return entry{}, d.State() + ": the node reaches others over it" // even if a claim has prepared it
+		return entry{}, d.State() + ": the node's traffic uses it" // even if a claim has prepared it
 	}
 	if d.Uplink() {
 		return entry{}, d.State()

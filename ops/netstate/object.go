@@ -558,7 +558,7 @@ func Recorded(history []Change, queried Device) Device {
 // Key is the device's identity.
 func (d Device) Key() Key { return Key{KindDevice, d.ID} }
 
-// LivesOn is none: a device is where it is by itself.
+// LivesOn returns no key: a device has no carrier.
 func (Device) LivesOn() Key { return Key{} }
 
 // On is the device.

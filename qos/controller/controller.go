@@ -188,7 +188,7 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 				(t.Spec.Role == v1alpha1.Primary || qosLabels(t, c.Contracts)[v1alpha1.AnnotationDefinition] != "") {
 				go func() { // it queries the API server
 					if _, err := c.list(ctx, metav1.ListOptions{}); err != nil && ctx.Err() == nil {
-						c.Log.Warn("conditions of NetworkQoS objects may not say that a topology they select has changed", "topology", t.Name, "error", err)
+						c.Log.Warn("conditions of NetworkQoS objects may be out of date: a topology that they select has changed", "topology", t.Name, "error", err)
 					}
 				}()
 				return

@@ -11,7 +11,7 @@ type turns struct {
 	until map[string]time.Time
 }
 
-// turnPause is how often what its work took a namespace waits after it.
+// turnPause: after its work a namespace waits this many times as long as the work took.
 const turnPause = 4
 
 func newTurns() *turns { return &turns{until: map[string]time.Time{}} }

@@ -153,7 +153,7 @@ func (n *namespace) writtenStore() *watchstore.Store[types.UID, *destinations] {
 	}
 }
 
-// covering reports whether it is known which pods the objects cover. After a start it is not until what the controller has written of an
+// covering reports whether the pods that the objects cover are known: after a start not until the controller's result for an
 // object that selects networks by labels has been read. The caller holds Follower.mu.
 func (n *namespace) covering() bool {
 	if errors.Is(n.err, errUnread) {

@@ -69,10 +69,10 @@ func (c compiledRules) same(o compiledRules) bool {
 	return slices.EqualFunc(c.rules, o.rules, func(a, b qos.Rule) bool {
 		return a.Precedence == b.Precedence && a.Policy == b.Policy && a.Index == b.Index && a.DSCP == b.DSCP &&
 			a.RateKbit == b.RateKbit && a.BurstKbit == b.BurstKbit &&
-			a.Any == b.Any && a.Addresses == b.Addresses && alike(a.Ports, b.Ports) && slices.Equal(a.Sets, b.Sets)
+			a.Any == b.Any && a.Addresses == b.Addresses && sameSlice(a.Ports, b.Ports) && slices.Equal(a.Sets, b.Sets)
 	}) && func() bool {
 		for id, addresses := range c.members {
-			if !alike(addresses, o.members[id]) {
+			if !sameSlice(addresses, o.members[id]) {
 				return false
 			}
 		}
@@ -80,7 +80,7 @@ func (c compiledRules) same(o compiledRules) bool {
 	}()
 }
 
-// alike reports whether two slices are one.
-func alike[T any](a, b []T) bool {
+// sameSlice reports whether two slices have the same memory.
+func sameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

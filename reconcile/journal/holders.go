@@ -94,14 +94,14 @@ func (j *Journal) those(but string, accept func(holding) bool) []reconcile.Recor
 	return out
 }
 
-// wrote keeps what a log holds that its only writer, under its lock, has just written, so that it is
+// wrote caches the devices of a log that its only writer, under its lock, has just written, so that it is
 // not read for that: of many sandboxes that change at once, each would otherwise read the logs of all
 // others after each change.
 func (j *Journal) wrote(name string, r reconcile.Record) {
 	j.keep(name, holdingOf(r))
 }
 
-// wroteChanges is wrote for changes that were added to a log that was in state s before.
+// wroteChanges does the same as wrote after changes were added to a log of state s.
 func (j *Journal) wroteChanges(name string, s state, changes []netstate.Change) {
 	j.mu.Lock()
 	h, ok := j.holdings[name]

@@ -90,7 +90,7 @@ func fromPort(set string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: guardName}, &expr.Lookup{SourceRegister: guardName, SetName: set}}
 }
 
-// notOwned is for an address at an offset that the port is not an owner of, and that is claimed on its bridge.
+// notOwned matches an address at an offset that another port of the bridge owns, and this port does not.
 func notOwned(of guardFamily, base expr.PayloadBase, offset, length uint32) []expr.Any {
 	return slices.Concat(fromPort(guardChecked), []expr.Any{
 		payload(base, offset, length, guardRest),

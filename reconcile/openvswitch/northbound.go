@@ -145,8 +145,8 @@ var portColumns = []string{"_uuid", "name", "type", "options", "addresses", "por
 const (
 	// maxNames bounds the names whose rows are known. A node has fewer ports.
 	maxNames = 4096
-	// rarely is how often a name that no row had is searched for again, when ports are only checked.
-	rarely = 16
+	// searchEvery: when ports are only checked, a name that no row had is searched for again in one of so many passes.
+	searchEvery = 16
 )
 
 // named reads the row of a port by its name, nil if there is none. Unless that has to be certain, because of a
@@ -155,7 +155,7 @@ func (n *Northbound) named(ctx context.Context, name string, certain bool) (ovsd
 	n.mu.Lock()
 	uuid, absences, changes := n.uuids[name], n.absences[name], n.changes
 	if absences > 0 {
-		n.absences[name] = (absences + 1) % rarely
+		n.absences[name] = (absences + 1) % searchEvery
 	}
 	n.mu.Unlock()
 	if uuid != "" {

@@ -75,7 +75,7 @@ func (n *Northbound) remember(port string, rows []logicalRow) {
 	defer n.mu.Unlock()
 	n.forgetLocked(port)
 	ids := map[string]bool{}
-	known := &knownRules{uuids: []string{}, reads: rand.IntN(rarely)} // not all ports are searched for at the same time
+	known := &knownRules{uuids: []string{}, reads: rand.IntN(searchEvery)} // not all ports are searched for at the same time
 	for _, r := range rows {
 		if ids[r.id] || len(r.switches) != 1 || r.switches[0] != rows[0].switches[0] {
 			return
@@ -114,7 +114,7 @@ func (n *Northbound) knownRows(ctx context.Context, port string, queried []netst
 	n.mu.Lock()
 	var uuids []string
 	if known := n.rules[port]; known != nil {
-		if known.reads++; known.reads < rarely {
+		if known.reads++; known.reads < searchEvery {
 			uuids = known.uuids
 		}
 	}

@@ -1,6 +1,6 @@
 // Package recordfile replaces the files of records at once, and sets damaged ones aside. A
-// reader sees the old content or the new one, also after a crash. What stands in a file is
-// package frame's.
+// reader sees the old content or the new one, also after a crash. Package frame
+// defines the content.
 package recordfile
 
 import (

@@ -96,7 +96,7 @@ func attribute(b []byte, typ uint16) []byte {
 	return nil
 }
 
-// parseNSID reads the number in a message about a namespace's number.
+// parseNSID reads the ID in a message about the ID of a network namespace.
 func parseNSID(b []byte) (int32, bool) {
 	if len(b) < rtgenBytes {
 		return 0, false

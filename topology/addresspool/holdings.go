@@ -51,7 +51,7 @@ func (b Held) contains(a netip.Addr) bool {
 	return b.Block.Contains(a) || slices.ContainsFunc(b.Parts, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// Owner is who an address is given to.
+// Owner identifies the holder of an address.
 type Owner struct {
 	Claim    string `json:"claim"` // UID
 	Topology string `json:"topology"`

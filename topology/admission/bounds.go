@@ -32,7 +32,7 @@ const (
 // maxTimeout is the longest that a registration may give the webhook.
 const maxTimeout = 30 * time.Second
 
-// within is how long the API server waits for an answer, which it says as a parameter of the
+// within returns how long the API server waits for an answer, by a parameter of the
 // request: timeoutSeconds of the registration, or less if its own caller waits less.
 func within(r *http.Request) time.Duration {
 	d, err := time.ParseDuration(r.URL.Query().Get("timeout"))

@@ -173,7 +173,7 @@ func neverEnough(t *topology.Topology, pools []v1alpha1.AddressPool) (problems [
 	return problems
 }
 
-// disagrees is how a pool is other than a step says.
+// disagrees returns the difference between a pool and the demands of a step.
 func disagrees(l *addresspool.Layout, s *topology.Step) error {
 	c, ok := topology.Division(s)
 	if !ok {

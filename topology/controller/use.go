@@ -9,7 +9,7 @@ import (
 	"github.com/plumbline/plumbline/topology/claim"
 )
 
-// Use is who uses a topology.
+// Use counts the users of a topology.
 type Use struct {
 	Claims   int   // that are allocated for it
 	Pods     int   // for which they are reserved

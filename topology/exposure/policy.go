@@ -201,7 +201,7 @@ func (p *Policy) networks(e *Invalid, networks []v1alpha1.PhysicalNetwork) {
 func (p *Policy) exposure(e *Invalid, x *v1alpha1.Exposure) {
 	p.attributes(e, x.AdditionalAttributes)
 	if len(x.BesideDrivers) > maxListed || len(x.SupportedCNIPlugins) > 2*maxListed || len(x.Capacity) > maxListed {
-		e.add("spec.exposure: a list is longer than is accepted")
+		e.add("spec.exposure: a list has too many entries")
 		return
 	}
 	for i, driver := range x.BesideDrivers {

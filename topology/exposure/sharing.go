@@ -137,10 +137,10 @@ func checkRange(e *Invalid, at string, value, def resource.Quantity, r *v1alpha1
 	case r.Min.Cmp(limit) > 0:
 		e.add("%s.validRange.min: %s is more than %s", at, r.Min.String(), limit.String())
 	case def.Cmp(r.Min) < 0 || def.Cmp(limit) > 0:
-		e.add("%s.default: %s is not from %s to %s", at, def.String(), r.Min.String(), limit.String())
+		e.add("%s.default: %s is outside %s to %s", at, def.String(), r.Min.String(), limit.String())
 	case r.Step == nil:
 	case r.Step.Sign() <= 0:
-		e.add("%s.validRange.step: %s is not more than 0", at, r.Step.String())
+		e.add("%s.validRange.step: %s must be greater than 0", at, r.Step.String())
 	case !onStep(def, r) || r.Max != nil && !onStep(*r.Max, r):
 		e.add("%s.validRange.step: the default and max must be min plus a multiple of %s", at, r.Step.String())
 	case secondLowest(r).Cmp(value) > 0:

@@ -63,7 +63,7 @@ func (c *converter) claimOf(s *source) {
 	for _, cfg := range configs {
 		cfg.ignore("requests")
 		if opaque := cfg.open[0]; opaque.has("parameters") {
-			opaque.note("parameters", "are left out: no request of a network device has them")
+			opaque.note("parameters", "are left out: they belong to no request for a network device")
 			opaque.ignore("parameters")
 		}
 	}

@@ -248,7 +248,7 @@ func (c *converter) network(s *source) *network {
 // definition converts a NetworkAttachmentDefinition.
 func (c *converter) definition(s *source) {
 	if c.made[s.id()] {
-		s.note("", "is left out: another object of the input stands for it")
+		s.note("", "is left out: another object of the input replaces it")
 		s.record.left, s.record.open = nil, nil
 		return
 	}

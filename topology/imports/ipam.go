@@ -26,7 +26,7 @@ func (c *converter) ipam(n *network, s *step, ipam *record, atNode bool) {
 		ipam.none("a pod's DNS is Kubernetes'", "resolvConf")
 		if atNode {
 			if !c.Moved {
-				ipam.note("", "the agent's record does not know the addresses that pods have of the plugin host-local, nor the plugin those of the agent: until the last pod has moved, divide the range, by rangeEnd here and rangeStart in the step")
+				ipam.note("", "the agent and the plugin host-local do not see each other's allocations: until the last pod has moved, divide the range, by rangeEnd here and rangeStart in the step")
 			}
 			s.config["ipam"] = c.rest(ipam, typ, "subnet", "rangeStart", "rangeEnd", "gateway", "ranges")
 			return
@@ -167,7 +167,7 @@ func (c *converter) hostLocal(n *network, s *step, ipam *record) {
 	if c.Moved {
 		ipam.note("", "becomes an AddressPool: each address is then unique in the cluster")
 	} else {
-		ipam.note("", "becomes an AddressPool: each address is then unique in the cluster. Addresses that pods have of host-local are read from network-status with --pods: exclude others in the pool. host-local does not know those of the pool: until its last pod has moved, divide the range, by rangeEnd here and exclude in the pool")
+		ipam.note("", "becomes an AddressPool: each address is then unique in the cluster. With --pods, addresses of host-local are read from network-status; exclude others in the pool. host-local does not see the pool's allocations: until its last pod has moved, divide the range, by rangeEnd here and exclude in the pool")
 	}
 	c.usePool(n, s, &pool{key: "host-local " + n.from.id() + " " + ipam.at, spec: spec})
 }

@@ -397,7 +397,7 @@ func (c *converter) allowPods() {
 	}
 }
 
-// patches returns what the pods need.
+// patches returns the patches of the pods.
 func (c *converter) patches(roots map[*network][]*topology.Step,
 	topologies map[*network]*topology.Topology,
 ) (out []Patch, templates []map[string]any) {

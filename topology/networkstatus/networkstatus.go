@@ -115,7 +115,7 @@ func ofDevice(d *resourceapi.AllocatedDeviceStatus, report *claim.DeviceReport) 
 	return s
 }
 
-// add adds an entry, or what it says of an interface that is listed already.
+// add adds an entry, or its data to an interface that is listed already.
 func add(all []Status, s Status) []Status {
 	at := slices.IndexFunc(all, func(a Status) bool { return s.Interface != "" && a.Interface == s.Interface })
 	if at < 0 {

@@ -55,7 +55,7 @@ type asking struct {
 	since     time.Time
 }
 
-// holder is who has a literal address, elsewhere.
+// holder is the pod elsewhere that has a literal address.
 type holder struct{ pod, node string }
 
 func (c *Claim) pod() string { return c.Namespace + "/" + c.Pod }

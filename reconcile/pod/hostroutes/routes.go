@@ -54,7 +54,7 @@ type pool struct {
 	leases []publishedLease
 }
 
-// publishedLease is a lease of which what it says of itself was compared with its name.
+// publishedLease is a lease whose spec was compared with its name.
 type publishedLease struct {
 	name, node string
 	block      netip.Prefix

@@ -74,8 +74,8 @@ type Options struct {
 	Vet func(ctx context.Context, t *topology.Topology) (notes []string, err error)
 	// Network returns what new pods are given, or why the node has no network for them.
 	Network func() (Network, error)
-	// Known returns an error while it is not known which NetworkQoS objects cover a pod, of kind NotReady if that may
-	// change, when KnownBy does, and Rules what they say of its network. Without them nothing is marked or limited.
+	// Known returns an error while the NetworkQoS objects that cover a pod are not known, of kind NotReady if that may
+	// change, as KnownBy reports. Rules returns the rules for its network. Without them nothing is marked or limited.
 	Known   func(namespace string, pod claims.Pod) error
 	KnownBy table.Source
 	Rules   func(sb *reconcile.Sandbox) (ops.Rules, error)
