@@ -90,7 +90,7 @@ func (m *mtus) demand(name string, ports map[string][]string) (raised []string, 
 		}
 		return err
 	}
-	if l.Parent != nil && *l.Parent != "" {
+	if l.Parent != nil && *l.Parent != "" && !l.KindTraits().OwnMTU {
 		headers, why := l.Headers(), "it is below"
 		if headers > 0 {
 			why = fmt.Sprintf("it is below and carries %d bytes of headers too", headers)
@@ -193,6 +193,8 @@ func (m *mtus) standing(name string, depth int) uint32 {
 		if view.MTU != nil {
 			born = *view.MTU
 		}
+	case kind.OwnMTU:
+		return have // of the fabric, known once the link is there
 	case view.Parent != nil && *view.Parent != "":
 		if depth > maxNesting {
 			return 0

@@ -9,7 +9,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// StackedConfig holds the common keys of ipvlan and macvlan: a link on a parent that stays
+// StackedConfig holds the common keys of ipvlan, macvlan and ipoib: a link on a parent that stays
 // where it is.
 type StackedConfig struct {
 	DeviceConfig
@@ -25,14 +25,14 @@ type StackedConfig struct {
 	LinkInContainer *bool    `json:"linkInContainer,omitempty"`
 }
 
-// StackedParams describes StackedConfig without its mode.
-func StackedParams() []contract.Param {
+// StackedParams describes StackedConfig without its mode. A link's MTU is the given one if its config has none.
+func StackedParams(mtu string) []contract.Param {
 	return Join([]contract.Param{
 		NameParam(RootName + "; of a derived step its name"),
 		{Name: "master", Type: contract.String, Format: contract.InterfaceName, Description: "interface below; default: the dependencies' last; of a root step the allocated device, else that of the default route"},
 		{Name: "masterNet", Type: contract.String, Format: contract.Prefix, Description: "of a root step, instead of the name: the master is the node's interface with an address in this network"},
 		{Name: "masterNets", Type: contract.List, Items: &contract.Param{Type: contract.String, Format: contract.Prefix}, Description: "of a root step: one step for each network, as with masterNet; steps and interfaces are NAME-0, NAME-1, …; with ipam of type pool or multi-nic-ipam the position is the pool's interface"},
-		MTUParam("the master's"),
+		MTUParam(mtu),
 		{Name: "linkInContainer", Type: contract.Boolean, Description: "the master is in the pod; default: in a derived step"},
 	}, DeviceParams(), AddressParams())
 }

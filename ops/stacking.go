@@ -159,6 +159,10 @@ func (s *stacking) checkParent(l netstate.Link) error {
 		return nil
 	}
 	name, under := netstate.BaseName(below.Name), below.KindTraits()
+	imagined := s.p.req.imagined != nil && below.LinkKind == "device" // of no kind
+	if kind.OfDevice && (below.LinkKind != l.LinkKind || below.Parent != nil) && !imagined {
+		return Invalid("master", "%q is not the interface of a device, which %s stands on: name that one", name, netstate.KindPhrase(l.LinkKind))
+	}
 	if under.Bare || kind.SkipsOwn && below.LinkKind == l.LinkKind {
 		instead := "the link below it"
 		if under.L3Master {

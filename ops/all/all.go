@@ -7,6 +7,7 @@ import (
 	"github.com/plumbline/plumbline/ops/bridge"
 	"github.com/plumbline/plumbline/ops/dummy"
 	"github.com/plumbline/plumbline/ops/hostdevice"
+	"github.com/plumbline/plumbline/ops/ipoib"
 	"github.com/plumbline/plumbline/ops/ipvlan"
 	"github.com/plumbline/plumbline/ops/macvlan"
 	"github.com/plumbline/plumbline/ops/ovnk8scnioverlay"
@@ -40,5 +41,6 @@ func Registry() (*ops.Registry, error) {
 		ovnk8scnioverlay.Op,
 		rdma.Op,
 		rxe.Op,
+		ipoib.Op,
 	)
 }

@@ -66,20 +66,21 @@ func TestTypesAreCovered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const noInfiniBand = "needs InfiniBand: its messages are in reconcile/kernel/ipoib_linux_test.go"
 	for _, table := range []struct {
 		what, files string
 		row         string // TYPE is the type, what follows it in a list is , } or the end of a line
 		exempt      map[string]string
 	}{
 		{"case on a real kernel", "../../integration/kernel/testdata/*.txtar", `type: TYPE[,}\n]`, map[string]string{
-			"ovn-k8s-cni-overlay": "needs OVN: integration/chassis",
+			"ovn-k8s-cni-overlay": "needs OVN: integration/chassis", "ipoib": noInfiniBand,
 		}},
 		{"row of drift", "../../integration/kernel/drift_test.go", `type: TYPE[,}\n]`, map[string]string{
-			"host-device": "the device of sriov without its settings", "rdma": "changes nothing", "ovn-k8s-cni-overlay": "needs OVN: integration/chassis",
+			"host-device": "the device of sriov without its settings", "rdma": "changes nothing", "ovn-k8s-cni-overlay": "needs OVN: integration/chassis", "ipoib": noInfiniBand,
 		}},
 		{"row among the pairs that are stacked", "../../integration/kernel/stacking_test.go", `\t"TYPE": +{"`, map[string]string{
 			"sriov": "makes no link", "host-device": "makes no link", "tuning": "makes no link", "vfio-pci": "has no interface", "rdma": "has no interface", "rxe": "makes no link",
-			"ovn-k8s-cni-overlay": "needs OVN: integration/chassis",
+			"ovn-k8s-cni-overlay": "needs OVN: integration/chassis", "ipoib": noInfiniBand,
 		}},
 		{"step among the random topologies", "fuzz_test.go", `g\.step\("TYPE"`, nil},
 		{"place in the list of types", "../../docs/status.md", "`TYPE`[,\n ]", nil},

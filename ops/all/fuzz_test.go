@@ -312,6 +312,10 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 			devices[g.step("sriov", link, nil, "ifName: "+link+g.mtu()).step] = id
 			return
 		}
+		if g.IntN(6) == 0 {
+			g.infiniband(c, devices, id, link)
+			return
+		}
 		switch g.IntN(7) {
 		case 0:
 			g.bound(c, devices, i, id)
@@ -351,6 +355,28 @@ func (g *generator) bound(c *optest.Case, devices map[string]string, i int, id s
 	})
 	driver := []string{"driver: vfio-pci", "driver: uio_pci_generic, allowUnprotectedDMA: true"}[g.IntN(2)]
 	devices[g.step("vfio-pci", "", nil, driver+g.maybe("trust: on")+g.maybe("linkState: follow")+g.maybe("mac: \"02:00:00:00:04:%02x\"", i)).step] = id
+}
+
+// infiniband adds a step that takes a function of InfiniBand, and one of a partition on it.
+func (g *generator) infiniband(c *optest.Case, devices map[string]string, id, link string) {
+	for j, o := range c.Have {
+		switch o := o.(type) {
+		case netstate.Device:
+			if o.ID == id {
+				o.LinkKind, o.MAC = netstate.InfiniBandKind, nil
+				c.Have[j] = o
+			}
+		case netstate.Link:
+			if o.DeviceID == id {
+				o.LinkKind = netstate.InfiniBandKind
+				c.Have[j] = o
+			}
+		}
+	}
+	p := g.step("sriov", link, nil, "ifName: "+link)
+	devices[p.step] = id
+	sub := fmt.Sprintf("l%d", g.n+1)
+	g.step("ipoib", sub, []port{p}, "name: "+sub+g.maybe("pkey: \"0x80%02x\"", g.n)+g.mtu()+g.maybe("mode: connected"))
 }
 
 // stack adds one derived step.

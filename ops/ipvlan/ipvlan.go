@@ -31,7 +31,7 @@ All ipvlan links of a master have one mode and flag, so another one is refused. 
 	Params: ops.Join([]contract.Param{
 		{Name: "mode", Type: contract.String, Enum: []string{"l2", "l3", "l3s"}, FoldCase: true, Default: "l2", Description: "layer at which traffic is switched"},
 		{Name: "flag", Type: contract.String, Enum: []string{"bridge", "private", "vepa"}, Default: "bridge", Description: "who of one master may talk to whom"},
-	}, ops.StackedParams()),
+	}, ops.StackedParams("the master's")),
 	Input:  contract.Input{Shares: true, NamedBy: "master"},
 	Output: ops.Relays(),
 	// drivers/net/ipvlan/ipvlan_main.c

@@ -34,7 +34,7 @@ another macvlan of the master has.`,
 		{Name: "mode", Type: contract.String, Enum: []string{"bridge", "private", "vepa", "passthru"}, Default: "bridge", Description: "who of one master may talk to whom"},
 		ops.MACParam("default: one that the link keeps; of mode passthru the master's"),
 		{Name: "bcqueuelen", Aliases: []string{"bcQueueLen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "broadcast queue length in packets"},
-	}, ops.StackedParams()),
+	}, ops.StackedParams("the master's")),
 	Input:  contract.Input{Shares: true, NamedBy: "master"},
 	Output: ops.Relays(),
 	// drivers/net/macvlan.c

@@ -148,7 +148,7 @@ func TestLinkKinds(t *testing.T) {
 		if traits.Stacked && traits.DefaultMTU != 0 {
 			t.Errorf("%s: a stacked link has its parent's MTU: %+v", kind, traits)
 		}
-		if traits.Tunnel && (traits.Stacked || traits.Overhead == nil) || traits.Overhead != nil && !traits.Encapsulates || traits.FixedMAC && !traits.ParentMAC {
+		if traits.Tunnel && (traits.Stacked || traits.Overhead == nil) || traits.Overhead != nil && !traits.Encapsulates || traits.FixedMAC && !traits.ParentMAC && !traits.OfDevice {
 			t.Errorf("%s contradicts itself: %+v", kind, traits)
 		}
 		for _, master := range traits.Masters {

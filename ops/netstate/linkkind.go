@@ -38,6 +38,11 @@ type LinkTraits struct {
 	// SkipsOwn: the kernel puts a link on the parent's parent where the parent is of the same kind.
 	SkipsOwn bool
 
+	// OfDevice: links of the kind without a parent are those of devices, and a link with one stands on such a link only.
+	OfDevice bool
+
+	// OwnMTU: the MTU of a link is not bounded by its parent's, and is set after the link was created.
+	OwnMTU bool
 	// DefaultMTU is the kernel's MTU for a link without a parent, in bytes.
 	DefaultMTU uint32
 	// ParentMTU: a link has its parent's MTU, and no other.
@@ -72,7 +77,8 @@ func (t LinkTraits) TakesPorts() bool { return t.RxHandler && !t.Stacked }
 // EOPNOTSUPP for IFF_DONT_BRIDGE), drivers/net/vrf.c (cycle_netdev; vrf_setup: IFF_NO_RX_HANDLER,
 // NETIF_F_VLAN_CHALLENGED), net/8021q/vlan.c (vlan_device_event), drivers/net/ipvlan/ipvlan_main.c
 // (ipvlan_device_event, ipvlan_adjust_mtu, ipvlan_link_new; it has no ndo_set_mac_address), drivers/net/macvlan.c
-// (macvlan_device_event, macvlan_common_newlink), drivers/net/vxlan/vxlan_core.c (vxlan_config_apply).
+// (macvlan_device_event, macvlan_common_newlink), drivers/net/vxlan/vxlan_core.c (vxlan_config_apply),
+// drivers/infiniband/ulp/ipoib (ipoib_new_child_link, ipoib_ndo_init, ipoib_stop).
 var linkKinds = map[string]LinkTraits{
 	"bond": {Phrase: "a bond", Options: func(l Link) bool { return l.Bond != nil }, RxHandler: true, DefaultMTU: 1500, ForcesPorts: true},
 	"bridge": {
@@ -80,6 +86,10 @@ var linkKinds = map[string]LinkTraits{
 		RxHandler: true, Masters: []string{"bond", "vrf"}, DefaultMTU: 1500, PortsMTU: true, OwnMAC: true, PortVLANs: true, Shared: true,
 	},
 	"dummy": {DefaultMTU: 1500, OwnMAC: true, Inert: true},
+	InfiniBandKind: {
+		Phrase: "an interface of an InfiniBand partition", Options: func(l Link) bool { return l.IPoIB != nil },
+		Stacked: true, Encapsulates: true, Masters: []string{"bond", "vrf"}, OfDevice: true, OwnMTU: true, FixedMAC: true, ParentState: true,
+	},
 	"ipvlan": {
 		Phrase: "an ipvlan link", Options: func(l Link) bool { return l.IPVLAN != nil },
 		Stacked: true, RxHandler: true, Masters: []string{"vrf"}, Bare: true,

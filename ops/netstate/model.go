@@ -137,7 +137,9 @@ func (m *model) createLink(l Link) {
 	kind := l.KindTraits()
 	if l.Parent != nil {
 		if p, ok := m.Link(*l.Parent); ok {
-			l.MTU = creationMTU(l, p)
+			if !kind.OwnMTU {
+				l.MTU = creationMTU(l, p)
+			}
 			if l.MAC == nil && kind.ParentMAC {
 				l.MAC = p.MAC
 			}
@@ -438,7 +440,7 @@ func (m *model) mtuChanged(l Link, mtu uint32) {
 		case c.Master != nil && *c.Master == l.Name && l.KindTraits().ForcesPorts:
 			m.put(Merge(c, Link{MTU: &mtu}))
 			m.mtuChanged(c, mtu) // it may be a bond itself
-		case c.Parent == nil || *c.Parent != l.Name || c.MTU == nil || c.KindTraits().Tunnel:
+		case c.Parent == nil || *c.Parent != l.Name || c.MTU == nil || c.KindTraits().Tunnel || c.KindTraits().OwnMTU:
 		case c.KindTraits().ParentMTU && *c.MTU != mtu, *c.MTU > c.MTUOver(mtu):
 			fits := c.MTUOver(mtu)
 			m.imply(Link{Name: c.Name, MTU: c.MTU}, Link{Name: c.Name, MTU: &fits})

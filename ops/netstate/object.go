@@ -39,7 +39,7 @@ type Link struct {
 	// LinkKind is IFLA_INFO_KIND ("bond", "vlan", ...), "device" for a link
 	// without link ops, "" when the kind is not ours to say.
 	LinkKind   string   `json:"kind,omitempty" plan:"replace,name=kind"`
-	Parent     *string  `json:"parent,omitempty" plan:"replace"` // lower link of vlan, ipvlan, macvlan, vxlan; "" is: none
+	Parent     *string  `json:"parent,omitempty" plan:"replace"` // lower link of vlan, ipvlan, macvlan, vxlan, ipoib; "" is: none
 	VLAN       *VLAN    `json:"vlan,omitempty" plan:"nested"`
 	Bond       *Bond    `json:"bond,omitempty" plan:"nested"`
 	VRF        *VRF     `json:"vrf,omitempty" plan:"nested"`
@@ -48,6 +48,7 @@ type Link struct {
 	Bridge     *Bridge  `json:"bridge,omitempty" plan:"nested"`
 	Veth       *Veth    `json:"veth,omitempty" plan:"nested"`
 	VXLAN      *VXLAN   `json:"vxlan,omitempty" plan:"nested"`
+	IPoIB      *IPoIB   `json:"ipoib,omitempty" plan:"nested"`
 	Port       *Port    `json:"port,omitempty" plan:"nested"` // attributes it has as a bridge port
 	MTU        *uint32  `json:"mtu,omitempty" plan:"live"`    // bytes
 	MAC        *string  `json:"mac,omitempty" plan:"live"`
@@ -150,6 +151,13 @@ type VXLAN struct {
 	Group    *string `json:"group,omitempty" plan:"down"`
 	TTL      *uint8  `json:"ttl,omitempty" plan:"live"` // 0: the namespace's default
 	Learning *bool   `json:"learning,omitempty" plan:"live"`
+}
+
+// IPoIB holds the options of an interface of InfiniBand, of a device or of a partition on it. The kernel sets the bit of full membership in
+// each PKey (ipoib_ndo_init in drivers/infiniband/ulp/ipoib/ipoib_main.c), and takes several links with one.
+type IPoIB struct {
+	PKey *string `json:"pkey,omitempty" plan:"replace,identity,name=pkey"` // "0x8001"
+	Mode *string `json:"mode,omitempty" plan:"live"`                       // datagram, connected
 }
 
 // Port holds the options a link has as a port of a bridge (IFLA_BRPORT_*).
@@ -508,7 +516,8 @@ type RDMADevice struct {
 	Software bool `json:"software,omitempty"`
 }
 
-// InfiniBandKind is the kind of link of an interface of InfiniBand (drivers/infiniband/ulp/ipoib).
+// InfiniBandKind is the kind of link of an interface of InfiniBand (drivers/infiniband/ulp/ipoib): of a device, or, with a
+// parent, of a partition.
 const InfiniBandKind = "ipoib"
 
 // VirtualPrefix begins the identity of a device that has no PCI address; the name

@@ -156,6 +156,7 @@ var linkKinds = map[string]linkKind{
 	"bond":    {decode: decodeBond, encode: encodeBond},
 	"bridge":  {decode: decodeBridge, encode: encodeBridge},
 	"dummy":   {decode: func(*ifLink, []byte) {}, encode: func(*infoData, netstate.Link) {}},
+	"ipoib":   {decode: decodeIPoIB, encode: encodeIPoIB, explain: explainIPoIB},
 	"ipvlan":  {decode: decodeIPVLAN, encode: encodeIPVLAN},
 	"macvlan": {decode: decodeMACVLAN, encode: encodeMACVLAN},
 	"veth":    {decode: func(*ifLink, []byte) {}, encode: encodeVeth, taken: vethTaken},

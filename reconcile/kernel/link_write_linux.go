@@ -110,8 +110,8 @@ func splitCreation(l netstate.Link) (created, rest netstate.Link) {
 			return true
 		case "up":
 			return member && value == true
-		case "mtu": // a bridge takes the smallest of its ports' instead of one that is set at creation
-			return l.KindTraits().PortsMTU && value != nil
+		case "mtu": // the kernel ignores one that is set at creation
+			return (l.KindTraits().PortsMTU || l.KindTraits().OwnMTU) && value != nil
 		}
 		return false
 	}

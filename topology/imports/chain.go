@@ -17,6 +17,7 @@ var plugins = map[string]func(*converter, *network, *record){
 	"bridge":              (*converter).bridge,
 	"host-device":         (*converter).hostDevice,
 	"ib-sriov":            (*converter).ibSRIOV,
+	"ipoib":               (*converter).onMaster,
 	"ipvlan":              (*converter).onMaster,
 	"macvlan":             (*converter).onMaster,
 	"ovn-k8s-cni-overlay": (*converter).ovn,
@@ -75,7 +76,6 @@ func (c *converter) plugin(n *network, p *record) {
 // instead says what there is for plugins without a counterpart.
 var instead = map[string]string{
 	"bandwidth": ": write a NetworkQoS that selects the topology, and remove the plugin; sriov has max_tx_rate",
-	"ipoib":     ": IPoIB links are not made; a device with an IPoIB interface can be moved by a step of type host-device",
 	"firewall":  ": NetworkPolicies are of the cluster's own network; remove the plugin",
 	"portmap":   ": write portMappings in the config of a step of type bridge or ptp, and remove the plugin",
 	"loopback":  ": the interface lo of a pod is up; remove the plugin",
@@ -306,7 +306,7 @@ func (c *converter) ibSRIOV(n *network, p *record) {
 		p.left = nil
 		return
 	}
-	p.none("the subnet's manager puts the function into partitions, by its port GUID", "pkey")
+	p.none("the subnet's manager puts the function into partitions, by its port GUID; a step of type ipoib makes an interface of one", "pkey")
 	p.none("the subnet's manager decides about partitions, by the port GUID", "ibKubernetesEnabled")
 	p.none("on nodes in exclusive mode the RDMA device of a function of InfiniBand stays on the host", "rdmaIsolation")
 	if guid, has := p.take("guid"); has && !empty(guid) {

@@ -15,7 +15,7 @@ func (c *converter) hostDeviceNetwork(s *source) {
 	c.nvidia(c.withResource(s, spec, ofNVIDIA), spec, "host-device")
 }
 
-// ipoibNetwork refuses an IPoIBNetwork of NVIDIA's network operator.
+// ipoibNetwork converts an IPoIBNetwork of NVIDIA's network operator.
 func (c *converter) ipoibNetwork(s *source) {
 	spec := s.record.sub("spec")
 	c.nvidia(c.definedBy(s, spec), spec, "ipoib")
