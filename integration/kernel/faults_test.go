@@ -473,14 +473,13 @@ func (l *lane) killableEngine(life *process, changed func(), writing func(write 
 }
 
 // TestFailureAtEveryChange: any change of any act fails once. A repair keeps what
-// works, all else is as it was before. The short form takes every thirteenth change of every second
-// second one in the short form.
+// works, all else is as it was before. The short form takes every twenty-ninth change of every second act.
 func TestFailureAtEveryChange(t *testing.T) {
 	eachScenario(t, scenarios, func(t *testing.T, s *fixture, act string) {
 		if act == "attach" && len(s.sandbox.Given.Devices()) > 0 {
 			return // TestEveryChangeFailsOnce
 		}
-		first, stride := effort.Stride(t, 19)
+		first, stride := effort.Stride(t, 29)
 		for n, reached := first, true; reached; n += stride {
 			s.prepare(act)
 			before := s.state(s.path)

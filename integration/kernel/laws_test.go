@@ -309,9 +309,9 @@ func (l *lane) runKilled(variable string, spec any) bool {
 
 // TestKilledBetweenChanges: kill -9 after any change of an apply, then either
 // apply again and release, or release at once. The short form takes every sixth change of every
-// fourth case.
+// sixth case.
 func TestKilledBetweenChanges(t *testing.T) {
-	each(t, 4, func(t *testing.T, c kernelCase) {
+	each(t, 6, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		sb := c.sandbox(path)
