@@ -194,6 +194,9 @@ test-examples: ## the examples of docs/examples, applied on SR-IOV functions in 
 .PHONY: test-imports
 test-imports: ## imported networks beside what CNI plugins make of them, in a virtual machine (PLUGINS=folder RUN='bridge|ptp')
 	@. .ci/lib
+	begin 'ranges of whereabouts'
+	(cd integration/whereabouts && $(GO) test -count=1 ./...)
+	end
 	$(MAKE) build
 	begin 'imported networks'
 	integration/vm --nics quad --cpus 1 --timeout 3600 -- integration/imports/run $(BIN)/plumbline $(or $(PLUGINS),/usr/lib/cni) '$(RUN)' </dev/null
