@@ -14,6 +14,7 @@ import (
 // Of include/uapi/linux/netfilter/nfnetlink_conntrack.h, nf_conntrack_common.h, and of CTA_FILTER's
 // flags in net/netfilter/nf_conntrack_netlink.c.
 const (
+	getConnections    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
 	deleteConnections = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2 // IPCTNL_MSG_CT_DELETE
 
 	ctaTupleOrig  = 1
@@ -40,17 +41,62 @@ const (
 	translated = 1<<4 | destinationTranslated // IPS_SRC_NAT, IPS_DST_NAT
 )
 
+// maxListed bounds how many connections are deleted one by one. The rest end half a minute after their last packet.
+var maxListed = 64 << 10
+
 // forgetConnections deletes connections of the host's namespace to a port: with a pod those that
 // were sent on to it, else those that nothing has translated. A connection of others to the same
 // port elsewhere is not translated either, and begins again without harm, or is masqueraded, and stays.
 //
-// The kernel selects them, so that nothing is read: it can since Linux 6.10, and an earlier one
-// refuses the message.
+// The kernel selects them, so that nothing is read: it can since Linux 6.10. An earlier one deletes only what a
+// message names in full (EINVAL), but lists what is selected.
 func (h *Host) forgetConnections(port netstate.HostPort, pod netip.AddrPort) error {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(h.socket.ns.Fd())})
 	if err != nil {
 		return err
 	}
+	selection, err := selectConnections(port, pod)
+	if err = errors.Join(err, setNATDeadline(c)); err == nil {
+		if err = deleteSelected(c, selection); errors.Is(err, unix.EINVAL) {
+			err = deleteListed(c, selection)
+		}
+	}
+	return errors.Join(err, c.Close())
+}
+
+func deleteSelected(c *netlink.Conn, selection []byte) error {
+	_, err := c.Execute(netlink.Message{
+		Header: netlink.Header{Type: deleteConnections, Flags: netlink.Request | netlink.Acknowledge},
+		Data:   selection,
+	})
+	return err
+}
+
+// deleteListed deletes each connection by its entry in a list of those that are selected, which has its tuple, zone and ID.
+func deleteListed(c *netlink.Conn, selection []byte) error {
+	_, err := c.Send(netlink.Message{Header: netlink.Header{Type: getConnections, Flags: netlink.Request | netlink.Dump}, Data: selection})
+	if err != nil {
+		return err
+	}
+	var listed [][]byte
+	for entry, err := range c.ReceiveIter() {
+		if err != nil {
+			return err
+		}
+		if len(listed) < maxListed {
+			listed = append(listed, entry.Data)
+		}
+	}
+	for _, entry := range listed {
+		if err := deleteSelected(c, entry); err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: it has ended meanwhile
+			return err
+		}
+	}
+	return nil
+}
+
+// selectConnections is the body of a message about the connections of forgetConnections.
+func selectConnections(port netstate.HostPort, pod netip.AddrPort) ([]byte, error) {
 	family, source := byte(unix.AF_INET), uint16(ctaIPv4Src)
 	if !port.Addr().Is4() {
 		family, source = unix.AF_INET6, ctaIPv6Src
@@ -91,12 +137,6 @@ func (h *Host) forgetConnections(port netstate.HostPort, pod netip.AddrPort) err
 		return nil
 	})
 	data, err := e.Encode()
-	if err = errors.Join(err, setNATDeadline(c)); err == nil {
-		_, err = c.Execute(netlink.Message{
-			Header: netlink.Header{Type: deleteConnections, Flags: netlink.Request | netlink.Acknowledge},
-			// A version other than 0 makes the family count.
-			Data: append([]byte{family, 1, 0, 0}, data...),
-		})
-	}
-	return errors.Join(err, c.Close())
+	// A version other than 0 makes the family count.
+	return append([]byte{family, 1, 0, 0}, data...), err
 }
