@@ -98,8 +98,10 @@ func declared() []declaration {
 		{"interface counters", func(c Config, m *ports.Monitor) *ports.Metrics {
 			return ports.NewMetrics(ports.MetricsOptions{Monitor: m, Interfaces: c.InterfaceMetrics})
 		}},
-		{"RDMA counters", func(c Config, m *ports.Monitor) *ports.RDMAMetrics {
-			return ports.NewRDMAMetrics(ports.RDMAMetricsOptions{Monitor: m, Devices: c.InterfaceMetrics, Sys: os.DirFS("/sys")})
+		{"RDMA counters", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RDMAMetrics {
+			return ports.NewRDMAMetrics(ports.RDMAMetricsOptions{
+				Monitor: m, Devices: c.InterfaceMetrics, Sys: os.DirFS("/sys"), Inside: base.Host.RDMASysfs,
+			})
 		}},
 		{"driver counters", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.FabricMetrics {
 			return ports.NewFabricMetrics(ports.FabricMetricsOptions{

@@ -36,7 +36,7 @@ func TestIPoIB(t *testing.T) {
 	`), e.attr.Serialize())
 	for want, l := range map[string]netstate.IPoIB{
 		"has to be recreated":        {PKey: new("0x8002")},
-		`mode: "fast" is not one of`:     {Mode: new("fast")},
+		`mode: "fast" is not one of`: {Mode: new("fast")},
 		`pkey: "0x18001" is not the`: {PKey: new("0x18001")},
 	} {
 		if encodeIPoIB(e, netstate.Link{IPoIB: &l}); e.err == nil || !strings.Contains(e.err.Error(), want) {

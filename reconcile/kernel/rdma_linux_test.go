@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -322,5 +323,18 @@ func TestRDMASysfs(t *testing.T) {
 	})
 	if err != nil || !called {
 		t.Errorf("called: %v; %v", called, err)
+	}
+	for name, id := range map[string]reconcile.NetnsID{"the pod's": sb.NetnsID(), "another by now": {Inode: 1, Device: 1}} {
+		seen := false
+		err := host.RDMASysfs(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), id, func(sys fs.FS) {
+			_, err := fs.Stat(sys, "class/net/pod0")
+			seen = err == nil
+		})
+		if err != nil || seen != (id == sb.NetnsID()) {
+			t.Errorf("namespace %s: seen %v, %v", name, seen, err)
+		}
+	}
+	if err := host.RDMASysfs("/run/netns/none", sb.NetnsID(), func(fs.FS) { t.Error("sysfs of no namespace") }); err == nil {
+		t.Error("no namespace, and no error")
 	}
 }

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -23,15 +27,15 @@ func (o *observer) queryRDMANetns(ctx context.Context, queried netstate.RDMANetn
 		o.snap.PutAbsent(queried.Key())
 		return nil
 	}
-	netns := netstate.RDMAOfOther
+	of := netstate.RDMAOfOther
 	switch {
 	case owner == nil:
 	case owner.host:
-		netns = netstate.RDMAOfHost
+		of = netstate.RDMAOfHost
 	default:
-		netns = netstate.RDMAOfSandbox
+		of = netstate.RDMAOfSandbox
 	}
-	o.snap.Put(netstate.RDMANetns{ID: queried.ID, Netns: &netns, Name: &name})
+	o.snap.Put(netstate.RDMANetns{ID: queried.ID, Netns: &of, Name: &name})
 	return nil
 }
 
@@ -138,17 +142,50 @@ func (s *Sandbox) rdmaSysfs(c *conn, f func(sysfs)) error {
 		f(s.host.sysfs)
 		return nil
 	}
-	mount := -1
-	err := s.host.own.enter(c.ns, func() (err error) {
-		mount, err = mountSysfs()
-		return err
-	})
+	mount, err := s.host.mountSysfs(c.ns)
 	if err != nil {
-		return fmt.Errorf("sysfs of the network namespace: %w", err)
+		return err
 	}
 	defer unix.Close(mount)
 	f(sysfs{"/proc/self/fd/" + strconv.Itoa(mount)})
 	return nil
+}
+
+// RDMASysfs calls f with sysfs as the network namespace of a pod sees it, on a node in exclusive mode, and if the namespace is still that one.
+// Neither the thread nor a descriptor of the namespace stays while f runs.
+func (h *Host) RDMASysfs(path string, id reconcile.NetnsID, f func(fs.FS)) error {
+	if !h.sysfs.rdmaExclusive() {
+		return nil
+	}
+	s, err := h.Sandbox(path)
+	if err != nil {
+		return err
+	}
+	mount := -1
+	if netns.Same(s.NetnsID(), id) {
+		mount, err = h.mountSysfs(s.inside.ns)
+	}
+	if mount >= 0 {
+		defer unix.Close(mount)
+	}
+	if err := errors.Join(err, s.Close()); err != nil || mount < 0 {
+		return err
+	}
+	f(os.DirFS("/proc/self/fd/" + strconv.Itoa(mount)))
+	return nil
+}
+
+// mountSysfs mounts sysfs as a network namespace sees it.
+func (h *Host) mountSysfs(ns *os.File) (mount int, err error) {
+	mount = -1
+	err = h.own.enter(ns, func() (err error) {
+		mount, err = mountSysfs()
+		return err
+	})
+	if err != nil {
+		return -1, fmt.Errorf("sysfs of the network namespace: %w", err)
+	}
+	return mount, nil
 }
 
 // mountSysfs mounts sysfs in no folder, and returns its descriptor. It shows the network namespace of the thread that mounts it

@@ -17,8 +17,11 @@ type RDMAMetricsOptions struct {
 	Monitor *Monitor
 	// Devices is the maximum number of RDMA devices with counters, the oldest pods first; 0 is none.
 	Devices int
-	// Sys is sysfs.
+	// Sys is sysfs of the host.
 	Sys fs.FS
+	// Inside calls f with sysfs as a network namespace sees it, if RDMA devices belong to one namespace each: that of the host does
+	// not show those of pods. It does not call f otherwise.
+	Inside func(path string, id reconcile.NetnsID, f func(fs.FS)) error
 }
 
 // RDMAMetrics are the counters of the RDMA devices that steps have given to pods.
@@ -125,9 +128,14 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	values := m.values.current(m.Monitor.Now, cacheTime, func() map[string][]uint64 {
 		out := map[string][]uint64{}
-		for _, name := range names {
-			if of := m.device(name); of != nil {
-				out[name] = of
+		for _, s := range sent {
+			of := deviceCounters(m.Sys, s.device.name)
+			if of == nil && m.Inside != nil {
+				// A namespace that has ended meanwhile has no counters, as a device that has.
+				_ = m.Inside(s.of.path, s.of.netns, func(sys fs.FS) { of = deviceCounters(sys, s.device.name) })
+			}
+			if of != nil {
+				out[s.device.name] = of
 			}
 		}
 		return out
@@ -144,13 +152,13 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// device reads the counters of a device; nil if there is none.
-func (m *RDMAMetrics) device(name string) []uint64 {
+// deviceCounters reads the counters of a device in sysfs; nil if there is none.
+func deviceCounters(sys fs.FS, name string) []uint64 {
 	dir := path.Join("class/infiniband", name, "ports")
 	if path.Base(name) != name || !fs.ValidPath(dir) {
 		return nil
 	}
-	ports, err := fs.ReadDir(m.Sys, dir)
+	ports, err := fs.ReadDir(sys, dir)
 	if err != nil {
 		return nil
 	}
@@ -158,7 +166,7 @@ func (m *RDMAMetrics) device(name string) []uint64 {
 	for _, p := range ports[:min(len(ports), maxRDMAPorts)] {
 		for i, c := range rdmaCounters {
 			for _, file := range c.files {
-				n := m.number(path.Join(dir, p.Name(), file))
+				n := countOf(sys, path.Join(dir, p.Name(), file))
 				if c.words {
 					n *= 4
 				}
@@ -169,9 +177,9 @@ func (m *RDMAMetrics) device(name string) []uint64 {
 	return out
 }
 
-// number is the content of a file, 0 if the driver has none.
-func (m *RDMAMetrics) number(file string) uint64 {
-	data, err := fs.ReadFile(m.Sys, file)
+// countOf is the content of a file, 0 if the driver has none.
+func countOf(sys fs.FS, file string) uint64 {
+	data, err := fs.ReadFile(sys, file)
 	if err != nil || len(data) > maxCounter {
 		return 0
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -132,6 +133,43 @@ func TestRDMACountersBounded(t *testing.T) {
 		time.Sleep(time.Second)
 		if got := metricstest.Exposition(t, m); strings.Count(got, "\nplumbline_rdma_receive_bytes_total{") != 10 {
 			t.Errorf("after the driver has answered:\n%s", got)
+		}
+	})
+}
+
+// TestRDMACountersExclusive: on a node in exclusive mode a device is read where its pod is, and nowhere else.
+func TestRDMACountersExclusive(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		inside := map[string]fs.FS{}
+		for i, pod := range []string{"one", "two", "three"} {
+			id := n.pod("ns"+pod, pod)
+			n.report(t)
+			n.gives(t, id, map[string]string{"left": fmt.Sprint("mlx5_", i)})
+			inside["ns"+pod] = counted(fmt.Sprint("mlx5_", i), map[string]string{"1/counters/port_rcv_data": fmt.Sprint(i + 1)})
+		}
+		delete(inside, "nsthree") // it has ended
+		var asked []string
+		m := ports.NewRDMAMetrics(ports.RDMAMetricsOptions{
+			Monitor: n.Monitor, Devices: 10, Sys: counted("mlx5_1", map[string]string{"1/counters/port_rcv_data": "9"}),
+			Inside: func(path string, _ reconcile.NetnsID, f func(fs.FS)) error {
+				asked = append(asked, path)
+				sys, there := inside[path]
+				if !there {
+					return fs.ErrNotExist
+				}
+				f(sys)
+				return nil
+			},
+		})
+		got := metricstest.Exposition(t, m)
+		for pod, want := range map[string]string{"one": `device="mlx5_0",namespace="default",pod="pod-one",step="left",topology="ai"} 4`, "two": `device="mlx5_1",namespace="default",pod="pod-two",step="left",topology="ai"} 36`, "three": ""} {
+			series := "\nplumbline_rdma_receive_bytes_total{"
+			if _, line, found := strings.Cut(got, `pod="pod-`+pod); want == "" && found || want != "" && !strings.Contains(got, series+want+"\n") {
+				t.Errorf("pod %s: %s, want %s", pod, line, want)
+			}
+		}
+		if slices.Sort(asked); !slices.Equal(asked, []string{"nsone", "nsthree"}) {
+			t.Errorf("asked in %v, want those whose devices the host does not show", asked)
 		}
 	})
 }
