@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/binding"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -233,5 +235,54 @@ func TestUnconfined(t *testing.T) {
 			t.Errorf("config {%s}: %v, want %q", r.config, err, r.want)
 		}
 		l.mustEqual(home, "", "after it was refused")
+	}
+}
+
+// TestBoundAgain: a function is bound to the driver that it has, which makes another interface; and after a crash in between, without a
+// driver, to the one that its IDs choose. The card has no GUIDs, which is said.
+func TestBoundAgain(t *testing.T) {
+	if !hasCards() {
+		return
+	}
+	newLane(t)
+	id := functions(t, map[string]string{"vf": "enp3s0f0/1"})["vf"]
+	dir := "/sys/bus/pci/devices/" + id
+	link := func() (name, index string) {
+		names, _ := filepath.Glob(dir + "/net/*")
+		if len(names) != 1 {
+			t.Fatalf("interfaces of %s: %v", id, names)
+		}
+		number, err := os.ReadFile(names[0] + "/ifindex")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Base(names[0]), strings.TrimSpace(string(number))
+	}
+	own, first := link()
+	host := binding.Open(binding.Options{})
+	for _, unbound := range []bool{false, true} {
+		if unbound {
+			if err := os.WriteFile(dir+"/driver/unbind", []byte(id), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := host.Apply(ctxFor(t), netstate.Change{After: netstate.Binding{ID: id, PortGUID: new("00:02:c9:03:00:21:6e:78")}})
+		if fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "its driver has read the portGUID (unknown), and 00:02:c9:03:00:21:6e:78 was set") {
+			t.Errorf("unbound %v: %v", unbound, err)
+		}
+		to, _ := os.Readlink(dir + "/driver")
+		now, index := link()
+		if filepath.Base(to) != "igbvf" || index == first {
+			t.Errorf("unbound %v: driver %q, interface %s with index %s, before %s", unbound, to, now, index, first)
+		}
+		if now != own {
+			if out, err := exec.CommandContext(t.Context(), "ip", "link", "set", now, "name", own).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		first = index
+	}
+	if override, err := os.ReadFile(dir + "/driver_override"); err != nil || strings.TrimSpace(string(override)) != "(null)" {
+		t.Errorf("driver_override %q: %v", override, err)
 	}
 }
