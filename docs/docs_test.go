@@ -87,9 +87,9 @@ func TestStepPages(t *testing.T) {
 	}
 	common := ops.AddressParams()
 	const link = "addressing.md"
-	addresses := contract.Elsewhere{Title: "keys of addresses and routes", Link: link, Params: common, Whole: true}
-	others := contract.Elsewhere{Title: "keys of several types", Link: link, Params: contract.Blocks(contracts, common), Results: contract.Results(contracts)}
-	page := contract.Elsewhere{Title: "Keys of several types", Params: append(slices.Clone(common), others.Params...), Results: others.Results}
+	addresses := contract.Elsewhere{Title: "addresses and routes", Link: link, Params: common, Whole: true}
+	others := contract.Elsewhere{Title: "shared keys", Link: link, Params: contract.Blocks(contracts, common), Results: contract.Results(contracts)}
+	page := contract.Elsewhere{Title: "Shared keys", Params: append(slices.Clone(common), others.Params...), Results: others.Results}
 	generates(t, filepath.Join("steps", link), generated+page.Markdown("Keys of addresses and routes, from `addresses` to `sourceRouting`, and others that several types have."))
 	pages := map[string]bool{"README.md": true, link: true}
 	for _, typ := range reg.Types() {
@@ -100,7 +100,7 @@ func TestStepPages(t *testing.T) {
 		generates(t, filepath.Join("steps", page), generated+contract.Markdown(c, addresses, others, described(t, reg, typ)))
 	}
 	list.WriteString("\nOther spellings of a key follow its name. A step passes the interfaces, addresses and routes of its dependencies on.\n\n" +
-		"[Keys of several types](" + link + "): addresses, routes and others.\n")
+		"[Shared keys](" + link + "): addresses, routes and others.\n")
 	generates(t, filepath.Join("steps", "README.md"), list.String())
 
 	files, err := filepath.Glob("steps/*")

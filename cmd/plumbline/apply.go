@@ -9,8 +9,8 @@ func (a *app) apply() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply -f FILE --netns NAMESPACE",
 		Short: "Apply a topology to a network namespace",
-		Long: `Applies a topology to a network namespace, and prints the changes and the result. If one
-fails, all are rolled back. A second apply changes nothing.
+		Long: `Applies a topology to a network namespace, and prints the changes. If one fails, all are
+rolled back. A second apply changes nothing.
 
 A root step takes the device of --device or its config; else that of an earlier apply;
 else the first free match of its selector in plumbline devices. A step keeps the

@@ -24,9 +24,8 @@ func (a *app) claim() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "claim -f FILE [--kind template|claim|limits] [-o yaml|json]",
 		Short: "Print the claim of a pod that uses a topology",
-		Long: `Prints what a pod that uses a topology asks for: a ResourceClaimTemplate with a request
-for each root step that takes a device; the same as a ResourceClaim; or, for pods without
-a claim, limits.
+		Long: `Prints the request of a pod for a topology: a ResourceClaimTemplate with a request for
+each root step that takes a device; the same as a ResourceClaim; or limits.
 
 The ports of a bond are constrained to different physical functions, unless
 spec.claimTemplate.bondPorts is Any; limits cannot express that. Standard error lists the

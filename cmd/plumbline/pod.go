@@ -66,9 +66,9 @@ func (a *app) pod() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pod",
 		Short: "Show a pod's network as the objects of the cluster report it",
-		Long: `Shows the network of a pod by the cluster's objects, without its node or agent. Needs get
-on pods and resourceclaims and list on events in the namespace, and get on
-networktopologies; an object that may not be read is named and left out.
+		Long: `Shows the network of a pod by the cluster's objects. Needs get on pods and resourceclaims
+and list on events in the namespace, and get on networktopologies; an object that may not
+be read is named and left out.
 
 Named kubectl-plumbline in the PATH, the program is a plugin of kubectl: kubectl plumbline
 status POD. Named kubectl_complete-plumbline, it completes that.`,
@@ -95,8 +95,7 @@ in the pod, and whether the topology was edited since.
 
 On the node, plumbline plan -f FILE --running shows what an edit would change in the
 kernel.`, p.plan),
-		p.command("explain", "Explain what is wrong with a pod's network, and what to do", `Says why the pod does not have the network that it asks for, the cause first, and what to
-do about it.
+		p.command("explain", "Explain what is wrong with a pod's network, and what to do", `Says why the pod lacks its network, the cause first, and what to do.
 
 Exit status: 0 nothing is wrong; 2 something is; 1 an error.`, p.explain))
 	return cmd

@@ -44,9 +44,8 @@ func (a *app) support() *cobra.Command {
 contents). Needs no running agent. Limits: one minute (--timeout), 128 MiB before
 compression.
 
-It contains no token, key, environment or command line of a process, and nothing from
-the API server, but names of pods, namespaces and topologies, and addresses: read it before
-you send it.`,
+It contains no token, key, environment or command line, and nothing from the API server,
+but names of pods, namespaces and topologies, and addresses: read it before you send it.`,
 		Example: `  plumbline support-bundle --to case-4711.tar.gz --log /var/log/containers/agent.log
   kubectl -n plumbline-system exec AGENT -- /plumbline support-bundle --to - > node.tar.gz`,
 		Args: noArgs,

@@ -38,10 +38,9 @@ func (a *app) validate() *cobra.Command {
 		Use:   "validate -f FILE",
 		Short: "Validate topologies, pools, policies, claims and NetworkQoS objects",
 		Long: `Validates NetworkTopologies, AddressPools, DeviceExposurePolicies, NetworkQoS objects,
-CNIPluginSchemas, ResourceClaims and ResourceClaimTemplates like the admission webhook,
-and against each other. Topologies are also planned for a node that has everything they
-need. A file may have several documents and lists; -f may be repeated. Needs neither root
-nor a cluster.
+CNIPluginSchemas, ResourceClaims and ResourceClaimTemplates like the webhook, and against
+each other. Topologies are also planned for a node that has everything they need. A file
+may have several documents and lists; -f may be repeated. Needs neither root nor a cluster.
 
 A probable mistake, or a missing object, which may exist in the cluster, is a note.
 

@@ -37,9 +37,9 @@ func (a *app) version() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version [--cluster]",
 		Short: "Print the version, and what a cluster lacks",
-		Long: `Prints the version of this program. --cluster adds the version of the cluster's API
-server, and for each feature of Kubernetes that plumbline uses whether the server has it,
-what uses it, and what happens without it.
+		Long: `Prints the version of this program. --cluster adds the API server's version, and for each
+feature of Kubernetes that plumbline uses whether the server has it, what uses it, and
+what happens without it.
 
 The features are read from the server's /metrics. Without the right to get that URL, the
 defaults of its version are printed.`,

@@ -58,7 +58,7 @@ func Markdown(c Contract, elsewhere ...Elsewhere) string {
 		fmt.Fprintf(&b, "\n%s\n", c.Explain)
 	}
 	if e := strings.Trim(c.Example, "\n"); e != "" {
-		fmt.Fprintf(&b, "\n## Example\n\n```yaml\n%s\n```\n", e)
+		fmt.Fprintf(&b, "\n```yaml\n%s\n```\n", e)
 	}
 	return b.String()
 }
