@@ -38,6 +38,8 @@ type IPAM struct {
 	ExcludeCIDRs   []string `json:"excludeCIDRs,omitempty"`
 	// Subnets are all that the pool has, of a network of OVN: no key of ipam (FromSubnets).
 	Subnets []string `json:"-"`
+	// Switch is that of SwitchOf.
+	Switch string `json:"-"`
 }
 
 // IPRange is a range of addresses in the spelling of the CNI plugin host-local.

@@ -101,38 +101,52 @@ func Prefixes(list string) (out []netip.Prefix, err error) {
 	return out, nil
 }
 
-// FromSubnets returns the ipam of a step of OVN that has the addresses of the subnets of its network, as it has neither addresses
-// nor ipam; not ok for others. With a reference in one of the keys, the network is not known before its steps are planned.
-func FromSubnets(s *Step) (c IPAM, ok bool) {
+// ovnOf returns the keys of a step of OVN; not ok for others, and with a reference in one of them: then the network is not known before
+// its steps are planned.
+func ovnOf(s *Step) (n OVN, ok bool) {
 	if s.Type != TypeOVN {
-		return c, false
+		return n, false
 	}
-	if list, isList := s.Config["addresses"].([]any); s.Config["ipam"] != nil || s.Config["addresses"] != nil && !isList || len(list) > 0 {
-		return c, false
-	}
-	n := OVN{}
 	for key, into := range map[string]*string{
 		"topology": &n.Topology, "name": &n.Name, "netAttachDefName": &n.NetAttachDefName,
 		"physicalNetworkName": &n.PhysicalNetworkName, "subnets": &n.Subnets, "excludeSubnets": &n.ExcludeSubnets,
 	} {
 		*into, _ = s.Config[key].(string)
 		if strings.Contains(*into, "{{") {
-			return c, false
+			return n, false
 		}
 	}
 	if vlan, tagged := s.Config["vlanID"]; tagged {
 		id, err := strconv.ParseUint(fmt.Sprint(vlan), 10, 16)
 		if err != nil {
-			return c, false
+			return n, false
 		}
 		n.VLANID = uint16(id)
+	}
+	return n, true
+}
+
+// SwitchOf is the logical switch of a step, on which its addresses meet no others: of a network of OVN between nodes; "" for others.
+func SwitchOf(s *Step) string {
+	if n, ok := ovnOf(s); ok && n.Topology == OVNLayer2 {
+		return n.Switch()
+	}
+	return ""
+}
+
+// FromSubnets returns the ipam of a step of OVN that has the addresses of the subnets of its network, as it has neither addresses
+// nor ipam; not ok for others.
+func FromSubnets(s *Step) (c IPAM, ok bool) {
+	n, ok := ovnOf(s)
+	if list, isList := s.Config["addresses"].([]any); !ok || s.Config["ipam"] != nil || s.Config["addresses"] != nil && !isList || len(list) > 0 {
+		return c, false
 	}
 	within, err := Prefixes(n.Subnets)
 	without, err2 := Prefixes(n.ExcludeSubnets)
 	if err != nil || err2 != nil || len(within) == 0 {
 		return c, false
 	}
-	c.Pool = n.Pool()
+	c.Pool, c.Switch = n.Pool(), SwitchOf(s)
 	for _, p := range within {
 		c.Subnets = append(c.Subnets, p.String())
 	}

@@ -1,6 +1,7 @@
 package topology_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -64,6 +65,17 @@ func TestSwitches(t *testing.T) {
 			t.Errorf("%s and %s have pool %s", n.Switch(), other, n.Pool())
 		}
 		names[n.Pool()] = n.Switch()
+	}
+	for config, want := range map[string]string{
+		`{"topology":"layer2","name":"blue"}`: "plumbline:layer2:blue", `{"topology":"localnet","name":"blue"}`: "", `{"topology":"layer2","name":"{{ a.b }}"}`: "",
+	} {
+		s := topology.Step{Type: topology.TypeOVN}
+		if err := json.Unmarshal([]byte(config), &s.Config); err != nil {
+			t.Fatal(err)
+		}
+		if have := topology.SwitchOf(&s); have != want {
+			t.Errorf("%s is on %q, want %q", config, have, want)
+		}
 	}
 	a, b := topology.OVN{Topology: "localnet", Name: "p"}, topology.OVN{Topology: "localnet", Name: "p", PhysicalNetworkName: "p"}
 	if a.Pool() != b.Pool() {

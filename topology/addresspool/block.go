@@ -467,8 +467,11 @@ func starts(s *subnet, x Span, bits int, ends bool) number {
 	return before(numberOf(x.Last).plus(number{lo: 1})).minus(before(numberOf(x.First)))
 }
 
-// Overlaps returns the first subnets that two pools have in common.
+// Overlaps returns the first subnets that two pools have in common, unless their addresses are on different switches.
 func (l *Layout) Overlaps(o *Layout) (mine, theirs netip.Prefix, ok bool) {
+	if l.Switch != o.Switch {
+		return mine, theirs, false
+	}
 	for i := range l.subnets {
 		for j := range o.subnets {
 			if l.subnets[i].span.Overlaps(o.subnets[j].span) {

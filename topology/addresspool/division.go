@@ -96,6 +96,9 @@ func (l *Layout) agreesWithNetwork(c topology.IPAM) error {
 func OfSubnets(c topology.IPAM) *v1alpha1.AddressPool {
 	o := &v1alpha1.AddressPool{}
 	o.Name, o.Spec.Exclude = c.Pool, c.ExcludeCIDRs
+	if c.Switch != "" {
+		o.Annotations = map[string]string{v1alpha1.AnnotationSwitch: c.Switch}
+	}
 	for _, p := range c.Subnets {
 		o.Spec.Subnets = append(o.Spec.Subnets, v1alpha1.AddressSubnet{Prefix: p})
 	}

@@ -54,7 +54,9 @@ type SubnetSpec struct {
 
 // Layout is a pool that was read and checked. It does not change.
 type Layout struct {
-	Name     string
+	Name string
+	// Switch is the logical switch on which alone its addresses are unique, "" in the cluster.
+	Switch   string
 	subnets  []subnet
 	excludes []Span // sorted, of which none touches another
 	hostBits int    // 0 is a flat pool

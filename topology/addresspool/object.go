@@ -58,6 +58,7 @@ func Of(o *v1alpha1.AddressPool) (*Layout, error) {
 	if len(wrong) > 0 {
 		return nil, &Invalid{o.Name, contract.Errors(wrong)}
 	}
+	l.Switch = o.Annotations[v1alpha1.AnnotationSwitch]
 	return l, nil
 }
 

@@ -139,7 +139,7 @@ func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) 
 		}
 		for _, literal := range topology.Exclusive(s) {
 			for _, name := range names {
-				if l := layouts[name]; l != nil {
+				if l := layouts[name]; l != nil && (l.Switch == "" || l.Switch == topology.SwitchOf(s)) {
 					if _, given := l.Gives(netip.PrefixFrom(literal, literal.BitLen())); given {
 						a.warn("NetworkTopology %q, step %q: %s is allocated to other pods by %s %q, so no pod gets it: add it to exclude there, or set allowDuplicate: true on the step if these networks do not reach one another", t.Name, s.Name, literal, v1alpha1.AddressPoolKind, name)
 					}

@@ -81,7 +81,9 @@ func (c *Controller) Setup(mgr manager.Manager) error {
 			UpdateFunc: func(u event.UpdateEvent) bool { return edited(u.ObjectOld, u.ObjectNew) },
 		})).
 		Watches(&v1alpha1.AddressPool{}, handler.EnqueueRequestsFromMapFunc(c.forPool), builder.WithPredicates(predicate.Funcs{
-			UpdateFunc: func(u event.UpdateEvent) bool { return edited(u.ObjectOld, u.ObjectNew) || unused(u.ObjectOld, u.ObjectNew) },
+			UpdateFunc: func(u event.UpdateEvent) bool {
+				return edited(u.ObjectOld, u.ObjectNew) || unused(u.ObjectOld, u.ObjectNew)
+			},
 		})).
 		Watches(&schemav1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(c.forSchema)).
 		Watches(&resourceapi.ResourceClaimTemplate{}, handler.EnqueueRequestsFromMapFunc(c.forTemplate)).

@@ -26,6 +26,10 @@ func TestPoolStatus(t *testing.T) {
 		}
 		return o
 	}
+	onSwitch := func(o *v1alpha1.AddressPool, name string) *v1alpha1.AddressPool {
+		o.Annotations = map[string]string{v1alpha1.AnnotationSwitch: name}
+		return o
+	}
 	divided := func(name string, bits int32, subnet string) *v1alpha1.AddressPool {
 		o := pool(name, subnet)
 		o.Spec.HostBlock = &bits
@@ -93,6 +97,14 @@ func TestPoolStatus(t *testing.T) {
 			want: "Valid 6/0/0/0",
 		},
 		"invalid": {pool: pool("p", "192.0.2.9/29"), want: "0/0/0/0", message: `AddressPool "p": spec.subnets[0].prefix: "192.0.2.9/29" has bits set`},
+		"another switch has the same addresses": {
+			pool: onSwitch(pool("p", "192.0.2.0/29"), "blue"), others: []*v1alpha1.AddressPool{pool("q", "192.0.2.0/24"), onSwitch(pool("r", "192.0.2.0/24"), "red")},
+			want: "Valid 6/0/0/0",
+		},
+		"two pools of one switch": {
+			pool: onSwitch(pool("p", "192.0.2.0/29"), "blue"), others: []*v1alpha1.AddressPool{onSwitch(pool("q", "192.0.2.0/24"), "blue")},
+			want: "Valid Overlap 6/0/0/0", message: `192.0.2.0/29 is shared with 192.0.2.0/24 of AddressPool "q"`,
+		},
 	} {
 		layouts := map[string]*addresspool.Layout{}
 		for _, o := range append(c.others, c.pool) {

@@ -332,6 +332,10 @@ const KeptNode = "(kept)"
 // LabelFor is a label of leases with a hash of spec.for, by which they are found.
 const LabelFor = "networking.dra.io/for"
 
+// AnnotationSwitch of a pool names the logical switch of OVN, of a network between nodes, on which alone its addresses are unique. The
+// controller sets it where it makes a pool of subnets.
+const AnnotationSwitch = "networking.dra.io/logical-switch"
+
 // AnnotationRegained of a lease has another value each time its node takes it again after it gave it up, so that a request to delete
 // it that was sent before is refused.
 const AnnotationRegained = "networking.dra.io/regained"

@@ -332,7 +332,7 @@ func (a *Allocator) Unused(networks []netip.Prefix) (func(netip.Addr) bool, erro
 		}
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(address) }) || a.allocating(address) != ""
+		return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(address) }) || a.allocating(address, "") != ""
 	}, nil
 }
 

@@ -25,6 +25,8 @@ import (
 type Literal struct {
 	Topology, Step string
 	Address        netip.Addr
+	// Switch is that on which alone it is (topology.SwitchOf), "" for none.
+	Switch string
 }
 
 // Literals returns those of a topology of a claim, which has the parameters that the claim sets.
@@ -32,14 +34,14 @@ func Literals(t *topology.Topology, set []topology.Parameters) (out []Literal) {
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		for _, a := range topology.Exclusive(s) {
-			out = append(out, Literal{t.Name, s.Name, a})
+			out = append(out, Literal{t.Name, s.Name, a, topology.SwitchOf(s)})
 		}
 		j := slices.IndexFunc(set, func(p topology.Parameters) bool { return p.Step == s.Name })
 		if j < 0 || s.AllowDuplicate {
 			continue
 		}
 		if mac, err := net.ParseMAC(set[j].MAC); err == nil {
-			out = append(out, Literal{t.Name, s.Name, addresspool.OfMAC(mac)})
+			out = append(out, Literal{t.Name, s.Name, addresspool.OfMAC(mac), ""})
 		}
 	}
 	return out
@@ -76,7 +78,7 @@ func (a *Allocator) takeLiterals(h *addresspool.Holdings, c *Claim, now time.Tim
 		if slices.ContainsFunc(had, func(g addresspool.Grant) bool { return g.Claim == string(c.UID) }) {
 			continue // also one that it had before addresses were leased
 		}
-		if pool := a.allocating(l.Address); pool != "" {
+		if pool := a.allocating(l.Address, l.Switch); pool != "" {
 			allocated = errors.Join(allocated, fmt.Errorf("step %q of NetworkTopology %q: %s is allocated to other pods by %s %q: add it to exclude there, or set allowDuplicate: true on the step if these networks do not reach one another", l.Step, l.Topology, l.Address, v1alpha1.AddressPoolKind, pool))
 		}
 		lease := h.Lease(l.Address)
@@ -107,10 +109,10 @@ func (a *Allocator) takeLiterals(h *addresspool.Holdings, c *Claim, now time.Tim
 	return h.AddLiteral(addresspool.Literal(string(c.UID), c.Namespace+"/"+c.Name, c.pod(), all)), nil
 }
 
-// allocating returns the pool, one of those that exist, which allocates an address.
-func (a *Allocator) allocating(address netip.Addr) string {
+// allocating returns the pool, one of those that exist, which allocates an address where it is: on a switch alone, or "" anywhere else.
+func (a *Allocator) allocating(address netip.Addr, on string) string {
 	for _, name := range slices.Sorted(maps.Keys(a.pools)) {
-		if l := a.pools[name].layout; l != nil {
+		if l := a.pools[name].layout; l != nil && (l.Switch == "" || l.Switch == on) {
 			if _, ok := l.Gives(netip.PrefixFrom(address, address.BitLen())); ok {
 				return name
 			}

@@ -2,8 +2,10 @@ package addresses_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // TestLiteralEnds holds that a claim which ends while a pass reads the records does not get its literal address once
@@ -186,5 +189,26 @@ func TestMAC(t *testing.T) {
 	of.Steps[0].AllowDuplicate = true
 	if err := take(one, "d"); err != nil {
 		t.Errorf("with allowDuplicate: %v", err)
+	}
+}
+
+// TestLiteralBesideSubnets holds that a literal address which the pool of a network's subnets allocates is refused on the network's
+// switch, and not on others, nor elsewhere.
+func TestLiteralBesideSubnets(t *testing.T) {
+	const blue = "plumbline:layer2:blue"
+	now := time.Unix(1e9, 0)
+	p := kept("ovn-blue", "192.0.2.0/24")
+	p.Annotations = map[string]string{v1alpha1.AnnotationSwitch: blue}
+	a := newServer(p).agent(t, "n", fileOf(t), &now)
+	a.pass()
+	for i, on := range []string{"plumbline:layer2:red", "", blue} {
+		claim := addresses.Claim{
+			UID: types.UID(fmt.Sprint("c", i)), Namespace: "ns", Name: "c", Pod: fmt.Sprint("web-", i),
+			Literals: []addresses.Literal{{Topology: "t", Step: "s", Address: netip.MustParseAddr(fmt.Sprint("192.0.2.", 7+i)), Switch: on}},
+		}
+		_, err := a.Take(claim, nil)
+		if err == nil || strings.Contains(err.Error(), `is allocated to other pods by AddressPool "ovn-blue"`) != (on == blue) {
+			t.Errorf("on %q: %v", on, err)
+		}
 	}
 }

@@ -65,7 +65,7 @@ func TestParameters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(a.taken) != 0 || a.literals != "pod-p1 [{pair vf1 192.0.2.70} {pair vf1 2001:db8::7} {pair vf1 ff00::200:5e00:7}]" {
+	if len(a.taken) != 0 || a.literals != "pod-p1 [{pair vf1 192.0.2.70 } {pair vf1 2001:db8::7 } {pair vf1 ff00::200:5e00:7 }]" {
 		t.Errorf("took %v of pools, and reserved %s", a.taken, a.literals)
 	}
 	e, _, err := g.store.Get("c1")

@@ -237,7 +237,7 @@ func TestLiterals(t *testing.T) {
 	if _, err := g.prepare(allocated("c1", "p1", "0", "1")); err != nil {
 		t.Fatal(err)
 	}
-	if want := "pod-p1 [{pair vf1 192.0.2.9} {pair vf1 2001:db8::9}]"; a.literals != want {
+	if want := "pod-p1 [{pair vf1 192.0.2.9 } {pair vf1 2001:db8::9 }]"; a.literals != want {
 		t.Errorf("reserved %s, want %s", a.literals, want)
 	}
 }
