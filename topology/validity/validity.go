@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology"
@@ -116,6 +117,7 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 			})
 		}
 	}
+	sameSubnets(t, invalid)
 	notes = append(notes, namedDevices(t, set)...)
 	notes = append(notes, resourceNames(t, set, roots, invalid)...)
 	notes = append(notes, claimTemplate(t, set, roots, invalid)...)
@@ -133,6 +135,24 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 		notes = append(notes, NoDevice)
 	}
 	return notes, nil
+}
+
+// sameSubnets refuses steps that have addresses of different subnets of one network: they are those of one pool.
+func sameSubnets(t *topology.Topology, invalid *topology.Invalid) {
+	first := map[string]topology.NetworkPool{}
+	for _, of := range t.NetworkPools() {
+		if _, known := first[of.Pool]; !known {
+			first[of.Pool] = of
+		}
+		subnets := first[of.Pool].Subnets
+		if !slices.Equal(slices.Sorted(slices.Values(subnets)), slices.Sorted(slices.Values(of.Subnets))) {
+			invalid.Add(topology.Problem{
+				Step: of.Step, Field: "config.subnets",
+				Message: fmt.Sprintf("are %s, and step %q has %s of the same network: write the same into both, or give the networks other names",
+					strings.Join(of.Subnets, " and "), first[of.Pool].Step, strings.Join(subnets, " and ")),
+			})
+		}
+	}
 }
 
 // withExamples checks that a topology without problems is valid with what claims may set, too: with the first value of each.
