@@ -20,7 +20,7 @@ import (
 
 // Fields by which caches are indexed, so that no event needs a scan of all objects.
 const (
-	indexUID      = "uid"      // of classes and claim templates: the UIDs of their topologies
+	indexUID      = "uid"      // of classes, claim templates and AddressPools: the UIDs of their topologies
 	indexClass    = "class"    // of topologies: the classes their root steps would have
 	indexType     = "type"     // of topologies: the types of their steps
 	indexResource = "resource" // of classes and topologies: extended resource names
@@ -45,6 +45,7 @@ func Index(ctx context.Context, cache client.FieldIndexer) error {
 		{&v1alpha1.NetworkTopology{}, indexRole, roleOf},
 		{&v1alpha1.NetworkTopology{}, indexPool, poolsOfSubnets},
 		{&resourceapi.ResourceClaimTemplate{}, indexUID, uidOfTemplate},
+		{&v1alpha1.AddressPool{}, indexUID, uidsOfPool},
 	} {
 		if err := cache.IndexField(ctx, i.object, i.field, i.values); err != nil {
 			return fmt.Errorf("index %T by %q: %w", i.object, i.field, err)
@@ -109,6 +110,15 @@ func uidOfTemplate(o client.Object) []string {
 		return []string{string(ref.UID)}
 	}
 	return nil
+}
+
+func uidsOfPool(o client.Object) (uids []string) {
+	if p, ok := o.(*v1alpha1.AddressPool); ok {
+		for _, r := range partOwners(p) {
+			uids = append(uids, string(r.UID))
+		}
+	}
+	return uids
 }
 
 // resourcesOf returns the extended resource names of a class, or of the steps of a

@@ -7,7 +7,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -41,13 +40,13 @@ func (c *Controller) subnets(ctx context.Context, o *v1alpha1.NetworkTopology, w
 			return nil, err
 		}
 	}
-	var all v1alpha1.AddressPoolList
-	if err := c.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+	var own v1alpha1.AddressPoolList
+	if err := c.Client.List(ctx, &own, client.MatchingFields{indexUID: string(o.UID)}, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list pools: %w", err)
 	}
-	for i := range all.Items {
-		before := &all.Items[i]
-		if !ownedBy(before, o.UID) || slices.ContainsFunc(wants, func(w topology.NetworkPool) bool { return w.Pool == before.Name }) {
+	for i := range own.Items {
+		before := &own.Items[i]
+		if slices.ContainsFunc(wants, func(w topology.NetworkPool) bool { return w.Pool == before.Name }) {
 			continue
 		}
 		have := before.DeepCopy()
@@ -136,10 +135,6 @@ func partOwners(p *v1alpha1.AddressPool) []metav1.OwnerReference {
 	return slices.DeleteFunc(slices.Clone(p.OwnerReferences), func(r metav1.OwnerReference) bool {
 		return r.Kind != v1alpha1.Kind || r.APIVersion != v1alpha1.GroupVersion.String()
 	})
-}
-
-func ownedBy(p *v1alpha1.AddressPool, uid types.UID) bool {
-	return slices.ContainsFunc(p.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == uid })
 }
 
 // unused reports whether the last address of a pool is given back.
