@@ -50,7 +50,7 @@ func (c *Controller) subnets(ctx context.Context, o *v1alpha1.NetworkTopology, w
 			continue
 		}
 		have := before.DeepCopy()
-		have.OwnerReferences = slices.DeleteFunc(have.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == o.UID })
+		leave(have, o)
 		if err := c.writePool(ctx, before, have, len(partOwners(have)) == 0); err != nil {
 			return nil, err
 		}
@@ -59,7 +59,8 @@ func (c *Controller) subnets(ctx context.Context, o *v1alpha1.NetworkTopology, w
 }
 
 // JoinPool has a topology take part in the pool of its network's subnets: as an owner, and with what it excludes. If the pool cannot
-// be as the topology says, it returns why, as a message about the step's config. end says that the pool is to be made anew.
+// be as the topology says, it returns why, as a message about the step's config. end says that the pool is to be made anew. A topology
+// that shares the network, and has other subnets, is no owner any more: the last one that has the pool's is alone when it is edited.
 func JoinPool(have *v1alpha1.AddressPool, o *v1alpha1.NetworkTopology, want topology.IPAM) (end bool, message string) {
 	if !have.DeletionTimestamp.IsZero() {
 		return false, fmt.Sprintf("subnets: %s %q of this network is being deleted: this ends when no pod has an address of it any more", v1alpha1.AddressPoolKind, have.Name)
@@ -83,6 +84,7 @@ func JoinPool(have *v1alpha1.AddressPool, o *v1alpha1.NetworkTopology, want topo
 		for i, r := range others {
 			quoted[i] = fmt.Sprintf("%q", r.Name)
 		}
+		leave(have, o)
 		return false, fmt.Sprintf("%v: it is the network of NetworkTopology %s, too: write the same subnets into all, or give this network another name", err, names(quoted))
 	case err != nil && have.Status.Used > 0:
 		return false, fmt.Sprintf("%v: %d of its addresses are used; it is made anew when none is. Pods that have one keep it", err, have.Status.Used)
@@ -135,6 +137,11 @@ func partOwners(p *v1alpha1.AddressPool) []metav1.OwnerReference {
 	return slices.DeleteFunc(slices.Clone(p.OwnerReferences), func(r metav1.OwnerReference) bool {
 		return r.Kind != v1alpha1.Kind || r.APIVersion != v1alpha1.GroupVersion.String()
 	})
+}
+
+// leave ends the part of a topology in a pool.
+func leave(p *v1alpha1.AddressPool, o *v1alpha1.NetworkTopology) {
+	p.OwnerReferences = slices.DeleteFunc(p.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == o.UID })
 }
 
 // unused reports whether the last address of a pool is given back.
