@@ -379,7 +379,7 @@ func TestEachConditionIsHeld(t *testing.T) {
 		"NetworkTopology": controller.StatusOf(&v1alpha1.NetworkTopology{Spec: v1alpha1.NetworkTopologySpec{UpdatePolicy: v1alpha1.InPlace}}, controller.Outcome{
 			Templates: &controller.Templates{Wanted: true}, Shares: &controller.Shares{Steps: 1},
 		}).Conditions,
-		"AddressPool":          controller.PoolStatus(pool, map[string]*addresspool.Layout{"pool": layout}, nil, nil).Conditions,
+		"AddressPool":          controller.PoolStatus(pool, layout, addresspool.Shared{}, nil, nil).Conditions,
 		"NetworkQoS":           qoscontroller.Conditions([]*qos.Policy{{}}, func(*qos.Policy) (d qoscontroller.Decision) { return d }, []v1alpha1.NetworkTopology{{ObjectMeta: metav1.ObjectMeta{Name: "pods"}, Spec: v1alpha1.NetworkTopologySpec{Role: v1alpha1.Primary}}}, nil, true, nil)[0].Conditions,
 		"DeviceExposurePolicy": controller.PolicyStatus(&v1alpha1.DeviceExposurePolicy{}, &exposure.Policy{}, controller.PolicySum{}, nil).Conditions,
 		"ResourceClaim":        {{Type: claimstatus.Ready}, {Type: claimstatus.InSync}, {Type: claimstatus.LinkUp}},

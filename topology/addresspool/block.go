@@ -1,6 +1,7 @@
 package addresspool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -480,6 +481,49 @@ func (l *Layout) Overlaps(o *Layout) (mine, theirs netip.Prefix, ok bool) {
 		}
 	}
 	return mine, theirs, false
+}
+
+// Shared is a subnet of a pool that has addresses of another pool's; the zero value is none.
+type Shared struct {
+	Mine, Theirs netip.Prefix
+	Pool         string // the other one
+}
+
+// SharedAmong returns, by pool, a subnet that shares addresses with another pool's: with the one before it, so that a pool that is
+// added or deleted changes what its neighbours share alone.
+func SharedAmong(layouts map[string]*Layout) map[string]Shared {
+	type part struct {
+		pool string
+		*subnet
+	}
+	var all []part
+	for name, l := range layouts {
+		for i := range l.subnets {
+			all = append(all, part{name, &l.subnets[i]})
+		}
+	}
+	slices.SortFunc(all, func(x, y part) int {
+		return cmp.Or(x.span.First.Compare(y.span.First), -x.span.Last.Compare(y.span.Last), cmp.Compare(x.pool, y.pool))
+	})
+	out := map[string]Shared{}
+	var before, last part // the one that begins before, and the one that ends last
+	for _, s := range all {
+		for _, other := range []part{before, last} {
+			if other.subnet == nil || other.pool == s.pool || !other.span.Overlaps(s.span) {
+				continue
+			}
+			for _, of := range [][2]part{{s, other}, {other, s}} {
+				if _, known := out[of[0].pool]; !known {
+					out[of[0].pool] = Shared{of[0].prefix, of[1].prefix, of[1].pool}
+				}
+			}
+			break
+		}
+		if before = s; last.subnet == nil || last.span.Last.Less(s.span.Last) {
+			last = s
+		}
+	}
+	return out
 }
 
 // Gives returns the subnet of which the pool gives addresses that are in p; not ok for none.

@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -89,13 +88,10 @@ const maxOverlaps = 4
 
 // overlaps names the owners of addresses that a pool could allocate. The pool's subnet may be a network of nodes, as
 // long as the pool does not allocate their addresses.
-func overlaps(l *addresspool.Layout, layouts map[string]*addresspool.Layout, networks []Network) []string {
+func overlaps(l *addresspool.Layout, shared addresspool.Shared, networks []Network) []string {
 	var out []string
-	for _, name := range slices.Sorted(maps.Keys(layouts)) {
-		if mine, theirs, ok := l.Overlaps(layouts[name]); ok && name != l.Name {
-			out = append(out, fmt.Sprintf("%s is shared with %s of AddressPool %q: two pods may get the same address, which is right only where these networks do not reach one another", mine, theirs, name))
-			break
-		}
+	if shared.Pool != "" {
+		out = append(out, fmt.Sprintf("%s is shared with %s of AddressPool %q: two pods may get the same address, which is right only where these networks do not reach one another", shared.Mine, shared.Theirs, shared.Pool))
 	}
 	more := 0
 	for _, n := range networks {

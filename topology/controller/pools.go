@@ -102,6 +102,7 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 			layouts[pools.Items[i].Name] = l
 		}
 	}
+	shared := addresspool.SharedAmong(layouts)
 	around := slices.Concat(c.networks, literals(byPool[topology.LiteralPool]))
 	for i := range pools.Items {
 		o := pools.Items[i].DeepCopy() // objects of the cache must not be changed
@@ -112,7 +113,7 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		if !o.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(o, v1alpha1.AddressPoolFinalizer) {
 			continue
 		}
-		status := PoolStatus(o, layouts, byPool[o.Name], around)
+		status := PoolStatus(o, layouts[o.Name], shared[o.Name], byPool[o.Name], around)
 		if equality.Semantic.DeepEqual(status, o.Status) {
 			continue
 		}
@@ -318,9 +319,8 @@ func (c *Pools) end(ctx context.Context, l *v1alpha1.AddressLease, since time.Ti
 	return nil
 }
 
-// PoolStatus returns the status of a pool. layouts are those of all valid
-// pools, networks those of the cluster.
-func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout, leases []*v1alpha1.AddressLease,
+// PoolStatus returns the status of a pool. layout is nil of one that is not valid, networks are those of the cluster.
+func PoolStatus(o *v1alpha1.AddressPool, layout *addresspool.Layout, shared addresspool.Shared, leases []*v1alpha1.AddressLease,
 	networks []Network,
 ) v1alpha1.AddressPoolStatus {
 	s := *o.Status.DeepCopy()
@@ -343,7 +343,6 @@ func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout,
 		}
 		meta.SetStatusCondition(&s.Conditions, c)
 	}
-	layout := layouts[o.Name]
 	if layout == nil {
 		_, err := addresspool.Of(o)
 		set(v1alpha1.ConditionValid, false, string(fault.Invalid), fmt.Sprint(err))
@@ -367,7 +366,7 @@ func PoolStatus(o *v1alpha1.AddressPool, layouts map[string]*addresspool.Layout,
 		}
 	}
 	s.Size, s.Leased = int64(fewer.Size), int64(fewer.Leased)
-	if overlaps := overlaps(layout, layouts, networks); len(overlaps) > 0 {
+	if overlaps := overlaps(layout, shared, networks); len(overlaps) > 0 {
 		set(v1alpha1.ConditionOverlap, true, string(fault.Conflict), strings.Join(overlaps, "; "))
 	} else {
 		set(v1alpha1.ConditionOverlap, false, reasonSucceeded, "no overlap with other pools, Services, pods or nodes")

@@ -248,7 +248,7 @@ func (w *world) second() {
 	}
 	if w.now.Unix()%5 == 0 {
 		for i := range w.server.pools {
-			w.server.pools[i].Status = controller.PoolStatus(&w.server.pools[i], w.layouts, byPool[w.server.pools[i].Name], nil)
+			w.server.pools[i].Status = controller.PoolStatus(&w.server.pools[i], w.layouts[w.server.pools[i].Name], addresspool.Shared{}, byPool[w.server.pools[i].Name], nil)
 		}
 	}
 	for _, i := range w.rng.Perm(len(w.nodes)) {
