@@ -16,7 +16,7 @@ import (
 
 var capture = flag.String("capture", "", "write what discovery reads of this machine's /sys to this file")
 
-// TestDiscoverHere reads the machine the test runs on. What was read, kept as
+// TestDiscoverHere reads the machine the test runs on. Its data, kept as
 // text and unpacked, must give the same devices: so fixtures are as good as
 // machines.
 func TestDiscoverHere(t *testing.T) {

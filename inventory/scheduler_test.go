@@ -80,8 +80,8 @@ func allocate(t *testing.T, exprs []string, constraints []resourceapi.DeviceCons
 	return chosen, nil
 }
 
-// TestAsTheScheduler holds First to the allocator of kube-scheduler: what one
-// node would give a pod here is what the cluster gives it.
+// TestAsTheScheduler holds First to the allocator of kube-scheduler: one
+// node would give a pod here the same devices as the cluster.
 func TestAsTheScheduler(t *testing.T) {
 	for _, block := range []string{selectVF0, selectVF1, selectGPU, selectOVN, selectUplink, selectLocalnet} {
 		for _, node := range []string{"igb", "stack", "mlx5", "ovn", "others"} {

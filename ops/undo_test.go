@@ -54,8 +54,8 @@ func TestReachable(t *testing.T) {
 	}
 }
 
-// TestFallbackNames: a device whose own name is taken on the host gets the first name that is free there. What the host has is
-// known only of names that were asked for.
+// TestFallbackNames: a device whose own name is taken on the host gets the first name that is free there. The names of the host
+// are known only if they were asked for.
 func TestFallbackNames(t *testing.T) {
 	for _, c := range []struct {
 		home  string

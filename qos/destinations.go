@@ -134,8 +134,8 @@ func WriteSets(generation int64, sets []Set, over Over) *v1alpha1.Destinations {
 	return out
 }
 
-// ReadSets reads what WriteSets returned. What is no address is left out, and so is what is
-// more than one object may have, which its CRD refuses.
+// ReadSets reads what WriteSets returned. Invalid addresses are left out, and so are those
+// beyond the bound of an object, which its CRD refuses.
 func ReadSets(policy types.NamespacedName, in *v1alpha1.Destinations) map[SetID][]netip.Addr {
 	out := map[SetID][]netip.Addr{}
 	n := 0

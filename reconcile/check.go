@@ -134,8 +134,8 @@ func (p *pass) check(ctx context.Context) (*ops.Plan, error) {
 	return p.plan(ctx)
 }
 
-// drifts lists a plan field by field. What is done to an object that the plan makes is part of
-// its making.
+// drifts lists a plan field by field. Changes of an object that the plan creates are part of
+// its creation.
 func drifts(t *topology.Topology, plan *ops.Plan) []Drift {
 	types := map[string]string{}
 	for i := range t.Steps {

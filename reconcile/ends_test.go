@@ -57,7 +57,7 @@ func (f *failing) Apply(ctx context.Context, c netstate.Change) error {
 }
 
 // TestReleaseEndsWithoutDatabase: whichever call of a release to a database fails, is late or has an error as its answer, at
-// once or forever, all that is in the kernel is undone by that call of Release. What is left in the database stays recorded,
+// once or forever, all that is in the kernel is undone by that call of Release. The rest in the database stays recorded,
 // and is undone once it answers.
 func TestReleaseEndsWithoutDatabase(t *testing.T) {
 	answers := map[string]error{

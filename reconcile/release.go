@@ -22,7 +22,7 @@ var ErrAbsent = errors.New("neither the host nor the sandbox has it")
 // device, which is on the host again.
 var errUnclean = errors.New("a device is on the host again, but without its earlier settings")
 
-// ErrUnread means that a release has undone all that can be read: devices are on the host again. What may be left is in a
+// ErrUnread means that a release has undone all that can be read: devices are on the host again. The rest may be in a
 // namespace that cannot be read in full (ErrPartial), and ends with it; the record is kept until then.
 var ErrUnread = errors.New("undone as far as the namespace can be read")
 

@@ -12,8 +12,8 @@ import (
 // network. The name of a namespace contains no slash, so the forms are distinct.
 type SandboxID string
 
-// Client names who has the network of a sandbox, the same for each sandbox of one claim. What is
-// not of a claim has a name that other nodes use too, and namespaces end with the boot.
+// Client names who has the network of a sandbox, the same for each sandbox of one claim. A sandbox
+// without a claim has a name that other nodes use too, and namespaces end with the boot.
 func (id SandboxID) Client(bootID string) string {
 	if o := id.Origin(); o.ClaimUID != "" {
 		return "claim/" + o.ClaimUID + "/" + o.Topology

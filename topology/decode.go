@@ -488,8 +488,8 @@ func documents(data []byte) ([]document, error) {
 	return out, nil
 }
 
-// parse splits and parses the input, of which each document is what is wanted; empty ones are
-// left out. ours says of which the numbers are ours, see checkNode.
+// parse splits and parses the input, whose documents are of the wanted kind; empty ones are
+// left out. ours selects those whose numbers are ours, see checkNode.
 func parse(data []byte, wanted string, ours func(*yamlv3.Node) bool) ([]document, error) {
 	if err := checkText(data); err != nil {
 		return nil, err

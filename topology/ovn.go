@@ -158,7 +158,7 @@ func FromSubnets(s *Step) (c IPAM, ok bool) {
 	return c, true
 }
 
-// NetworkPool is what a step says of the AddressPool of the subnets of its network.
+// NetworkPool describes the AddressPool of the subnets of a step's network.
 type NetworkPool struct {
 	Step string
 	IPAM

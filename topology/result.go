@@ -283,8 +283,8 @@ func (r Result) deviceField(f ref.Ref) (any, error) {
 	return v, nil
 }
 
-// object returns the interface as an entry of "{{ step.interfaces }}". What is
-// not known yet is left out.
+// object returns the interface as an entry of "{{ step.interfaces }}". Fields
+// that are not known yet are left out.
 func (i Interface) object() ref.Object {
 	o := ref.Object{"name": i.Name}
 	for k, v := range map[string]string{"mac": i.MAC, "sandbox": i.Sandbox, "pciID": i.PCIID} {

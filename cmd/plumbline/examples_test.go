@@ -22,8 +22,8 @@ import (
 
 const examples = "../../docs/examples"
 
-// TestExamples holds that the objects of each example are valid together without a note, that its claim is what plumbline
-// claim prints, that its pod requests that, and that the list of the examples says whether one is applied.
+// TestExamples holds that the objects of each example are valid together without a note, that its claim equals the
+// output of plumbline claim, that its pod requests it, and that the list of the examples says whether one is applied.
 func TestExamples(t *testing.T) {
 	folders, err := filepath.Glob(examples + "/*/topology.yaml")
 	if err != nil || len(folders) < 15 {

@@ -226,8 +226,8 @@ func (c *Cluster) Admin() string { return filepath.Join(c.dir, "admin.kubeconfig
 func (c *Cluster) Client() (kubernetes.Interface, error) { return kubernetes.NewForConfig(c.admin) }
 
 // ServingCertificate makes a certificate and its key, both PEM, for a server of
-// these names and addresses, such as a webhook on this host: [Cluster.CA] is what
-// its clientConfig then names as caBundle.
+// these names and addresses, such as a webhook on this host: its
+// clientConfig then names [Cluster.CA] as caBundle.
 func (c *Cluster) ServingCertificate(hosts ...string) (certificate, key []byte, err error) {
 	return c.ca.server(hosts...)
 }

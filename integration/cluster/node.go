@@ -554,8 +554,8 @@ func (n *Node) verb(ctx context.Context, verb string, daemon Daemon) error {
 }
 
 // Reboot cuts the machine's power and boots it again; it returns when AddNode would.
-// What survives is /var/lib/{kubelet,containerd,cni,plumbline}, with NoCNI also /opt/cni/bin
-// and /etc/cni/net.d, and of that what had been written out, as on any machine.
+// It keeps the data of /var/lib/{kubelet,containerd,cni,plumbline}, with NoCNI also /opt/cni/bin
+// and /etc/cni/net.d, that had been written out, as any machine.
 func (n *Node) Reboot(ctx context.Context) error {
 	n.PowerOff()
 	if err := n.boot(ctx); err != nil {

@@ -214,7 +214,7 @@ func (s *fixture) act(act string, r *reconcile.Reconciler) (err error) {
 	return err
 }
 
-// invariants hold after whatever has happened: the sandbox is what its record says, or the
+// invariants hold after whatever has happened: the sandbox agrees with its record, or the
 // engine says clearly that it is not; nothing that is the pod's was touched, no device is
 // lost, and the host is unchanged, except for the devices of the sandbox. Then it recovers,
 // in turn by the same act, by a repair and by a release, and in the end everything is as it

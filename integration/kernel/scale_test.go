@@ -146,7 +146,7 @@ func TestNothingGrows(t *testing.T) {
 	for n := range cycles {
 		cycle(200 + n)
 	}
-	// What is still in progress, such as a check of a sandbox that has just ended, ends
+	// Work in progress, such as a check of a sandbox that has just ended, ends
 	// soon.
 	l.await("everything is released", func() bool {
 		f, g, _ := use(t)

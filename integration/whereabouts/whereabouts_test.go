@@ -14,7 +14,7 @@ import (
 	"github.com/k8snetworkplumbingwg/whereabouts/pkg/types"
 )
 
-// differences are what whereabouts assigns beyond the pool (+) or not (-), with the reason.
+// differences are the addresses that whereabouts assigns beyond the pool (+) or not (-), with the reason.
 var differences = map[string]struct{ addresses, reason string }{
 	`{"range": "10.0.0.0/29", "gateway": "10.0.0.1"}`:     {"+10.0.0.1", "a pool does not allocate its gateway"},
 	`{"range": "10.0.0.0/31"}`:                            {"-10.0.0.0 -10.0.0.1", "both addresses of such a network are hosts' (RFC 3021)"},

@@ -2,7 +2,7 @@
 //
 // Elements and attributes are those that NCCL reads and writes itself (src/graph/xml.cc, ncclTopoGetXmlFromSys and
 // ncclTopoGetXmlFromCpu), and that the files of clouds have, such as topology/p5.48xl-topo.xml of aws-ofi-nccl and topology/ndv4-topo.xml
-// of azhpc-images. What NCCL finds without the file, such as GPUs and the names of network devices, is left to it.
+// of azhpc-images. NCCL finds the rest itself, such as GPUs and the names of network devices.
 package ncclfile
 
 import (

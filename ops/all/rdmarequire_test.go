@@ -104,7 +104,7 @@ func TestRDMARequirements(t *testing.T) {
 	}
 }
 
-// onlyGID is what an observation of a port returns that was asked for one entry of its GID table.
+// onlyGID is the observation of a port that was asked for one entry of its GID table.
 func onlyGID(port netstate.RDMAPort, only *int) netstate.RDMAPort {
 	if only == nil {
 		return port

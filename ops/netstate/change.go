@@ -48,8 +48,8 @@ func (c Change) Action() Action {
 }
 
 // Parts are the deletion and the creation that a replacement consists of; any other
-// change is its only part. Histories and records hold parts: that is what happens
-// to the object, what a crash can come between, and what every version can read.
+// change is its only part. Histories and records hold parts: they happen to the
+// object, a crash can come between them, and every version can read them.
 func (c Change) Parts() []Change {
 	if c.Action() != Replace {
 		return []Change{c}
@@ -274,8 +274,8 @@ func NewUpdate[T Object](step string, have, want T) (Change, bool) {
 }
 
 // Coalesce folds later changes into a history that keeps, per object, the
-// state before the first change and the one after the last. It is what a
-// release undoes; order is that of the first change of each object.
+// state before the first change and the one after the last. A release
+// undoes it; order is that of the first change of each object.
 //
 // An object that we made stays ours when it is to be deleted: changes are recorded before they
 // are made, and what a crash in between leaves there nobody else would take away.

@@ -214,8 +214,8 @@ func Diff(want, have Object) []FieldDiff {
 	return out
 }
 
-// sameField reports whether two fields of one type surely hold the same. To know
-// it without taking the values out of them is what makes comparing cheap.
+// sameField reports whether two fields of one type surely hold the same. It does
+// not take the values out of them, so that comparing is cheap.
 func sameField(a, b reflect.Value) bool {
 	if !b.IsValid() || a.Kind() != reflect.Pointer {
 		return a.IsValid() && b.IsValid() && a.Kind() == reflect.String && a.String() == b.String()

@@ -52,8 +52,8 @@ func (s *Snapshot) PutAbsent(k Key) {
 // PutPartial records that the sandbox has more links than were read.
 func (s *Snapshot) PutPartial() { s.partial = true }
 
-// Withhold records that an object cannot be observed, and why; a key without ID is for all of its kind. What is
-// wanted of them waits, and what the history has of them stays there.
+// Withhold records that an object cannot be observed, and why; a key without ID is for all of its kind. Wants for
+// them wait, and the history keeps their changes.
 func (s *Snapshot) Withhold(k Key, why error) { s.withheld[k] = why }
 
 // Withheld is why the object cannot be observed, nil when it can.

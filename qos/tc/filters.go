@@ -254,8 +254,8 @@ func of(p netip.Prefix) destination {
 	return d
 }
 
-// minBurst is the least burst of a policer that has none given: one packet of 64 KiB, which
-// is what a sender with segmentation offload hands over at once.
+// minBurst is the least burst of a policer that has none given: one packet of 64 KiB, as
+// a sender with segmentation offload hands over at once.
 const minBurst = 64 << 10
 
 // newPolicer converts kbit to bytes. A policer without a burst drops everything

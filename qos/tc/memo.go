@@ -31,8 +31,8 @@ type compiledRules struct {
 	filters []netstate.Filter
 }
 
-// Objects compiles rules and returns their objects: see Compile, Filters.Objects. What it returns is the caller's, but for what pointers in
-// it point to.
+// Objects compiles rules and returns their objects: see Compile, Filters.Objects. The caller may change the result, but not the targets of
+// its pointers.
 func (m *Memo) Objects(rules []qos.Rule, members func(qos.SetID) []netip.Addr) ([]netstate.Filter, error) {
 	now := compiledRules{rules: rules, members: map[qos.SetID][]netip.Addr{}}
 	for i := range rules {

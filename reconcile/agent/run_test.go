@@ -198,8 +198,8 @@ func differs(err error, want string) string {
 	return fmt.Sprintf("%q instead of %q", said, want)
 }
 
-// TestDisturbed runs the agent of a machine with one part disturbed: whatever it is, sandboxes have their first check
-// unless it is what checks them, and the agent stops.
+// TestDisturbed runs the agent of a machine with one part disturbed: sandboxes have their first check, unless
+// this part makes it, and the agent stops.
 func TestDisturbed(t *testing.T) {
 	inLane(t)
 	for i, part := range newAgent(t, config(t)).works() {

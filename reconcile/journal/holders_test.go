@@ -14,7 +14,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// What another process writes counts at once, and what did not change is not
+// TestHolders: changes of another process count at once, and an unchanged log is not
 // read again.
 func TestHolders(t *testing.T) {
 	dir := t.TempDir()
@@ -59,8 +59,8 @@ func TestHolders(t *testing.T) {
 	}
 }
 
-// What this process has written is not read again for a sandbox beside it: of pods that end together, each would otherwise
-// read the logs of all others after each of their changes.
+// TestBesideReadsNothingOfItsOwn: logs that this process has written are not read again for a sandbox beside them. Otherwise each of
+// several pods that end together would read the logs of all others after each of their changes.
 func TestBesideReadsNothingOfItsOwn(t *testing.T) {
 	j := open(t, t.TempDir())
 	j.fsync = func(*os.File) error { return nil }

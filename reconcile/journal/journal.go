@@ -341,8 +341,8 @@ func (j *Journal) prepare(name string, g *gate, r reconcile.Record) ([]byte, sta
 }
 
 // examine reads a log that looked damaged again, as its only user, since a
-// reader that raced with a writer may have seen a mixture. What is damaged
-// still is set aside.
+// reader that raced with a writer may have seen a mixture. A log that is
+// still damaged is set aside.
 func (j *Journal) examine(name string, damage error) (state, error) {
 	_, release, err := j.exclusive(name)
 	if err != nil {

@@ -3,7 +3,7 @@
 // /proc/sys.
 //
 // Open opens the host's side, Host.Sandbox the view of one namespace, which is a
-// reconcile.Domain. A view reads and writes; it never decides. What to change is
+// reconcile.Domain. A view reads and writes; it never decides. Changes are
 // planned elsewhere, from its snapshots.
 //
 // Every kind of object has one file with its codec, in both directions, and a test that

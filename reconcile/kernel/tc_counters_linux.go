@@ -103,8 +103,8 @@ type filterCounters struct {
 	dropped uint64
 }
 
-// decodeFilterCounters reads the counters of a filter: what it has marked is what its first action has
-// counted, and what was dropped what its policer has.
+// decodeFilterCounters reads the counters of a filter: marked packets are counted by its first action,
+// dropped ones by its policer.
 func decodeFilterCounters(b []byte) (f filterCounters, ok bool) {
 	if len(b) < sizeofTcMsg || u32(b[12:]) != egressHook || u32(b[8:]) == 0 {
 		return f, false

@@ -165,8 +165,8 @@ func (m *RuleMetrics) refreshFilters(ctx context.Context, b *box, of []Rule, sho
 	}
 }
 
-// refreshLogical reads the counters of rules that OVN enforces. What is not known now goes on with what
-// was known.
+// refreshLogical reads the counters of rules that OVN enforces. A counter that cannot be read keeps
+// its last value.
 func (m *RuleMetrics) refreshLogical(ctx context.Context, boxes []*box, of []LogicalRule, show display) {
 	if len(of) == 0 || m.ReadLogical == nil {
 		return

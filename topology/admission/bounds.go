@@ -10,8 +10,8 @@ import (
 )
 
 // Clients other than the API server may reach the webhook's port, so everything is bounded:
-// the bytes of one request, those of all requests in progress, and time. What is not there yet
-// counts for nothing: a client that says that a body comes has no share of what others need.
+// the bytes of one request, those of all requests in progress, and time. An announced
+// body counts for nothing until it comes: it takes no share from other clients.
 const (
 	// maxBody is the most that an API server sends: the new and the old object of 3 MiB
 	// each, and the rest of the review.

@@ -178,8 +178,8 @@ var silent = map[string]*regexp.Regexp{
 	"who has an address":                                    regexp.MustCompile(`^(IPPool spec\.allocations\.\d+|OverlappingRangeIPReservation spec)\.(id|containerid|podref|ifname)$`),
 }
 
-// TestNothingIsDropped changes each value of each object, one at a time, and adds a key to each of their objects. What is
-// returned has to differ, or the value was dropped in silence.
+// TestNothingIsDropped changes each value of each object, one at a time, and adds a key to each of their objects. The
+// result has to differ, or the value was dropped in silence.
 func TestNothingIsDropped(t *testing.T) {
 	set := contracts(t)
 	used := map[string]bool{}

@@ -11,8 +11,8 @@ import (
 // Source is a kind of which objects of a cluster are read.
 type Source struct {
 	Group, Kind string
-	// Everywhere says that objects of other namespaces count for the networks of one: they are what networks refer to, or
-	// say themselves for which namespace they are.
+	// Everywhere says that objects of other namespaces count for the networks of one: networks refer to them, or
+	// they name their namespace themselves.
 	Everywhere bool
 }
 

@@ -149,8 +149,8 @@ type Export struct {
 	// Presets are sets of variables that programs read: nccl (NCCL_SOCKET_IFNAME,
 	// NCCL_IB_HCA), ucx (UCX_NET_DEVICES), mpi (OMPI_MCA_btl_tcp_if_include), dpdk
 	// (DPDK_PCI_ADDRESSES), devicePlugin (PCIDEVICE_ with each extendedResourceName of the
-	// steps) and ncclTopology (NCCL_TOPO_FILE and the file nccl-topology.xml). What a pod does
-	// not have, such as an RDMA device, is left out.
+	// steps) and ncclTopology (NCCL_TOPO_FILE and the file nccl-topology.xml). A variable whose
+	// value a pod lacks, such as an RDMA device, is left out.
 	//
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=16

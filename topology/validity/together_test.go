@@ -10,8 +10,8 @@ import (
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// TestTogether: two topologies in one pod make no interface of one name. What they share, and what is on the
-// host or of a name that only a node knows, is accepted.
+// TestTogether: two topologies in one pod make no interface of one name. Shared objects, and those on the
+// host or of a name that only a node knows, are accepted.
 func TestTogether(t *testing.T) {
 	const nets = "{name: net, type: ipvlan, config: {masterNets: [10.0.1.0/24, 10.0.2.0/24]}}"
 	for name, c := range map[string]struct {

@@ -1,7 +1,7 @@
 // Command gpu stands in for a GPU vendor's DRA driver in tests on a cluster: it
 // publishes a slice of devices that do not exist, with a product name and PCIe
 // roots given on the command line, and prepares claims for them by doing
-// nothing. What it shows is the scheduler's and the kubelet's part: one claim
+// nothing. It shows the scheduler's and the kubelet's part: one claim
 // served by two drivers, devices chosen by PCIe root.
 //
 //	gpu --kubeconfig FILE --node-name NODE gpu-0=pci0000:00 gpu-1=pci0000:80

@@ -14,8 +14,8 @@ import (
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// TestObjects holds that a cluster is as described, and at rest: what topologies say
-// of their claims is what the claims say, and classes are as they should be.
+// TestObjects holds that a cluster is as described, and at rest: topologies
+// agree with their claims, and classes are correct.
 func TestObjects(t *testing.T) {
 	registry, err := all.Registry()
 	if err != nil {

@@ -2,8 +2,8 @@ package connection
 
 import "github.com/ovn-kubernetes/libovsdb/ovsdb"
 
-// What the database says is read for what it is: a value of another shape is the empty one,
-// which differs from what is wanted, so that it is written again.
+// A value of an unexpected type is read as the empty one, which differs from the wanted
+// one, so that it is written again.
 
 // Text reads a string.
 func Text(v any) string {

@@ -106,7 +106,7 @@ type Want struct {
 	Interface            int
 	// Local is the pool itself where it is one of this node, which no object describes.
 	Local *addresspool.Layout
-	// Division is what the step says of its pool, nil for nothing (topology.Division).
+	// Division has the step's demands on its pool, nil for none (topology.Division).
 	Division *topology.IPAM
 	// Network is the physical network that Pool is of, "" where the step names the pool.
 	Network string

@@ -2,7 +2,7 @@
 // which they reach the cluster, as a NetworkTopology describes it.
 //
 // The container runtime starts a small plugin, which passes each call to this package over
-// a socket (package cnisocket). A call is idempotent. What is applied is a sandbox of the
+// a socket (package cnisocket). A call is idempotent. The network is a sandbox of the
 // engine, under reconcile.IDOfPrimary, so that drift repair, status and metrics treat it as
 // any other; its record in the journal is all that the node remembers of the pod. Addresses
 // are owned by reconcile.OwnerOfPrimary, and are recorded before they are used.
