@@ -26,11 +26,7 @@ func (w *Webhook) pools(ctx context.Context, t *topology.Topology, edited bool, 
 	if err := w.reader.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list pools: %w", err)
 	}
-	for _, of := range t.NetworkPools() { // which the controller makes
-		if !slices.ContainsFunc(pools.Items, func(p v1alpha1.AddressPool) bool { return p.Name == of.Pool }) {
-			pools.Items = append(pools.Items, *addresspool.OfSubnets(of.IPAM))
-		}
-	}
+	pools.Items = withSubnets(t, pools.Items)
 	warnOfPools(t, pools.Items, a)
 	if err := w.warnOfNetworks(ctx, t, a); err != nil {
 		return err
@@ -51,6 +47,16 @@ func (w *Webhook) pools(ctx context.Context, t *topology.Topology, edited bool, 
 	}
 	warnOfLiterals(t, others.Items, a)
 	return nil
+}
+
+// withSubnets returns pools with those that the controller is about to make of a topology.
+func withSubnets(t *topology.Topology, pools []v1alpha1.AddressPool) []v1alpha1.AddressPool {
+	for _, of := range t.NetworkPools() {
+		if !slices.ContainsFunc(pools, func(p v1alpha1.AddressPool) bool { return p.Name == of.Pool }) {
+			pools = append(pools, *addresspool.OfSubnets(of.IPAM))
+		}
+	}
+	return pools
 }
 
 // warnOfNetworks warns of steps that have addresses of the pool of their physical network, while no policy names one.

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -64,6 +65,43 @@ func TestWarningsOfPools(t *testing.T) {
 		warnOfPools(decoded, pools, &a)
 		if !slices.Equal(a.warnings, want) {
 			t.Errorf("%s:\nwarnings %q\nwant     %q", config, a.warnings, want)
+		}
+	}
+}
+
+// TestSubnets holds what a topology with subnets of OVN is warned of, and refused for, while the controller has not made the pool of
+// them, and when there is one with other subnets.
+func TestSubnets(t *testing.T) {
+	const blue = `"type":"ovn-k8s-cni-overlay","config":{"topology":"layer2","name":"blue"`
+	step := func(name, rest string) string { return `{"name":"` + name + `",` + rest + `}}` }
+	made := topology.OVN{Topology: topology.OVNLayer2, Name: "red"}
+	pools := []v1alpha1.AddressPool{*addresspool.OfSubnets(topology.IPAM{Pool: made.Pool(), Switch: made.Switch(), Subnets: []string{"10.0.0.0/24"}})}
+	for name, c := range map[string]struct {
+		steps []string
+		want  string
+	}{
+		"not made yet":  {[]string{step("a", blue+`,"subnets":"10.0.0.0/24"`)}, ""},
+		"too small":     {[]string{step("a", blue+`,"subnets":"10.0.0.0/30"`), step("b", blue+`,"subnets":"10.0.0.0/30"`), step("c", blue+`,"subnets":"10.0.0.0/30"`)}, "has 2 IPv4 addresses, and 3 steps of a pod take one each"},
+		"two subnets":   {[]string{step("a", blue+`,"subnets":"10.0.0.0/24"`), step("b", blue+`,"subnets":"10.0.1.0/24"`)}, `step "b": subnets: AddressPool "` + (&topology.OVN{Topology: "layer2", Name: "blue"}).Pool() + `" of this network has 10.0.0.0/24, and the step says 10.0.1.0/24: pods wait until they agree`},
+		"others before": {[]string{step("a", strings.Replace(blue, "blue", "red", 1)+`,"subnets":"10.0.0.0/23"`)}, `of this network has 10.0.0.0/24, and the step says 10.0.0.0/23: pods wait`},
+		"a literal":     {[]string{step("a", blue+`,"subnets":"10.0.0.0/24"`), step("b", blue+`,"addresses":["10.0.0.5/24"]`)}, `10.0.0.5 is allocated to other pods by AddressPool "ovn-blue-`},
+		"excluded":      {[]string{step("a", blue+`,"subnets":"10.0.0.0/24","excludeSubnets":"10.0.0.5/32"`), step("b", blue+`,"addresses":["10.0.0.5/24"]`)}, ""},
+		"elsewhere":     {[]string{step("a", blue+`,"subnets":"10.0.0.0/24"`), step("b", `"type":"macvlan","config":{"addresses":["10.0.0.5/24"]`)}, ""},
+	} {
+		o := &v1alpha1.NetworkTopology{}
+		if err := json.Unmarshal([]byte(`{"metadata":{"name":"t"},"spec":{"steps":[`+strings.Join(c.steps, ",")+`]}}`), o); err != nil {
+			t.Fatal(err)
+		}
+		decoded, err := topology.FromObject(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var a answer
+		all := withSubnets(decoded, slices.Clone(pools))
+		warnOfPools(decoded, all, &a)
+		said := strings.Join(append(a.warnings, neverEnough(decoded, all)...), "\n")
+		if (said == "") != (c.want == "") || !strings.Contains(said, c.want) {
+			t.Errorf("%s: said %q, want %q", name, said, c.want)
 		}
 	}
 }

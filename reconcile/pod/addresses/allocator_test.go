@@ -18,6 +18,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // TestFile holds what becomes of a node's file that is missing, damaged or of another
@@ -156,5 +157,47 @@ func TestLocal(t *testing.T) {
 	}
 	if _, err := a.Take(addresses.Claim{UID: "b"}, []addresses.Want{{Topology: "t", Step: "s", Pool: "p"}}); err == nil {
 		t.Error("a step has addresses of two pools")
+	}
+}
+
+// TestSubnets holds that a claim has addresses of a network's pool while that is as its topology says, and keeps what it has afterwards;
+// and that a pool which is not made yet is named with who makes it.
+func TestSubnets(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	of := topology.IPAM{Pool: "ovn-blue", Subnets: []string{"192.0.2.0/24", "2001:db8::/64"}}
+	s := newServer()
+	a := s.agent(t, "n", fileOf(t), &now)
+	take := func(claim types.UID, division topology.IPAM) (given ops.Given, err error) {
+		w := addresses.Want{Topology: "t", Step: "s", Pool: of.Pool, Division: &division}
+		for range 5 {
+			_ = a.Pass(t.Context())
+			got, e := a.Take(addresses.Claim{UID: claim, Namespace: "ns", Name: string(claim), Pod: string(claim), InPod: "net"}, []addresses.Want{w})
+			if given, err = got[w], e; err == nil {
+				break
+			}
+		}
+		return given, err
+	}
+	refused := func(claim types.UID, division topology.IPAM, text string) {
+		t.Helper()
+		if given, err := take(claim, division); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s is given %v, %v", claim, given.Addresses, err)
+		}
+	}
+	refused("early", of, `there is no AddressPool "ovn-blue" of subnets yet, which the controller makes: see the condition Programmed of NetworkTopology "t"`)
+	pool := addresspool.OfSubnets(of)
+	pool.Finalizers = []string{v1alpha1.AddressPoolFinalizer}
+	s.pools = append(s.pools, *pool)
+	first, err := take("first", of)
+	if err != nil || len(first.Addresses) != 2 || !first.Addresses[0].Addr().Is4() || first.Addresses[1].Bits() != 64 || first.Pool != "ovn-blue" {
+		t.Fatalf("given %+v, %v", first, err)
+	}
+	larger, excluding := of, of
+	larger.Subnets = []string{"192.0.2.0/23"}
+	excluding.ExcludeCIDRs = []string{"192.0.2.128/25"}
+	refused("edited", larger, `subnets: AddressPool "ovn-blue" of this network has 192.0.2.0/24 and 2001:db8::/64, and the step says 192.0.2.0/23`)
+	refused("excluding", excluding, `excludeSubnets: AddressPool "ovn-blue" of this network allocates addresses of "192.0.2.128/25"`)
+	if again, err := take("first", larger); err != nil || fmt.Sprint(again.Addresses) != fmt.Sprint(first.Addresses) {
+		t.Errorf("after an edit it has %v, %v", again.Addresses, err)
 	}
 }
