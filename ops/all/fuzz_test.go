@@ -357,26 +357,41 @@ func (g *generator) bound(c *optest.Case, devices map[string]string, i int, id s
 	devices[g.step("vfio-pci", "", nil, driver+g.maybe("trust: on")+g.maybe("linkState: follow")+g.maybe("mac: \"02:00:00:00:04:%02x\"", i)).step] = id
 }
 
-// infiniband adds a step that takes a function of InfiniBand, and one of a partition on it.
+// infiniband adds a step that takes a function of InfiniBand, whose driver may have read another GUID, and one of a partition on it.
 func (g *generator) infiniband(c *optest.Case, devices map[string]string, id, link string) {
+	guid := func(n int) string { return fmt.Sprintf("00:02:c9:03:00:00:%02x:%02x", n, g.n) }
+	own := []string{"", guid(1)}[g.IntN(2)]
+	c.Have = append(slices.DeleteFunc(c.Have, func(o netstate.Object) bool { return o.Key().Kind == netstate.KindRDMALink }),
+		netstate.Binding{ID: id, Driver: new("mlx5_core"), Override: new(""), PF: "0000:01:00.0", NodeGUID: &own, PortGUID: &own})
 	for j, o := range c.Have {
 		switch o := o.(type) {
 		case netstate.Device:
 			if o.ID == id {
-				o.LinkKind, o.MAC = netstate.InfiniBandKind, nil
+				o.LinkKind, o.MAC, o.Driver, o.PortGUID = netstate.InfiniBandKind, nil, "mlx5_core", own
 				c.Have[j] = o
 			}
 		case netstate.Link:
 			if o.DeviceID == id {
-				o.LinkKind = netstate.InfiniBandKind
+				o.LinkKind, o.MAC = netstate.InfiniBandKind, new("02:00:00:00:00:fe") // the kernel's, see World.settle
+				c.Have[j] = o
+			}
+		case netstate.VF:
+			if o.ID == id {
+				o.MAC, o.NodeGUID, o.PortGUID = nil, &own, &own
 				c.Have[j] = o
 			}
 		}
 	}
-	p := g.step("sriov", link, nil, "ifName: "+link)
+	config := []string{"", fmt.Sprintf(", portGUID: %q", guid(2)), fmt.Sprintf(", nodeGUID: %q, portGUID: %q", guid(3), guid(2))}[g.IntN(3)]
+	p := g.step("sriov", link, nil, "ifName: "+link+config+g.maybe("trust: on"))
 	devices[p.step] = id
+	unused := func() { g.tops, g.links = g.tops[:len(g.tops)-1], g.links[:len(g.links)-1] }
+	unused() // by steps for Ethernet
 	sub := fmt.Sprintf("l%d", g.n+1)
 	g.step("ipoib", sub, []port{p}, "name: "+sub+g.maybe("pkey: \"0x80%02x\"", g.n)+g.mtu()+g.maybe("mode: connected"))
+	if config != "" {
+		unused() // by steps that would set what this stage brings up
+	}
 }
 
 // stack adds one derived step.

@@ -91,6 +91,10 @@ func (m *model) binding(c Change) {
 	inKernel := bare.Driver != "" && !UserspaceDriver(bare.Driver)
 	b, _ := Lookup(m.Snapshot, after)
 	b.NodeGUID, b.PortGUID = nil, nil
+	if again && bare.Driver == "" { // it gets the one that its IDs choose: that of the only cards with GUIDs
+		bare.Driver, inKernel = "mlx5_core", true
+		b.Driver = &bare.Driver
+	}
 	if vf, ok := Lookup(m.Snapshot, VF{ID: d.ID}); ok && inKernel && vf.PortGUID != nil {
 		b.NodeGUID, b.PortGUID = vf.NodeGUID, vf.PortGUID
 		bare.LinkKind, bare.PortGUID = InfiniBandKind, *vf.PortGUID
@@ -102,8 +106,12 @@ func (m *model) binding(c Change) {
 	// Those of the node stay.
 	maps.DeleteFunc(bare.Nodes, func(kind string, _ []string) bool { return kind != NodeVhost && kind != NodeTun })
 	m.Put(bare)
+	var mac *string
 	if d.At != nil {
 		if l, ok := m.Link(*d.At); ok {
+			if again {
+				mac = l.MAC // with the GUID that is read, which the model leaves to Device
+			}
 			m.dropLink(l, false)
 		}
 		m.imply(d, Device{ID: d.ID})
@@ -114,7 +122,7 @@ func (m *model) binding(c Change) {
 	// The queue length is DEFAULT_TX_QUEUE_LEN.
 	l := Link{
 		Name: HostName("eth-" + d.ID), LinkKind: cmp.Or(bare.LinkKind, "device"), DeviceID: d.ID,
-		Up: new(false), Master: new(""), TxQueueLen: new(uint32(1000)),
+		MAC: mac, Up: new(false), Master: new(""), TxQueueLen: new(uint32(1000)),
 	}
 	bare.At, bare.Up = &l.Name, l.Up
 	m.Put(l)
