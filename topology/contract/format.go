@@ -49,7 +49,8 @@ func canonicalMAC(s string) (string, error) {
 	return mac.String(), nil
 }
 
-// canonicalGUID refuses the two GUIDs that mean that there is none.
+// canonicalGUID refuses the two GUIDs that mean that there is none. One with the group bit of an EUI-64 is accepted, since firmware and
+// subnet managers take it, and users have it of the examples for mlx5 (11:22:33:44:77:66:77:90).
 func canonicalGUID(s string) (string, error) {
 	guid, err := net.ParseMAC(s)
 	if err != nil || len(guid) != 8 {

@@ -21,6 +21,7 @@ func TestCanonical(t *testing.T) {
 		{contract.GUID, "00:02:C9:03:00:21:6e:70", "00:02:c9:03:00:21:6e:70"},
 		{contract.GUID, "0002.c903.0021.6e70", "00:02:c9:03:00:21:6e:70"},
 		{contract.GUID, "11:11:11:11:11:11:11:11", "11:11:11:11:11:11:11:11"},
+		{contract.GUID, "11:22:33:44:77:66:77:90", "11:22:33:44:77:66:77:90"},
 		{contract.GUID, "52:54:00:12:34:56", `!"52:54:00:12:34:56" is not a GUID: want eight pairs of hex digits, as in 00:02:c9:03:00:21:6e:70`},
 		{contract.GUID, "00:00:00:00:00:00:00:00", `!"00:00:00:00:00:00:00:00" means that there is no GUID: remove the key`},
 		{contract.GUID, "FF:FF:FF:FF:FF:FF:FF:FF", `!"FF:FF:FF:FF:FF:FF:FF:FF" means that there is no GUID: remove the key`},
