@@ -23,7 +23,7 @@ func TestCheckInstall(t *testing.T) {
 	check := func(available string) (string, error) {
 		b.mustKubectl(t, "", "-n", cluster.ProductNamespace, "patch", "daemonset/agent", "--subresource=status", "--type=merge",
 			"-p", `{"status":{"desiredNumberScheduled":2,"currentNumberScheduled":2,"numberMisscheduled":0,"numberReady":2,"numberAvailable":`+available+`}}`)
-		said, err := exec.CommandContext(t.Context(), b.program, "check-install", "--namespace", cluster.ProductNamespace, "--agent", "agent", "--controller", "controller",
+		said, err := exec.CommandContext(t.Context(), b.program, "check-install", "--patience", "5s", "--namespace", cluster.ProductNamespace, "--agent", "agent", "--controller", "controller",
 			"--kubeconfig", filepath.Join(b.Dir(), cluster.ProductNamespace+"-plumbline-test.kubeconfig")).CombinedOutput()
 		return string(said), err
 	}
