@@ -211,7 +211,7 @@ test-network-status: ## the annotation network-status, read by the packages of K
 	end
 
 .PHONY: test-arm64
-test-arm64: ## quick start, drift, kills and the flagship in an emulated arm64 machine
+test-arm64: ## quick start, drift, kills, the flagship and a power cut in an emulated arm64 machine
 	@. .ci/lib
 	begin 'building for arm64'
 	GOARCH=arm64 $(GO) build -ldflags='-s -w' -o $(CACHE)/arm64/plumbline ./cmd/plumbline
