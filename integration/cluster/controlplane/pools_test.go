@@ -30,6 +30,7 @@ import (
 	"github.com/plumbline/plumbline/integration/cluster"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/hostroutes"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -55,9 +56,92 @@ func TestAddressPools(t *testing.T) {
 		{"literal addresses", b.literals},
 		{"each write of a literal address fails", b.literalFaults},
 		{"addresses that are kept", b.keptAddresses},
+		{"subnets of OVN", b.subnetsOfOVN},
 	} {
 		t.Run(part.name, part.test)
 	}
+}
+
+// subnetsOfOVN is the life of the pool of a network's subnets: the controller makes it, a second topology of the network joins it, and
+// one with other subnets gets no addresses; an edit waits for the addresses that are used; and the pool ends with the last topology.
+func (b *bench) subnetsOfOVN(t *testing.T) {
+	node := b.lessee(t, "ovn-1")
+	name := (&topology.OVN{Topology: topology.OVNLayer2, Name: "tenant-blue"}).Pool()
+	manifest := func(topology, keys string) string {
+		return "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: " + topology + "}\nspec: {steps: [{name: net1, type: ovn-k8s-cni-overlay, selector: {cel: 'true'}, config: {topology: layer2, name: tenant-blue, " + keys + "}}]}\n"
+	}
+	pool := func(what string, is func(o *v1alpha1.AddressPool) bool) {
+		t.Helper()
+		b.eventually(t, "the pool: "+what, func() error {
+			_ = node.Pass(t.Context()) // as its agent does
+			o := &v1alpha1.AddressPool{}
+			if err := b.Get(t.Context(), client.ObjectKey{Name: name}, o); err != nil {
+				return err
+			}
+			if !is(o) {
+				return fmt.Errorf("%v %+v used %d, deleted %v", o.OwnerReferences, o.Spec, o.Status.Used, o.DeletionTimestamp)
+			}
+			return nil
+		})
+	}
+	owners := func(o *v1alpha1.AddressPool) string {
+		var names []string
+		for _, r := range o.OwnerReferences {
+			names = append(names, r.Name)
+		}
+		return strings.Join(names, " ")
+	}
+	programmed := func(topology, want string) {
+		t.Helper()
+		b.eventually(t, topology+" says "+want, func() error {
+			_ = node.Pass(t.Context())
+			c := meta.FindStatusCondition(b.topology(t, topology).Status.Conditions, v1alpha1.ConditionProgrammed)
+			if c == nil || (want == "") != (c.Status == metav1.ConditionTrue) || !strings.Contains(c.Message, want) {
+				return fmt.Errorf("it says %+v", c)
+			}
+			return nil
+		})
+	}
+	within := func(a netip.Prefix, subnet string) {
+		t.Helper()
+		if !netip.MustParsePrefix(subnet).Contains(a.Addr()) {
+			t.Errorf("the address is %s, and not of %s", a, subnet)
+		}
+	}
+	b.mustKubectl(t, manifest("blue-1", "subnets: 10.71.0.0/24"), "create", "--validate=strict", "-f", "-")
+	pool("made", func(o *v1alpha1.AddressPool) bool {
+		return slices.Contains(o.Finalizers, v1alpha1.AddressPoolFinalizer) && owners(o) == "blue-1"
+	})
+	b.mustKubectl(t, "", "patch", "addresspool", name, "--type=merge", "-p", `{"spec":{"quarantineSeconds":0}}`)
+	within(node.take(t, name, "c1"), "10.71.0.0/24")
+	b.mustKubectl(t, manifest("blue-2", "subnets: 10.71.0.0/24, excludeSubnets: 10.71.0.0/28"), "create", "--validate=strict", "-f", "-")
+	pool("joined", func(o *v1alpha1.AddressPool) bool {
+		return owners(o) == "blue-1 blue-2" && slices.Equal(o.Spec.Exclude, []string{"10.71.0.0/28"})
+	})
+	b.mustKubectl(t, manifest("blue-3", "subnets: 10.71.0.0/23"), "create", "--validate=strict", "-f", "-")
+	programmed("blue-3", `has 10.71.0.0/24, and the step says 10.71.0.0/23: it is the network of NetworkTopology "blue-1", "blue-2", too`)
+	b.mustKubectl(t, "", "delete", "networktopology", "blue-3", "blue-2", "--wait=false")
+	pool("left", func(o *v1alpha1.AddressPool) bool { return owners(o) == "blue-1" && o.Status.Used == 1 })
+
+	b.mustKubectl(t, manifest("blue-1", "subnets: 10.72.0.0/24"), "apply", "-f", "-")
+	programmed("blue-1", "1 of its addresses are used; it is made anew when none is")
+	node.giveBack(t, "c1")
+	pool("made anew", func(o *v1alpha1.AddressPool) bool { return o.Spec.Subnets[0].Prefix == "10.72.0.0/24" })
+	programmed("blue-1", "")
+	b.mustKubectl(t, "", "patch", "addresspool", name, "--type=merge", "-p", `{"spec":{"quarantineSeconds":0}}`)
+	within(node.take(t, name, "c2"), "10.72.0.0/24")
+
+	b.mustKubectl(t, "", "delete", "networktopology", "blue-1", "--wait=false")
+	pool("ends with its addresses", func(o *v1alpha1.AddressPool) bool { return !o.DeletionTimestamp.IsZero() })
+	node.giveBack(t, "c2")
+	b.eventually(t, "the pool has ended", func() error {
+		_ = node.Pass(t.Context())
+		err := b.Get(t.Context(), client.ObjectKey{Name: name}, &v1alpha1.AddressPool{})
+		if err == nil {
+			return errors.New("it is there")
+		}
+		return client.IgnoreNotFound(err)
+	})
 }
 
 func addressPool(name, spec string) string {
