@@ -490,26 +490,26 @@ type Shared struct {
 }
 
 // SharedAmong returns, by pool, a subnet that shares addresses with another pool's: with the one before it, so that a pool that is
-// added or deleted changes what its neighbours share alone.
+// added or deleted changes what its neighbours share alone. Pools on different switches share none (Overlaps).
 func SharedAmong(layouts map[string]*Layout) map[string]Shared {
 	type part struct {
-		pool string
+		on, pool string
 		*subnet
 	}
 	var all []part
 	for name, l := range layouts {
 		for i := range l.subnets {
-			all = append(all, part{name, &l.subnets[i]})
+			all = append(all, part{l.Switch, name, &l.subnets[i]})
 		}
 	}
 	slices.SortFunc(all, func(x, y part) int {
-		return cmp.Or(x.span.First.Compare(y.span.First), -x.span.Last.Compare(y.span.Last), cmp.Compare(x.pool, y.pool))
+		return cmp.Or(cmp.Compare(x.on, y.on), x.span.First.Compare(y.span.First), -x.span.Last.Compare(y.span.Last), cmp.Compare(x.pool, y.pool))
 	})
 	out := map[string]Shared{}
 	var before, last part // the one that begins before, and the one that ends last
 	for _, s := range all {
 		for _, other := range []part{before, last} {
-			if other.subnet == nil || other.pool == s.pool || !other.span.Overlaps(s.span) {
+			if other.subnet == nil || other.on != s.on || other.pool == s.pool || !other.span.Overlaps(s.span) {
 				continue
 			}
 			for _, of := range [][2]part{{s, other}, {other, s}} {
@@ -519,7 +519,7 @@ func SharedAmong(layouts map[string]*Layout) map[string]Shared {
 			}
 			break
 		}
-		if before = s; last.subnet == nil || last.span.Last.Less(s.span.Last) {
+		if before = s; last.subnet == nil || last.on != s.on || last.span.Last.Less(s.span.Last) {
 			last = s
 		}
 	}

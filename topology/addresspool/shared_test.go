@@ -40,6 +40,9 @@ func TestSharedAmong(t *testing.T) {
 			}
 		}
 		all := layouts(t, prefixes)
+		for i := range len(all) {
+			all[fmt.Sprint("p", i)].Switch = []string{"", "", "blue", "red"}[random.IntN(4)]
+		}
 		shared := addresspool.SharedAmong(all)
 		for name, l := range all {
 			any := false
@@ -48,7 +51,7 @@ func TestSharedAmong(t *testing.T) {
 				any = any || ok && other != name
 			}
 			got, ok := shared[name]
-			if ok != any || ok && (got.Pool == name || !got.Mine.Overlaps(got.Theirs)) {
+			if ok != any || ok && (got.Pool == name || !got.Mine.Overlaps(got.Theirs) || all[got.Pool].Switch != l.Switch) {
 				t.Fatalf("%v: %s shares %+v, want any: %t", prefixes, name, got, any)
 			}
 		}
