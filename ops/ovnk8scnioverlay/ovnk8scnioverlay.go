@@ -11,7 +11,6 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -180,16 +179,6 @@ func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 			say(key, "%v", err)
 		}
 	}
-	if of, ok := topology.FromSubnets(&topology.Step{Type: topology.TypeOVN, Config: c}); ok {
-		_, err := addresspool.Of(addresspool.OfSubnets(of))
-		for _, f := range addresspool.FieldErrors(err) {
-			field := "subnets"
-			if strings.HasPrefix(f.Field, "exclude") {
-				field = "excludeSubnets"
-			}
-			say(field, "%s", f.Message)
-		}
-	}
 	return out
 }
 
@@ -231,7 +220,9 @@ func plan(p *ops.Planner, c config) error {
 	case representor != "":
 		c.MTU = new(uint32(ethernetMTU)) // the function has that of its last use, a new pair this one
 	}
-	p.FromSubnets(&c.AddressConfig)
+	if err := p.FromSubnets(&c.AddressConfig); err != nil {
+		return err
+	}
 	addresses, err := c.addresses(p, name)
 	if err != nil {
 		return err
