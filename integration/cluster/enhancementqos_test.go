@@ -26,12 +26,6 @@ func (b *agentBench) testObjectsOfTheEnhancement(t *testing.T) {
 	inGames := func(manifest string) string {
 		return strings.ReplaceAll(manifest, "namespace: default", "namespace: games")
 	}
-	marked := func(pod, dev string, want map[string]string) {
-		t.Helper()
-		for to, mark := range want {
-			until(t, fmt.Sprintf("%s to %s has %s", pod, to, mark), time.Minute, func() bool { return b.mark(t, pod, dev, to) == mark })
-		}
-	}
 	applied := func(namespace, name string) {
 		t.Helper()
 		until(t, "the column Status of "+name, 3*time.Minute, func() bool { // a node reports at most every 30 s
@@ -45,8 +39,8 @@ func (b *agentBench) testObjectsOfTheEnhancement(t *testing.T) {
 	b.applied(t, object("paid-and-free.yaml"))
 	kubectl(t, b.Cluster, user("paid")+"---"+user("free"), "create", "-f", "-")
 	kubectl(t, b.Cluster, "", "-n", "games", "wait", "--for=condition=Ready", "--timeout=300s", "pod/paid", "pod/free")
-	marked("games/paid", "eth0", map[string]string{"8.8.8.8": "tos 0x50", "10.1.2.3": "tos 0x0", "172.16.5.5": "tos 0x0", "192.168.3.3": "tos 0x0"})
-	marked("games/free", "eth0", map[string]string{"8.8.8.8": "tos 0x2c", "10.1.2.3": "tos 0x0"})
+	b.marked(t, "games/paid", "eth0", map[string]string{"8.8.8.8": "tos 0x50", "10.1.2.3": "tos 0x0", "172.16.5.5": "tos 0x0", "192.168.3.3": "tos 0x0"})
+	b.marked(t, "games/free", "eth0", map[string]string{"8.8.8.8": "tos 0x2c", "10.1.2.3": "tos 0x0"})
 	applied("games", "qos-external-paid")
 	applied("games", "qos-external-free")
 
@@ -54,7 +48,7 @@ func (b *agentBench) testObjectsOfTheEnhancement(t *testing.T) {
 	until(t, "the limit of the object", time.Minute, func() bool {
 		return strings.Contains(b.shell(t, "tc -n "+b.netnsOf(t, "games/free")+" filter show dev eth0 egress"), "rate 1Gbit")
 	})
-	marked("games/free", "eth0", map[string]string{"8.8.8.8": "tos 0x2c"})
+	b.marked(t, "games/free", "eth0", map[string]string{"8.8.8.8": "tos 0x2c"})
 	// The text of the story has 1 Mbit/s and a burst of 1 Mbit.
 	b.applied(t, strings.ReplaceAll(object("bandwidth.yaml"), "1000000", "1000"))
 	until(t, "the limit of the story", time.Minute, func() bool {
@@ -70,13 +64,13 @@ func (b *agentBench) testObjectsOfTheEnhancement(t *testing.T) {
 	kubectl(t, b.Cluster, inGames(claimingPod("storage", "net-1")), "create", "-f", "-")
 	kubectl(t, b.Cluster, "", "-n", "games", "wait", "--for=condition=Ready", "--timeout=300s", "pod/storage")
 	b.shell(t, "ip -n "+b.netnsOf(t, "games/storage")+" neighbor replace 192.0.2.66 lladdr 02:00:00:00:00:99 dev net1 nud permanent")
-	marked("games/storage", "net1", map[string]string{"192.0.2.66": "tos 0x2c"})
-	marked("games/storage", "eth0", map[string]string{"8.8.8.8": "tos 0x0"})
-	marked("games/free", "eth0", map[string]string{"8.8.8.8": "tos 0x0"})
+	b.marked(t, "games/storage", "net1", map[string]string{"192.0.2.66": "tos 0x2c"})
+	b.marked(t, "games/storage", "eth0", map[string]string{"8.8.8.8": "tos 0x0"})
+	b.marked(t, "games/free", "eth0", map[string]string{"8.8.8.8": "tos 0x0"})
 	applied("games", "qos-external-free")
 
 	b.applied(t, object("ipv6.yaml"))
-	marked("default/paying", "eth0", map[string]string{"2001:db8:85a3::8a2e:370:7330": "class 0xc0", "2001:db8:85a3::8a2e:370:7340": "", "8.8.8.8": "tos 0x0"})
+	b.marked(t, "default/paying", "eth0", map[string]string{"2001:db8:85a3::8a2e:370:7330": "class 0xc0", "2001:db8:85a3::8a2e:370:7340": "", "8.8.8.8": "tos 0x0"})
 	applied("default", "default")
 	kubectl(t, b.Cluster, "", "-n", "default", "delete", "networkqos", "default")
 	kubectl(t, b.Cluster, "", "-n", "games", "delete", "networkqos", "--all")
@@ -90,7 +84,7 @@ const staticPods = "/etc/kubernetes/manifests"
 // testStaticPod has a pod that the kubelet starts from a file: its object in the API server comes after it, with another UID.
 func (b *agentBench) testStaticPod(t *testing.T, manifest string) {
 	b.applied(t, fmt.Sprintf(marksOf, "user-type: static", 44, "ipBlock: {cidr: 0.0.0.0/0}"))
-	b.shell(t, "mkdir -p "+staticPods+"; cat >"+staticPods+"/static.yaml <<'EOF'\n"+manifest+"EOF")
+	b.static(t, "static", manifest)
 	name := "static-" + b.node.Name
 	until(t, "the static pod is known", 3*time.Minute, func() bool {
 		return kubectl(t, b.Cluster, "", "-n", "games", "get", "pod", "--ignore-not-found", name) != ""
@@ -101,6 +95,12 @@ func (b *agentBench) testStaticPod(t *testing.T, manifest string) {
 	}
 	kubectl(t, b.Cluster, "", "-n", "games", "delete", "networkqos", "q")
 	b.shell(t, "rm "+staticPods+"/static.yaml")
+}
+
+// static has the kubelet start a pod from a file.
+func (b *agentBench) static(t *testing.T, name, manifest string) {
+	t.Helper()
+	b.shell(t, "mkdir -p "+staticPods+"; cat >"+staticPods+"/"+name+".yaml <<'EOF'\n"+manifest+"EOF")
 }
 
 // marksOf marks what the pods of namespace games with a label send to a destination.
@@ -124,11 +124,19 @@ func (b *agentBench) netnsOf(t *testing.T, pod string) string {
 done`))
 }
 
+// marked waits until a pod's packets have these marks when they have left an interface, by destination.
+func (b *agentBench) marked(t *testing.T, pod, dev string, want map[string]string) {
+	t.Helper()
+	for to, mark := range want {
+		until(t, fmt.Sprintf("%s to %s has %s", pod, to, mark), time.Minute, func() bool { return b.mark(t, pod, dev, to) == mark })
+	}
+}
+
 // mark returns what a packet to an address has when it has left an interface of a pod, in the words of tcpdump.
 func (b *agentBench) mark(t *testing.T, pod, dev, to string) string {
 	t.Helper()
 	return strings.TrimSpace(b.shell(t, fmt.Sprintf(`ns=%s dev=%s to=%s
-timeout 40 ip netns exec "$ns" tcpdump -l -n -v -c 1 -Q out -i "$dev" "udp dst port 9 and dst host $to" >/tmp/mark 2>/tmp/mark.says &
+timeout 40 ip netns exec "$ns" tcpdump -p -l -n -v -c 1 -Q out -i "$dev" "udp dst port 9 and dst host $to" >/tmp/mark 2>/tmp/mark.says &
 for ((n = 0; n < 300; n++)); do
 	kill -0 $! 2>/dev/null || break
 	if grep -q listening /tmp/mark.says; then ip netns exec "$ns" bash -c "echo >/dev/udp/$to/9" || true; fi

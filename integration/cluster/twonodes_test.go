@@ -109,6 +109,7 @@ func TestNetworksOfTwoNodes(t *testing.T) {
 		b.files = b.records(t)
 	}
 	t.Run("network of pods", p.testPodsReach)
+	t.Run("rules on the network of pods", p.testPodNetworkRules)
 	t.Run("ports of the host", p.testHostPort)
 	t.Run("bond", p.testBond)
 	t.Run("destinations of rules", p.testDestinations)
@@ -175,6 +176,70 @@ func (p nodePair) testPodsReach(t *testing.T) {
 			t.Errorf("pod %s was answered %q, want %q", pod, said, want)
 		}
 	}
+}
+
+// onPodNetwork limits what pods send and marks what they send to pods with the label peer, on the network of pods.
+const onPodNetwork = `
+apiVersion: k8s.ovn.org/v1alpha1
+kind: NetworkQoS
+metadata: {name: on-eth0, namespace: default}
+spec:
+  priority: 5
+  egress:
+  - {dscp: 10, bandwidth: {rate: 1000, burst: 1000}, classifier: {to: [{ipBlock: {cidr: 0.0.0.0/0}}]}}
+  - {dscp: 12, classifier: {to: [{podSelector: {matchLabels: {peer: "yes"}}}]}}
+`
+
+// testPodNetworkRules has pods of both nodes marked and limited on eth0: those that run, one that starts, and what they send to one another.
+func (p nodePair) testPodNetworkRules(t *testing.T) {
+	here, there := p[0], p[1]
+	here.applied(t, onPodNetwork)
+	one, two := here.wired(t, "pod-0"), there.wired(t, "pod-1")
+	for i, b := range p {
+		b.marked(t, fmt.Sprintf("default/pod-%d", i), "eth0", map[string]string{"8.8.8.8": "tos 0x28", two[0].String(): "tos 0x28"})
+		b.limited(t, fmt.Sprintf("default/pod-%d", i), "eth0", 1e6, 1e6)
+		name := fmt.Sprintf("late-%d", i)
+		b.create(t, servingPod(name, b.node.Name))
+		b.ready(t, name)
+		if n := startedWith(t, b, name, "eth0"); n == 0 {
+			t.Errorf("on %s the container of %s has started without filters", b.node.Name, name)
+		}
+		kubectl(t, b.Cluster, "", "delete", "pod", name, "--timeout=120s")
+	}
+	until(t, "the status counts the pods of both nodes", 3*time.Minute, func() bool {
+		return kubectl(t, here.Cluster, "", "get", "networkqos", "on-eth0", "-o", `jsonpath={.status.status}: {range .status.backends[*]}{.backend} {.pods} {.inPlace} {.nodes}{end}`) == "NetworkQoS Destinations applied: tc 2 2 2"
+	})
+	kubectl(t, here.Cluster, "", "label", "pod", "pod-0", "pod-1", "peer=yes")
+	here.marked(t, "default/pod-0", "eth0", map[string]string{two[0].String(): "tos 0x30", two[1].String(): "class 0x30", "8.8.8.8": "tos 0x28"})
+	there.marked(t, "default/pod-1", "eth0", map[string]string{one[0].String(): "tos 0x30", one[1].String(): "class 0x30", "8.8.8.8": "tos 0x28"})
+	for i, to := range []netip.Addr{two[0], one[0]} {
+		if got := p.arrives(t, i, to); got != "tos 0x30" {
+			t.Errorf("what pod-%d sends reaches the pod of the other node with %q", i, got)
+		}
+	}
+	kubectl(t, here.Cluster, "", "label", "pod", "pod-0", "pod-1", "peer-")
+	here.marked(t, "default/pod-0", "eth0", map[string]string{two[0].String(): "tos 0x28"})
+	kubectl(t, here.Cluster, "", "delete", "networkqos", "on-eth0")
+	for i, b := range p {
+		b.marked(t, fmt.Sprintf("default/pod-%d", i), "eth0", map[string]string{"8.8.8.8": "tos 0x0"})
+	}
+}
+
+// arrives sends packets from the pod of a node to an address of that of the other, and returns the mark of the first that arrives there.
+func (p nodePair) arrives(t *testing.T, from int, to netip.Addr) string {
+	t.Helper()
+	sender, receiver := p[from], p[1-from]
+	const file = "/tmp/arrived"
+	receiver.shell(t, fmt.Sprintf(`setsid timeout 120 ip netns exec %[1]s tcpdump -p -l -n -v -c 1 -Q in -i eth0 "udp dst port 9 and dst host %[2]s" </dev/null >%[3]s 2>%[3]s.says &
+for ((n = 0; n < 300; n++)); do if grep -q listening %[3]s.says; then exit; fi; sleep 0.1; done; exit 1`,
+		receiver.netnsOf(t, fmt.Sprintf("default/pod-%d", 1-from)), to, file))
+	var mark string
+	until(t, "a packet arrives", time.Minute, func() bool {
+		sender.shell(t, fmt.Sprintf("ip netns exec %s bash -c 'echo >/dev/udp/%s/9' || true", sender.netnsOf(t, fmt.Sprintf("default/pod-%d", from)), to))
+		mark = strings.TrimSpace(receiver.shell(t, `grep -oE 'tos 0x[0-9a-f]+' `+file+` | head -n 1 || true`))
+		return mark != ""
+	})
+	return mark
 }
 
 // testHostPort asks a pod by a port of its node: from there, from the other node, and from

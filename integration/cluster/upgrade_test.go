@@ -21,7 +21,7 @@ const upgradedFrom = "30713bf6c62dfd48fac39dfe665b195544e35852"
 // TestUpgrade holds that pods keep their network, and that others get theirs, while
 // plumbline is upgraded from an earlier commit, rolled while a record is of a version that
 // the agent does not know, and rolled back; and that no record is set aside and no virtual
-// function is lost.
+// function is lost. Packets of a pod that a NetworkQoS covers are marked all the while.
 //
 // The later version of the second part is simulated: a line that it would have written is added
 // to the record of a pod.
@@ -30,16 +30,19 @@ func TestUpgrade(t *testing.T) {
 	b := newAgentBenchOf(t, cluster.NodeOptions{}, func(ctx context.Context, c *cluster.Cluster) (_ cluster.Release, err error) {
 		before, err = c.Release(ctx, upgradedFrom)
 		return before, err
-	})
+	}, withRules)
+	b.applied(t, fmt.Sprintf(rulesKept, 46))
 	kubectl(t, b.Cluster, fmt.Sprintf(oneVF, "net-3", "enp3s0f0v2", "192.0.2.193/26", "net3"), "apply", "-f", "-")
 	kubectl(t, b.Cluster, "", "wait", "--for=create", "--timeout=60s", "deviceclass/net-3-vf")
 	u := &upgrade{agentBench: b, kept: map[string]string{}}
 	u.keep(t, "old-1", "net-1", "net1")
 	u.keep(t, "old-3", "net-3", "net3")
+	u.send(t, "old-3", "net3", "192.0.2.194")
 
 	t.Log("upgrade")
-	u.roll(t, func(ctx context.Context) error { return b.InstallRelease(ctx, cluster.Release{}) })
+	u.roll(t, func(ctx context.Context) error { return b.InstallRelease(ctx, cluster.Release{}, withRules) })
 	u.runs(t, ":dev")
+	u.edit(t, 10)
 
 	t.Log("a record of a later version")
 	log, added := u.later(t, "old-1")
@@ -49,19 +52,35 @@ func TestUpgrade(t *testing.T) {
 	t.Log("rollback")
 	u.keep(t, "new-1", "net-1", "net1")
 	u.back = true
-	u.roll(t, func(ctx context.Context) error { return b.InstallRelease(ctx, before) })
+	u.roll(t, func(ctx context.Context) error { return b.InstallRelease(ctx, before, withRules) })
 	u.runs(t, ":"+upgradedFrom)
+	u.edit(t, 12)
 	for pod := range u.kept {
 		u.unwatch(t, pod)
 	}
 	b.drop(t, "new-1", "old-3")
 }
 
+const withRules = "networkQoS.enabled=true"
+
+// rulesKept marks what pods send over topology net-3.
+const rulesKept = `
+apiVersion: k8s.ovn.org/v1alpha1
+kind: NetworkQoS
+metadata: {name: kept, namespace: default}
+spec:
+  priority: 10
+  netAttachRefs: [{kind: NetworkTopology, name: net-3}]
+  egress: [{dscp: %d, classifier: {to: [{ipBlock: {cidr: 192.0.2.0/24}}]}}]
+`
+
 // upgrade is a bench whose product is replaced.
 type upgrade struct {
 	*agentBench
 	kept    map[string]string // by pod: the state of its link when it was ready
 	started int
+	sender  string // the pod that sends
+	packets int    // how many of them the filter has marked
 	// back is set in a rollback: the agents that are replaced have no right to leases then, so
 	// that a new pod waits.
 	back bool
@@ -75,6 +94,50 @@ func (u *upgrade) keep(t *testing.T, pod, template, link string) {
 	u.has(t, pod, link)
 	u.shell(t, "setsid ip -n "+u.netns(t, pod)+" monitor link address </dev/null >/tmp/watch-"+pod+" 2>&1 & echo $! >/tmp/watch-"+pod+".pid")
 	u.kept[pod] = u.network(t, pod)
+}
+
+// send has a pod send packets to an address of its link from now on, and watches for one without a mark.
+func (u *upgrade) send(t *testing.T, pod, link, to string) {
+	t.Helper()
+	u.sender = pod
+	u.shell(t, fmt.Sprintf(`ns=%[1]s dev=%[2]s to=%[3]s pod=%[4]s
+ip -n "$ns" neighbor replace "$to" lladdr 02:00:00:00:00:99 dev "$dev" nud permanent
+setsid ip netns exec "$ns" tcpdump -p -l -n -v -Q out -i "$dev" "udp dst port 9 and dst host $to and ip[1] & 0xfc = 0" </dev/null >/tmp/unmarked-$pod 2>/tmp/unmarked-$pod.says &
+echo $! >>/tmp/watch-$pod.pid
+for ((n = 0; n < 300; n++)); do if grep -q listening /tmp/unmarked-$pod.says; then break; fi; sleep 0.1; done
+grep -q listening /tmp/unmarked-$pod.says
+setsid ip netns exec "$ns" perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(Proto => "udp", PeerAddr => "'$to':9"); while (1) { $s->send("x"); select(undef, undef, undef, 0.05) }' </dev/null >/dev/null 2>&1 &
+echo $! >>/tmp/watch-$pod.pid`, u.netns(t, pod), link, to, pod))
+	u.count(t)
+}
+
+// count fails the test unless the filters of the pod that sends mark each of its packets, and count on.
+func (u *upgrade) count(t *testing.T) {
+	t.Helper()
+	before := u.packets
+	until(t, "the filter counts on", time.Minute, func() bool {
+		if _, err := fmt.Sscan(u.shell(t, "tc -s -n "+u.netns(t, u.sender)+" filter show dev net3 egress | awk '$1 == \"Sent\" && $4 > n { n = $4 } END { print n + 0 }'"), &u.packets); err != nil {
+			t.Fatal(err)
+		}
+		if u.packets < before {
+			t.Errorf("the filter has marked %d packets, before %d: it is another", u.packets, before)
+			before = u.packets
+		}
+		return u.packets > before
+	})
+	t.Logf("%d packets marked", u.packets)
+	if said := u.shell(t, "cat /tmp/unmarked-"+u.sender); said != "" {
+		t.Errorf("packets without a mark:\n%s", said)
+	}
+}
+
+// edit has the agent that runs now change the rule.
+func (u *upgrade) edit(t *testing.T, dscp int) {
+	t.Helper()
+	u.applied(t, fmt.Sprintf(rulesKept, dscp))
+	u.marked(t, "default/"+u.sender, "net3", map[string]string{"192.0.2.194": fmt.Sprintf("tos 0x%x", dscp<<2)})
+	u.packets = 0 // it is another filter
+	u.count(t)
 }
 
 // unwatch ends what keep began: it would keep the namespace when the pod has ended.
@@ -111,13 +174,14 @@ func (u *upgrade) unchanged(t *testing.T) {
 		if now := u.network(t, pod); now != before {
 			t.Errorf("network of pod %s:\n%s\nbefore:\n%s", pod, now, before)
 		}
-		if said := u.shell(t, "kill -0 $(cat /tmp/watch-"+pod+".pid); cat /tmp/watch-"+pod); said != "" {
+		if said := u.shell(t, "for pid in $(cat /tmp/watch-"+pod+".pid); do kill -0 $pid; done; cat /tmp/watch-"+pod); said != "" {
 			t.Errorf("links of pod %s were changed:\n%s", pod, said)
 		}
 		if n := u.get(t, pod, ".status.containerStatuses[0].restartCount"); n != "0" {
 			t.Errorf("pod %s was restarted %s times", pod, n)
 		}
 	}
+	u.count(t)
 	if aside := u.shell(t, "ls /var/lib/plumbline /var/lib/plumbline/claims | grep damaged || true"); aside != "" {
 		t.Errorf("set aside:\n%s", aside)
 	}
