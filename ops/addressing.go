@@ -479,24 +479,11 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 }
 
 // FromSubnets has a step of OVN without addresses take those of the pool of its network's subnets (topology.FromSubnets). It does not
-// where ovn-kubernetes has made the port, whose addresses are its own, and in a sandbox of when subnets gave none: these have subnets of
-// which no pool can be made, too.
-func (p *Planner) FromSubnets(cfg *AddressConfig) error {
-	of, ok := topology.FromSubnets(p.current.step)
-	if !ok || p.GivenPort() != nil || p.Kept() {
-		return nil
+// where ovn-kubernetes has made the port, whose addresses are its own, and in a sandbox of when subnets gave none.
+func (p *Planner) FromSubnets(cfg *AddressConfig) {
+	if of, ok := topology.FromSubnets(p.current.step); ok && p.GivenPort() == nil && !p.Kept() {
+		cfg.IPAM = &IPAM{Type: ipamPool, IPAM: topology.IPAM{Pool: of.Pool}}
 	}
-	cfg.IPAM = &IPAM{Type: ipamPool, IPAM: topology.IPAM{Pool: of.Pool}}
-	_, err := addresspool.Of(addresspool.OfSubnets(of))
-	var wrong []error
-	for _, f := range addresspool.FieldErrors(err) {
-		field := "subnets"
-		if strings.HasPrefix(f.Field, "exclude") {
-			field = "excludeSubnets"
-		}
-		wrong = append(wrong, Invalid(field, "%s", f.Message))
-	}
-	return errors.Join(wrong...)
 }
 
 // inIPAM is an error about fields of ipam as one about the step's config.

@@ -220,9 +220,7 @@ func plan(p *ops.Planner, c config) error {
 	case representor != "":
 		c.MTU = new(uint32(ethernetMTU)) // the function has that of its last use, a new pair this one
 	}
-	if err := p.FromSubnets(&c.AddressConfig); err != nil {
-		return err
-	}
+	p.FromSubnets(&c.AddressConfig)
 	addresses, err := c.addresses(p, name)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -117,7 +118,7 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 			})
 		}
 	}
-	sameSubnets(t, invalid)
+	ofSubnets(t, invalid)
 	notes = append(notes, namedDevices(t, set)...)
 	notes = append(notes, resourceNames(t, set, roots, invalid)...)
 	notes = append(notes, claimTemplate(t, set, roots, invalid)...)
@@ -137,20 +138,29 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 	return notes, nil
 }
 
-// sameSubnets refuses steps that have addresses of different subnets of one network: they are those of one pool.
-func sameSubnets(t *topology.Topology, invalid *topology.Invalid) {
+// ofSubnets refuses subnets of networks of OVN of which no pool can be made, and steps with different ones of one network: they have
+// addresses of one pool. The contract of the step does not, as pods run that have had such subnets while these gave no addresses.
+func ofSubnets(t *topology.Topology, invalid *topology.Invalid) {
 	first := map[string]topology.NetworkPool{}
 	for _, of := range t.NetworkPools() {
+		wrong := func(field, format string, args ...any) {
+			invalid.Add(topology.Problem{Step: of.Step, Field: "config." + field, Message: fmt.Sprintf(format, args...)})
+		}
+		_, err := addresspool.Of(addresspool.OfSubnets(of.IPAM))
+		for _, f := range addresspool.FieldErrors(err) {
+			field := "subnets"
+			if strings.HasPrefix(f.Field, "exclude") {
+				field = "excludeSubnets"
+			}
+			wrong(field, "%s", f.Message)
+		}
 		if _, known := first[of.Pool]; !known {
 			first[of.Pool] = of
 		}
 		subnets := first[of.Pool].Subnets
 		if !slices.Equal(slices.Sorted(slices.Values(subnets)), slices.Sorted(slices.Values(of.Subnets))) {
-			invalid.Add(topology.Problem{
-				Step: of.Step, Field: "config.subnets",
-				Message: fmt.Sprintf("are %s, and step %q has %s of the same network: write the same into both, or give the networks other names",
-					strings.Join(of.Subnets, " and "), first[of.Pool].Step, strings.Join(subnets, " and ")),
-			})
+			wrong("subnets", "are %s, and step %q has %s of the same network: write the same into both, or give the networks other names",
+				strings.Join(of.Subnets, " and "), first[of.Pool].Step, strings.Join(subnets, " and "))
 		}
 	}
 }
