@@ -217,28 +217,9 @@ func (u *undoer) undo(c netstate.Change) {
 	if u.now.Withheld(c.Object()) != nil {
 		return // whoever keeps the history keeps this of it
 	}
-	switch o := c.Object().(type) {
-	case netstate.Device:
-		u.device(c)
+	c, ends := u.ofKind(c)
+	if ends {
 		return
-	case netstate.VF:
-		if d, ok := u.now.Device(o.ID); ok && d.At == nil && d.Driver != "" && !netstate.UserspaceDriver(d.Driver) {
-			return // its settings are restored when the function is back on the host
-		}
-		if before, ok := c.Before.(netstate.VF); ok && u.hasOwnMAC(o.ID) {
-			before.MAC = nil
-			c.Before = before
-		}
-		c.Before = u.withOwnGUIDs(c.Before)
-	case netstate.Binding:
-		if c = u.whileOurs(c); len(netstate.Fields(c.Before)) == 0 {
-			return
-		}
-	case netstate.Link:
-		if c.Before == nil {
-			u.dropLink(c, o)
-			return
-		}
 	}
 	c = u.retarget(c)
 	if c.Before != nil {
@@ -277,6 +258,33 @@ func (u *undoer) undo(c netstate.Change) {
 	default:
 		u.restore(c, have)
 	}
+}
+
+// ofKind returns a change with what is restored of its kind of object. It ends there if nothing is left to do.
+func (u *undoer) ofKind(c netstate.Change) (restored netstate.Change, ends bool) {
+	switch o := c.Object().(type) {
+	case netstate.Device:
+		u.device(c)
+		return c, true
+	case netstate.VF:
+		if d, ok := u.now.Device(o.ID); ok && d.At == nil && d.Driver != "" && !netstate.UserspaceDriver(d.Driver) {
+			return c, true // its settings are restored when the function is back on the host
+		}
+		if before, ok := c.Before.(netstate.VF); ok && u.hasOwnMAC(o.ID) {
+			before.MAC = nil
+			c.Before = before
+		}
+		c.Before = u.withOwnGUIDs(c.Before)
+	case netstate.Binding:
+		c = u.whileOurs(c)
+		return c, len(netstate.Fields(c.Before)) == 0
+	case netstate.Link:
+		if c.Before == nil {
+			u.dropLink(c, o)
+			return c, true
+		}
+	}
+	return c, false
 }
 
 // withDevice reports whether a field of a device's link is restored with the device. The
@@ -636,8 +644,8 @@ func (u *undoer) withOwnGUIDs(o netstate.Object) netstate.Object {
 	return vf
 }
 
-// whileOurs leaves out the GUIDs of a function whose driver has not read ours, or has read others since: which ones it reads when it is bound
-// again is the firmware's. A function without a driver is bound again.
+// whileOurs leaves out the GUIDs of a function whose driver has not read ours, or has read others since: the firmware decides which ones
+// it reads when it is bound again. A function without a driver is bound again.
 func (u *undoer) whileOurs(c netstate.Change) netstate.Change {
 	have, there := netstate.Lookup(u.now, netstate.Binding{ID: c.Key().ID})
 	ours, _ := c.After.(netstate.Binding)

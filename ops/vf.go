@@ -224,8 +224,8 @@ func (p *Planner) uniqueGUID(vf netstate.VF) error {
 }
 
 // ReadGUIDs has the driver of a function of InfiniBand read the GUIDs that the physical function has for it: a driver does when it is bound
-// (mlx5), so it is bound again, as ib-sriov-cni does. These are stages, as the driver reads what was set before, and makes another interface:
-// the error says which one the step waits for.
+// (mlx5), so it is bound again, as ib-sriov-cni does. These are stages, as the driver reads what was set before, and makes another
+// interface: the error says which one the step waits for.
 func (c VFConfig) ReadGUIDs(p *Planner, id string) error {
 	if c.PortGUID == nil || p.req.imagined != nil {
 		return nil

@@ -138,7 +138,8 @@ func SwitchOf(s *Step) string {
 // nor ipam; not ok for others.
 func FromSubnets(s *Step) (c IPAM, ok bool) {
 	n, ok := ovnOf(s)
-	if list, isList := s.Config["addresses"].([]any); !ok || s.Config["ipam"] != nil || s.Config["addresses"] != nil && !isList || len(list) > 0 {
+	list, isList := s.Config["addresses"].([]any)
+	if !ok || s.Config["ipam"] != nil || s.Config["addresses"] != nil && !isList || len(list) > 0 {
 		return c, false
 	}
 	within, err := Prefixes(n.Subnets)

@@ -57,9 +57,14 @@ func TestFromSubnets(t *testing.T) {
 func TestSwitches(t *testing.T) {
 	names := map[string]string{}
 	for _, n := range []topology.OVN{
-		{Topology: "layer2", Name: "a/b"}, {Topology: "layer2", Name: "a-b"}, {Topology: "layer2", Name: "a_b"}, {Topology: "layer2", Name: "A-B"},
-		{Topology: "localnet", Name: "a/b", PhysicalNetworkName: "p"}, {Topology: "localnet", Name: "a/b", PhysicalNetworkName: "q"},
-		{Topology: "localnet", Name: "a/b", PhysicalNetworkName: "p", VLANID: 7}, {Topology: "localnet", Name: "p"},
+		{Topology: "layer2", Name: "a/b"},
+		{Topology: "layer2", Name: "a-b"},
+		{Topology: "layer2", Name: "a_b"},
+		{Topology: "layer2", Name: "A-B"},
+		{Topology: "localnet", Name: "a/b", PhysicalNetworkName: "p"},
+		{Topology: "localnet", Name: "a/b", PhysicalNetworkName: "q"},
+		{Topology: "localnet", Name: "a/b", PhysicalNetworkName: "p", VLANID: 7},
+		{Topology: "localnet", Name: "p"},
 	} {
 		if other, has := names[n.Pool()]; has {
 			t.Errorf("%s and %s have pool %s", n.Switch(), other, n.Pool())

@@ -18,7 +18,8 @@ import (
 // parent is the interface of the host that the pods of a crowd share.
 const parent = "enp3s0f0"
 
-// shared and taken are the topologies of crowds: one without a device, so that any number of pods has it, and one that takes a virtual function.
+// shared and taken are first steps of the topologies of crowds: one without a device, so that any number of pods has it, and one that
+// takes a virtual function.
 const (
 	shared = `{name: net1, type: macvlan, config: {master: ` + parent + `, mode: bridge, mtu: 1450}}`
 	taken  = `{name: net1, type: sriov}`

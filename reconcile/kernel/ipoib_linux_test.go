@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -87,7 +88,7 @@ func TestIPoIBRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := explainIPoIB(tt.err, netstate.Link{IPoIB: &netstate.IPoIB{Mode: &tt.mode}}, tt.parent)
-			if tt.kind != "" && fault.Of(err) != tt.kind || tt.kind == "" && err != tt.err || !strings.Contains(err.Error(), tt.want) {
+			if tt.kind != "" && fault.Of(err) != tt.kind || tt.kind == "" && !errors.Is(err, tt.err) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v of kind %v, want %s", err, fault.Of(err), tt.want)
 			}
 		})

@@ -151,8 +151,8 @@ func (s *Sandbox) rdmaSysfs(c *conn, f func(sysfs)) error {
 	return nil
 }
 
-// RDMASysfs calls f with sysfs as the network namespace of a pod sees it, on a node in exclusive mode, and if the namespace is still that one.
-// Neither the thread nor a descriptor of the namespace stays while f runs.
+// RDMASysfs calls f with sysfs as the network namespace of a pod sees it, on a node in exclusive mode, and if the namespace is still
+// that one. Neither the thread nor a descriptor of the namespace stays while f runs.
 func (h *Host) RDMASysfs(path string, id reconcile.NetnsID, f func(fs.FS)) error {
 	if !h.sysfs.rdmaExclusive() {
 		return nil

@@ -187,7 +187,8 @@ func (l *Layout) find(block netip.Prefix) (*subnet, uint64, error) {
 			continue
 		}
 		if l.Flat() {
-			return s, l.before(s) + numberOf(block.Addr()).shiftRight(s.blockBits).minus(numberOf(s.span.First).shiftRight(s.blockBits)).lo, nil
+			first := numberOf(s.span.First).shiftRight(s.blockBits)
+			return s, l.before(s) + numberOf(block.Addr()).shiftRight(s.blockBits).minus(first).lo, nil
 		}
 		host := numberOf(block.Addr()).minus(numberOf(s.prefix.Addr())).shiftRight(block.Addr().BitLen() - length)
 		if s != &l.subnets[0] || host.hi != 0 || host.lo >= 1<<l.hostBits {
@@ -503,7 +504,8 @@ func SharedAmong(layouts map[string]*Layout) map[string]Shared {
 		}
 	}
 	slices.SortFunc(all, func(x, y part) int {
-		return cmp.Or(cmp.Compare(x.on, y.on), x.span.First.Compare(y.span.First), -x.span.Last.Compare(y.span.Last), cmp.Compare(x.pool, y.pool))
+		return cmp.Or(cmp.Compare(x.on, y.on), x.span.First.Compare(y.span.First), -x.span.Last.Compare(y.span.Last),
+			cmp.Compare(x.pool, y.pool))
 	})
 	out := map[string]Shared{}
 	var before, last part // the one that begins before, and the one that ends last

@@ -45,14 +45,14 @@ func TestSharedAmong(t *testing.T) {
 		}
 		shared := addresspool.SharedAmong(all)
 		for name, l := range all {
-			any := false
+			shares := false
 			for other, o := range all {
 				_, _, ok := l.Overlaps(o)
-				any = any || ok && other != name
+				shares = shares || ok && other != name
 			}
 			got, ok := shared[name]
-			if ok != any || ok && (got.Pool == name || !got.Mine.Overlaps(got.Theirs) || all[got.Pool].Switch != l.Switch) {
-				t.Fatalf("%v: %s shares %+v, want any: %t", prefixes, name, got, any)
+			if ok != shares || ok && (got.Pool == name || !got.Mine.Overlaps(got.Theirs) || all[got.Pool].Switch != l.Switch) {
+				t.Fatalf("%v: %s shares %+v, want any: %t", prefixes, name, got, shares)
 			}
 		}
 	}

@@ -17,7 +17,9 @@ import (
 
 // subnets keeps the AddressPools of the networks whose subnets a topology has, and ends its part in others. It returns a message for
 // each pool that cannot be as the topology says.
-func (c *Controller) subnets(ctx context.Context, o *v1alpha1.NetworkTopology, wants []topology.NetworkPool) (messages []string, err error) {
+func (c *Controller) subnets(
+	ctx context.Context, o *v1alpha1.NetworkTopology, wants []topology.NetworkPool,
+) (messages []string, err error) {
 	for _, w := range wants {
 		have := &v1alpha1.AddressPool{}
 		switch err := c.Client.Get(ctx, client.ObjectKey{Name: w.Pool}, have); {
@@ -119,7 +121,8 @@ func (c *Controller) writePool(ctx context.Context, before, have *v1alpha1.Addre
 	if slices.Equal(before.Spec.Exclude, have.Spec.Exclude) && len(before.OwnerReferences) == len(have.OwnerReferences) {
 		return nil
 	}
-	if err := c.Client.Patch(ctx, have, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+	changes := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := c.Client.Patch(ctx, have, changes); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("write AddressPool %q: %w", have.Name, err)
 	}
 	return nil

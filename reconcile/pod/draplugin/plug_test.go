@@ -217,18 +217,18 @@ func TestPlugOnce(t *testing.T) {
 // taken where ovn-kubernetes has made it, whether the port has addresses or not.
 func TestPlugSubnets(t *testing.T) {
 	for name, c := range map[string]struct {
-		of     ovnKubernetes
+		of     *ovnKubernetes
 		config string
 		taken  string
 		given  string
 	}{
-		"alone":                     {of: ovnKubernetes{absent: true}, taken: "ovn-default-blue-3cb7b5d9", given: "[192.0.2.1/24]"},
-		"alone, with an address":    {of: ovnKubernetes{absent: true}, config: `,"addresses":["172.31.0.7/24"]`, given: "[]"},
-		"ovn-kubernetes":            {of: ovnKubernetes{ports: map[string]error{"pod-p1 default/blue": nil}}, given: "[172.31.0.5/24]"},
-		"ovn-kubernetes gives none": {of: ovnKubernetes{ports: map[string]error{"pod-p1 default/blue": nil}, bare: true}, given: "[]"},
+		"alone":                     {of: &ovnKubernetes{absent: true}, taken: "ovn-default-blue-3cb7b5d9", given: "[192.0.2.1/24]"},
+		"alone, with an address":    {of: &ovnKubernetes{absent: true}, config: `,"addresses":["172.31.0.7/24"]`, given: "[]"},
+		"ovn-kubernetes":            {of: &ovnKubernetes{ports: map[string]error{"pod-p1 default/blue": nil}}, given: "[172.31.0.5/24]"},
+		"ovn-kubernetes gives none": {of: &ovnKubernetes{ports: map[string]error{"pod-p1 default/blue": nil}, bare: true}, given: "[]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := plugged(t, &c.of, `"subnets":"172.31.0.0/24",`+blueNetwork+c.config)
+			g := plugged(t, c.of, `"subnets":"172.31.0.0/24",`+blueNetwork+c.config)
 			a := &allocator{}
 			g.Addresses = a
 			rc := allocated("c1", "p1", "0", "1")
