@@ -430,16 +430,16 @@ func (b *bench) invalid(t *testing.T) {
 
 func (b *bench) unknown(t *testing.T) {
 	manifest := simple("remote", "vf0")
-	b.mustKubectl(t, strings.Replace(manifest, "sriov", "ipoib", 1), "create", "-f", "-")
+	b.mustKubectl(t, strings.Replace(manifest, "sriov", "gre", 1), "create", "-f", "-")
 	o := b.ready(t, "remote", metav1.ConditionFalse)
-	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionValid); c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, `unknown step type "ipoib"`) {
+	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionValid); c.Status != metav1.ConditionFalse || !strings.Contains(c.Message, `unknown step type "gre"`) {
 		t.Errorf("without a schema: %+v", c)
 	}
 	raw, err := os.ReadFile("../../../topology/pluginschema/testdata/published/rdma.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.mustKubectl(t, strings.NewReplacer("name: rdma\n", "name: ipoib\n", "cniType: rdma", "cniType: ipoib").Replace(string(raw)), "create", "-f", "-")
+	b.mustKubectl(t, strings.NewReplacer("name: rdma\n", "name: gre\n", "cniType: rdma", "cniType: gre").Replace(string(raw)), "create", "-f", "-")
 	b.eventually(t, "a schema makes it valid", func() error {
 		o = b.topology(t, "remote")
 		if !meta.IsStatusConditionTrue(o.Status.Conditions, topologyv1alpha1.ConditionValid) {
@@ -447,7 +447,7 @@ func (b *bench) unknown(t *testing.T) {
 		}
 		return nil
 	})
-	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionProgrammed); c.Status != metav1.ConditionFalse || c.Reason != "Unsupported" || !strings.Contains(c.Message, `no node can run step "vf0": type "ipoib"`) {
+	if c := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionProgrammed); c.Status != metav1.ConditionFalse || c.Reason != "Unsupported" || !strings.Contains(c.Message, `no node can run step "vf0": type "gre"`) {
 		t.Errorf("condition %+v", c)
 	}
 	b.mustKubectl(t, "", "delete", "nettopo", "remote", "--timeout=30s")
@@ -621,8 +621,8 @@ func (b *bench) refusedTopologies(t *testing.T) {
 	}
 	b.says(t, simple("many", many...), `NetworkTopology "many": spec.steps: 33 root steps take a device, and a ResourceClaim can request 32 at most`)
 	// A step of a type that is only described passes, with a warning.
-	out, err := b.Kubectl(t.Context(), strings.NewReader(strings.Replace(simple("remote", "vf0"), "sriov", "ipoib", 1)), "create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
-	if err == nil || !strings.Contains(err.Error(), `Warning: no node can run step "vf0": type "ipoib"`) {
+	out, err := b.Kubectl(t.Context(), strings.NewReader(strings.Replace(simple("remote", "vf0"), "sriov", "gre", 1)), "create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
+	if err == nil || !strings.Contains(err.Error(), `Warning: no node can run step "vf0": type "gre"`) {
 		t.Errorf("said: %v %s", err, out)
 	}
 	b.says(t, `{apiVersion: cni.networking.k8s.io/v1alpha1, kind: CNIPluginSchema, metadata: {name: x}, spec: {cniType: x, configParameters: {optional: [{name: a, type: string, minimum: 1}]}}}`,
