@@ -54,7 +54,7 @@ func (r *rdmaReads) read(ctx context.Context, device string, f func(at func(file
 	defer limit.Stop()
 	for {
 		run, ours := r.begin(device, f)
-		waited := r.waits()
+		err := &silentDriver{device: device, waited: r.waits()}
 		select {
 		case <-run.done:
 			if ours {
@@ -64,12 +64,11 @@ func (r *rdmaReads) read(ctx context.Context, device string, f func(at func(file
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-run.late:
+			if file := run.file.Load(); file != nil {
+				err.file = *file
+			}
 		case <-limit.C:
-			waited = rdmaPortLimit
-		}
-		err := &silentDriver{device: device, waited: waited}
-		if file := run.file.Load(); file != nil {
-			err.file = *file
+			err.waited = rdmaPortLimit // for all of the port, of which no file took long
 		}
 		return fault.New(fault.NotReady, err)
 	}
