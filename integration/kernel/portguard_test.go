@@ -260,11 +260,11 @@ func (f *forger) frames() map[string]func() {
 	}
 }
 
-// sample are half of the frames, in the long form all.
+// sample are a third of the frames, in the long form all.
 func (f *forger) sample() iter.Seq2[string, func()] {
 	return func(yield func(string, func()) bool) {
 		frames := f.frames()
-		for _, what := range effort.Sample(f.lane.t, 2, slices.Sorted(maps.Keys(frames))) {
+		for _, what := range effort.Sample(f.lane.t, 3, slices.Sorted(maps.Keys(frames))) {
 			if !yield(what, frames[what]) {
 				return
 			}
