@@ -15,7 +15,7 @@ import (
 // TestManyHostPorts: pods of one tenant with as many ports of the host as a pod can have, while another program writes
 // rules, keep no pod of another tenant from starting.
 func TestManyHostPorts(t *testing.T) {
-	pods, each := 8, 64
+	pods, each := 5, 48
 	if effort.Long() {
 		pods, each = 24, 256
 	}

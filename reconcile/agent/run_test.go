@@ -99,7 +99,7 @@ func TestLeftOut(t *testing.T) {
 			left = append(left, w.name)
 		}
 	}
-	if want := []string{"network of pods", partCNI, "CNI plugin"}; !slices.Equal(left, want) {
+	if want := []string{"primary topology", partCNI, "CNI plugin"}; !slices.Equal(left, want) {
 		t.Errorf("left out: %q, want %q", left, want)
 	}
 }
