@@ -37,8 +37,16 @@ func StackedParams(mtu string) []contract.Param {
 	}, DeviceParams(), AddressParams())
 }
 
-// Parent finds the link to stack on.
-func (c StackedConfig) Parent(p *Planner) (string, error) {
+// Links returns the name of the step's link, and the link below it.
+func (c StackedConfig) Links(p *Planner) (name, parent string, err error) {
+	if parent, err = c.parent(p); err == nil {
+		name, err = p.DefaultName(c.Name)
+	}
+	return name, parent, err
+}
+
+// parent finds the link to stack on.
+func (c StackedConfig) parent(p *Planner) (string, error) {
 	inside := !p.Root()
 	if c.LinkInContainer != nil {
 		inside = *c.LinkInContainer

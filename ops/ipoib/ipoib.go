@@ -67,11 +67,7 @@ func partition(text string) (string, error) {
 }
 
 func plan(p *ops.Planner, c config) error {
-	parent, err := c.Parent(p)
-	if err != nil {
-		return err
-	}
-	name, err := p.DefaultName(c.Name)
+	name, parent, err := c.Links(p)
 	if err != nil {
 		return err
 	}

@@ -41,11 +41,7 @@ All ipvlan links of a master have one mode and flag, so another one is refused. 
 }, plan)
 
 func plan(p *ops.Planner, c config) error {
-	parent, err := c.Parent(p)
-	if err != nil {
-		return err
-	}
-	name, err := p.DefaultName(c.Name)
+	name, parent, err := c.Links(p)
 	if err != nil {
 		return err
 	}

@@ -52,11 +52,7 @@ func plan(p *ops.Planner, c config) error {
 			return err
 		}
 	}
-	parent, err := c.Parent(p)
-	if err != nil {
-		return err
-	}
-	name, err := p.DefaultName(c.Name)
+	name, parent, err := c.Links(p)
 	if err != nil {
 		return err
 	}

@@ -111,19 +111,19 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 		device rdmaDevice
 	}
 	var sent []series
-	var names []string
+	seen := map[string]bool{}
 	for _, b := range boxes {
 		for _, d := range b.rdma {
 			if skip > 0 { // the newest
 				skip--
 				continue
 			}
-			if !slices.Contains(names, d.name) { // of two sandboxes, the newer one has it
-				names, sent = append(names, d.name), append(sent, series{b, d})
+			if !seen[d.name] { // of two sandboxes, the newer one has it
+				seen[d.name], sent = true, append(sent, series{b, d})
 			}
 		}
 	}
-	if len(names) == 0 {
+	if len(sent) == 0 {
 		return
 	}
 	values := m.values.current(m.Monitor.Now, cacheTime, func() map[string][]uint64 {
