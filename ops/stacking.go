@@ -161,7 +161,7 @@ func (s *stacking) checkParent(l netstate.Link) error {
 	name, under := netstate.BaseName(below.Name), below.KindTraits()
 	imagined := s.p.req.imagined != nil && below.LinkKind == "device" // of no kind
 	if kind.OfDevice && (below.LinkKind != l.LinkKind || below.Parent != nil) && !imagined {
-		return Invalid("master", "%q is not the interface of a device, which %s stands on: name that one", name, netstate.KindPhrase(l.LinkKind))
+		return Invalid("master", "%q cannot carry %s: name the interface of a device, of kind %s", name, netstate.KindPhrase(l.LinkKind), l.LinkKind)
 	}
 	if under.Bare || kind.SkipsOwn && below.LinkKind == l.LinkKind {
 		instead := "the link below it"

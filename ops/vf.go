@@ -247,8 +247,8 @@ func (c VFConfig) ReadGUIDs(p *Planner, id string) error {
 	switch {
 	case d.At != nil && !netstate.OnHost(*d.At): // in the sandbox
 		if len(diff) > 0 && !p.req.Kept {
-			return Conflict("%s: device %q is in the sandbox, and its driver has read %s; to read %s it has to be bound again, which deletes the interface: create the pod again, or release the sandbox and apply again",
-				diff[0].Path, id, netstate.FormatValue(diff[0].Before), netstate.FormatValue(diff[0].After))
+			return Conflict("%s: cannot change from %s to %s while device %q is in the sandbox: its driver reads a GUID when it is bound, and that deletes the interface: create the pod again, or release the sandbox and apply again",
+				diff[0].Path, netstate.FormatValue(diff[0].Before), netstate.FormatValue(diff[0].After), id)
 		}
 		return p.Want(now)
 	case len(diff) == 0:

@@ -20,7 +20,7 @@ func main() {
 	sandboxes := flag.Int("sandboxes", 500, "sandboxes held at once, at most")
 	idle := flag.Duration("idle", time.Minute, "time for which an idle agent, and the periodic application, are observed")
 	cycles := flag.Int("cycles", 2000, "pods that come and go")
-	plugins := flag.String("plugins", "", "folder with the CNI binaries sriov, bond, vlan, tuning and static, for part crowd also macvlan and host-device, and for part pods ptp, host-local and cni-kindnet; empty leaves them out")
+	plugins := flag.String("plugins", "", "folder with the CNI binaries to compare with: sriov, bond, vlan, tuning, static; part crowd also needs macvlan and host-device, part pods ptp, host-local and cni-kindnet; none by default")
 	only := flag.String("only", "", "run one part: apply, crowd, pods, settings, scale, cycles, packets, guard")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)

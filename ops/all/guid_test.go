@@ -81,7 +81,8 @@ func TestGUIDOfRunningPod(t *testing.T) {
 				p, err = reg.Plan(t.Context(), request)
 			}
 			if tt.refused {
-				if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), `portGUID: device "0000:03:00.2" is in the sandbox, and its driver has read`) {
+				if fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), `portGUID: cannot change from `) ||
+					!strings.Contains(err.Error(), ` to `+guid+` while device "0000:03:00.2" is in the sandbox: its driver reads a GUID when it is bound`) {
 					t.Errorf("error: %v, plan:\n%s", err, p)
 				}
 				return

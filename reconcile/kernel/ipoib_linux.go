@@ -38,7 +38,7 @@ func encodeIPoIB(e *infoData, l netstate.Link) {
 			e.err = invalid("pkey: %q is not the key of a partition", *key)
 			return
 		case !e.creating:
-			e.err = invalid("the pkey of an interface of InfiniBand cannot change: it has to be recreated")
+			e.err = invalid("the pkey of an interface of InfiniBand cannot be changed: recreate the interface")
 			return
 		}
 		e.u16(nl.IFLA_IPOIB_PKEY, uint16(n))

@@ -36,9 +36,9 @@ func TestIPoIB(t *testing.T) {
 		  0600 0200 0000 0000 # IFLA_IPOIB_MODE
 	`), e.attr.Serialize())
 	for want, l := range map[string]netstate.IPoIB{
-		"has to be recreated":        {PKey: new("0x8002")},
-		`mode: "fast" is not one of`: {Mode: new("fast")},
-		`pkey: "0x18001" is not the`: {PKey: new("0x18001")},
+		"cannot be changed: recreate the interface": {PKey: new("0x8002")},
+		`mode: "fast" is not one of`:                {Mode: new("fast")},
+		`pkey: "0x18001" is not the`:                {PKey: new("0x18001")},
 	} {
 		if encodeIPoIB(e, netstate.Link{IPoIB: &l}); e.err == nil || !strings.Contains(e.err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", l, e.err, want)

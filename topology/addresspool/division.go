@@ -85,7 +85,8 @@ func (l *Layout) agreesWithNetwork(c topology.IPAM) error {
 	for _, text := range c.ExcludeCIDRs {
 		if p, err := netip.ParsePrefix(text); err == nil {
 			if from, gives := l.Gives(p); gives {
-				return fieldError("excludeSubnets", "%s %q of this network allocates addresses of %q in %s", v1alpha1.AddressPoolKind, l.Name, text, from)
+				return fieldError("excludeSubnets", "%s %q of this network does not exclude %q of %s",
+					v1alpha1.AddressPoolKind, l.Name, text, from)
 			}
 		}
 	}

@@ -174,7 +174,7 @@ func (n *NetworkStatus) next(ctx context.Context) bool {
 	case apierrors.IsConflict(err):
 		n.queue.AddWithOpts(priorityqueue.AddOpts{After: statusSettle, Priority: &priority}, pod)
 	case errors.Is(err, networkstatus.ErrTooLarge):
-		n.Log.Warn("the annotation with a pod's networks cannot be written", "annotation", networkstatus.Annotation, "pod", pod.NamespacedName,
+		n.Log.Warn("the networks of a pod could not be written: they are too large for an annotation", "annotation", networkstatus.Annotation, "pod", pod.NamespacedName,
 			"error", err)
 		n.queue.Forget(pod)
 	default:

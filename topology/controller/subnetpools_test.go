@@ -73,11 +73,11 @@ func TestSubnetsOfAll(t *testing.T) {
 	}
 	use(2)
 	for _, name := range []string{"b", "a"} { // edited
-		if said := pass(name, after); !strings.Contains(said, "it is the network of NetworkTopology") {
+		if said := pass(name, after); !strings.Contains(said, "the network is also in NetworkTopology") {
 			t.Errorf("%s is edited, c is not: %q", name, said)
 		}
 	}
-	if said := pass("c", after); !strings.Contains(said, "2 of its addresses are used") {
+	if said := pass("c", after); !strings.Contains(said, "2 of its addresses are in use") {
 		t.Errorf("all are edited, and pods have addresses: %q", said)
 	}
 	if subnet, owners := pool(); subnet != before || !slices.Equal(owners, []string{"c"}) {
@@ -90,7 +90,7 @@ func TestSubnetsOfAll(t *testing.T) {
 		}
 	}
 	if subnet, owners := pool(); subnet != after || len(owners) != 3 {
-		t.Errorf("the pool that is made anew has %s and owners %s", subnet, owners)
+		t.Errorf("the recreated pool has %s and owners %s", subnet, owners)
 	}
 	for _, name := range []string{"a", "b", "c"} {
 		pass(name, "")

@@ -61,11 +61,11 @@ func (c *Controller) subnets(
 }
 
 // JoinPool has a topology take part in the pool of its network's subnets: as an owner, and with what it excludes. If the pool cannot
-// be as the topology says, it returns why, as a message about the step's config. end says that the pool is to be made anew. A topology
-// that shares the network, and has other subnets, is no owner any more: the last one that has the pool's is alone when it is edited.
+// be as the topology says, it returns why, as a message about the step's config. end says that the pool has to be recreated. A topology
+// that shares the network, and has other subnets, stops being an owner: the last one that has the pool's is alone when it is edited.
 func JoinPool(have *v1alpha1.AddressPool, o *v1alpha1.NetworkTopology, want topology.IPAM) (end bool, message string) {
 	if !have.DeletionTimestamp.IsZero() {
-		return false, fmt.Sprintf("subnets: %s %q of this network is being deleted: this ends when no pod has an address of it any more", v1alpha1.AddressPoolKind, have.Name)
+		return false, fmt.Sprintf("subnets: %s %q of this network is being deleted: this ends when no pod has an address of it", v1alpha1.AddressPoolKind, have.Name)
 	}
 	layout, err := addresspool.Of(have)
 	if err != nil {
@@ -78,7 +78,7 @@ func JoinPool(have *v1alpha1.AddressPool, o *v1alpha1.NetworkTopology, want topo
 	switch err := layout.Agrees(alone); {
 	case len(owners) == 0: // who made it keeps it
 		if err = layout.Agrees(want); err != nil {
-			return false, err.Error() + ": plumbline has not made it, and does not change it; write its subnets and what it excludes into the step, or edit or delete it"
+			return false, err.Error() + ": plumbline did not create it, and does not change it; write its subnets and exclusions into the step, or edit or delete it"
 		}
 		return false, ""
 	case err != nil && len(others) > 0:
@@ -87,11 +87,11 @@ func JoinPool(have *v1alpha1.AddressPool, o *v1alpha1.NetworkTopology, want topo
 			quoted[i] = fmt.Sprintf("%q", r.Name)
 		}
 		leave(have, o)
-		return false, fmt.Sprintf("%v: it is the network of NetworkTopology %s, too: write the same subnets into all, or give this network another name", err, names(quoted))
+		return false, fmt.Sprintf("%v: the network is also in NetworkTopology %s: write the same subnets into all, or give this network another name", err, names(quoted))
 	case err != nil && have.Status.Used > 0:
-		return false, fmt.Sprintf("%v: %d of its addresses are used; it is made anew when none is. Pods that have one keep it", err, have.Status.Used)
+		return false, fmt.Sprintf("%v: %d of its addresses are in use; it is recreated when none is. Pods keep the addresses that they have", err, have.Status.Used)
 	case err != nil:
-		return true, err.Error() + ": it is made anew"
+		return true, err.Error() + ": it is recreated"
 	}
 	joined := have.DeepCopy()
 	for _, x := range want.ExcludeCIDRs {

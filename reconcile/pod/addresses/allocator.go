@@ -274,7 +274,7 @@ func (w *Want) OfSubnets() bool { return w.Division != nil && len(w.Division.Sub
 // noPool is the error where the pool of a step does not exist.
 func noPool(w Want) error {
 	if w.OfSubnets() {
-		return fault.New(fault.NotReady, fmt.Errorf("there is no %s %q of subnets yet, which the controller makes: see the condition Programmed of NetworkTopology %q", v1alpha1.AddressPoolKind, w.Pool, w.Topology))
+		return fault.New(fault.NotReady, fmt.Errorf("%s %q does not exist yet, and the controller creates it from the subnets: see the condition Programmed of NetworkTopology %q", v1alpha1.AddressPoolKind, w.Pool, w.Topology))
 	}
 	if w.Network != "" {
 		return fault.New(fault.NotReady, fmt.Errorf("there is no %s %q, which a DeviceExposurePolicy names for physical network %q: create it, or name another in the policy", v1alpha1.AddressPoolKind, w.Pool, w.Network))

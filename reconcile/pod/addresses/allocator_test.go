@@ -184,7 +184,7 @@ func TestSubnets(t *testing.T) {
 			t.Errorf("%s is given %v, %v", claim, given.Addresses, err)
 		}
 	}
-	refused("early", of, `there is no AddressPool "ovn-blue" of subnets yet, which the controller makes: see the condition Programmed of NetworkTopology "t"`)
+	refused("early", of, `AddressPool "ovn-blue" does not exist yet, and the controller creates it from the subnets: see the condition Programmed of NetworkTopology "t"`)
 	pool := addresspool.OfSubnets(of)
 	pool.Finalizers = []string{v1alpha1.AddressPoolFinalizer}
 	s.pools = append(s.pools, *pool)
@@ -196,7 +196,7 @@ func TestSubnets(t *testing.T) {
 	larger.Subnets = []string{"192.0.2.0/23"}
 	excluding.ExcludeCIDRs = []string{"192.0.2.128/25"}
 	refused("edited", larger, `subnets: AddressPool "ovn-blue" of this network has 192.0.2.0/24 and 2001:db8::/64, and the step says 192.0.2.0/23`)
-	refused("excluding", excluding, `excludeSubnets: AddressPool "ovn-blue" of this network allocates addresses of "192.0.2.128/25"`)
+	refused("excluding", excluding, `excludeSubnets: AddressPool "ovn-blue" of this network does not exclude "192.0.2.128/25"`)
 	if again, err := take("first", larger); err != nil || fmt.Sprint(again.Addresses) != fmt.Sprint(first.Addresses) {
 		t.Errorf("after an edit it has %v, %v", again.Addresses, err)
 	}
