@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // The types of ipam with which each pod gets other addresses.
@@ -48,6 +49,11 @@ type IPRange struct {
 	RangeStart string `json:"rangeStart,omitempty"`
 	RangeEnd   string `json:"rangeEnd,omitempty"`
 	Gateway    string `json:"gateway,omitempty"`
+}
+
+// Network is what steps of a network of OVN have in common that take addresses of its subnets: the pool, and the subnets in any order.
+func (c *IPAM) Network() string {
+	return c.Pool + " " + strings.Join(slices.Sorted(slices.Values(c.Subnets)), ",")
 }
 
 // InterfaceBits is InterfaceBlock, 0 if it is missing.

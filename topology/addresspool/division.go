@@ -75,11 +75,11 @@ func (l *Layout) Agrees(c topology.IPAM) error {
 
 // agreesWithNetwork is Agrees for the pool of the subnets of a network.
 func (l *Layout) agreesWithNetwork(c topology.IPAM) error {
-	var own []string
+	own := topology.IPAM{Pool: c.Pool}
 	for i := range l.subnets {
-		own = append(own, l.subnets[i].prefix.String())
+		own.Subnets = append(own.Subnets, l.subnets[i].prefix.String())
 	}
-	if wanted := slices.Sorted(slices.Values(c.Subnets)); !slices.Equal(slices.Sorted(slices.Values(own)), wanted) {
+	if own.Network() != c.Network() {
 		return fieldError("subnets", "%s %q of this network has %s, and the step says %s", v1alpha1.AddressPoolKind, l.Name, l.prefixes(), strings.Join(c.Subnets, " and "))
 	}
 	for _, text := range c.ExcludeCIDRs {

@@ -136,26 +136,37 @@ func (o Objects) pools(t *topology.Topology) (notes []string) {
 	return notes
 }
 
-// ofSubnets are errors about steps that have the addresses of one network's subnets, and different subnets.
+// ofSubnets are errors about topologies that have the addresses of one network's subnets, and different subnets.
 func (o Objects) ofSubnets() (errs []error) {
-	first := map[string]string{}
-	layouts := map[string]*addresspool.Layout{}
+	known := networks{}
 	for _, t := range o.Topologies {
 		for _, of := range t.NetworkPools() {
-			step := fmt.Sprintf("NetworkTopology %q, step %q", t.Name, of.Step)
-			layout := layouts[of.Pool]
-			if layout == nil {
-				layouts[of.Pool], _ = addresspool.Of(addresspool.OfSubnets(of.IPAM))
-				first[of.Pool] = step
-				continue
-			}
-			of.ExcludeCIDRs = nil // those of all are excluded
-			if err := layout.Agrees(of.IPAM); err != nil {
-				errs = append(errs, fmt.Errorf("%s: config.%w: the pool is that of %s: write the same into both, or give the networks other names", step, err, first[of.Pool]))
+			if m := known.differs(fmt.Sprintf("step %q of NetworkTopology %q", of.Step, t.Name), of.IPAM); m != "" {
+				errs = append(errs, fmt.Errorf("NetworkTopology %q, step %q: config.subnets: %s", t.Name, of.Step, m))
 			}
 		}
 	}
 	return errs
+}
+
+// networks has the first step of each network whose subnets give addresses, by pool.
+type networks map[string]struct {
+	step string
+	topology.IPAM
+}
+
+// differs returns a message if a step has other subnets than the first one of its network: they have addresses of one pool.
+func (n networks) differs(step string, c topology.IPAM) (message string) {
+	first, known := n[c.Pool]
+	if !known {
+		first.step, first.IPAM = step, c
+		n[c.Pool] = first
+	}
+	if c.Network() == first.Network() {
+		return ""
+	}
+	return fmt.Sprintf("are %s, and %s has %s of the same network: write the same into both, or give the networks other names",
+		strings.Join(c.Subnets, " and "), first.step, strings.Join(first.Subnets, " and "))
 }
 
 // NoPool is a remark on a step that has addresses of the pool of its physical network, while no policy NamesPool.

@@ -141,7 +141,7 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 // ofSubnets refuses subnets of networks of OVN of which no pool can be made, and steps with different ones of one network: they have
 // addresses of one pool. The contract of the step does not, as pods run that have had such subnets while these gave no addresses.
 func ofSubnets(t *topology.Topology, invalid *topology.Invalid) {
-	first := map[string]topology.NetworkPool{}
+	known := networks{}
 	for _, of := range t.NetworkPools() {
 		wrong := func(field, format string, args ...any) {
 			invalid.Add(topology.Problem{Step: of.Step, Field: "config." + field, Message: fmt.Sprintf(format, args...)})
@@ -154,13 +154,8 @@ func ofSubnets(t *topology.Topology, invalid *topology.Invalid) {
 			}
 			wrong(field, "%s", f.Message)
 		}
-		if _, known := first[of.Pool]; !known {
-			first[of.Pool] = of
-		}
-		subnets := first[of.Pool].Subnets
-		if !slices.Equal(slices.Sorted(slices.Values(subnets)), slices.Sorted(slices.Values(of.Subnets))) {
-			wrong("subnets", "are %s, and step %q has %s of the same network: write the same into both, or give the networks other names",
-				strings.Join(of.Subnets, " and "), first[of.Pool].Step, strings.Join(subnets, " and "))
+		if m := known.differs(fmt.Sprintf("step %q", of.Step), of.IPAM); m != "" {
+			wrong("subnets", "%s", m)
 		}
 	}
 }
