@@ -58,7 +58,7 @@ func (p *Planner) OwnBridge(bridge string) bool {
 	switch {
 	case !there, p.Owned(have.Key()):
 		return true
-	case have.Alias != nil && *have.Alias == leftBehind:
+	case LeftBehind(have):
 		return true
 	}
 	return have.MAC != nil && *have.MAC == macOf(p.req.BootID, bridge)

@@ -432,10 +432,13 @@ func (u *undoer) dropLink(c netstate.Change, made netstate.Link) {
 	u.do(netstate.Change{Step: c.Step, Before: have})
 }
 
-// leftBehind is the alias of a bridge or VRF whose sandbox was released while others had
+// leftBehind is the alias of a bridge or VRF whose sandbox was released, or wants it no more, while others had
 // ports in it: no record contains it any more, and the release of the last port deletes it.
 // A bridge or VRF with another alias keeps that, and stays.
 const leftBehind = "plumbline: deleted with its last port"
+
+// LeftBehind reports whether a link is a bridge or VRF that was left to the others that have ports in it.
+func LeftBehind(l netstate.Link) bool { return l.Alias != nil && *l.Alias == leftBehind }
 
 // occupied reports whether others are in a bridge or VRF.
 func (u *undoer) occupied(master netstate.Link) bool {
@@ -459,7 +462,7 @@ func (u *undoer) sweep(history []netstate.Change) {
 		switch {
 		case !there && !u.now.Known(netstate.Link{Name: *port.Master}):
 			u.missing[netstate.LinkKey(*port.Master)] = netstate.Link{Name: *port.Master}
-		case there && master.KindTraits().Shared && master.Alias != nil && *master.Alias == leftBehind && !u.occupied(master):
+		case there && master.KindTraits().Shared && LeftBehind(master) && !u.occupied(master):
 			u.do(netstate.Change{Step: c.Step, Before: master})
 		}
 	}

@@ -424,18 +424,21 @@ func (p *pass) renewNodes(plan *ops.Plan) {
 	}
 }
 
-// deleted returns what reports whether an object that we created no longer exists and is not wanted:
-// this pass deleted it, or an earlier one that was interrupted.
+// deleted returns a function that reports whether an object that we created no longer exists and is not wanted:
+// this pass deleted it, or an earlier one that was interrupted. A link that was left behind counts as deleted.
 func (p *pass) deleted(plan *ops.Plan) func(netstate.Change) bool {
 	exists := make(map[netstate.Key]bool, len(p.executed)) // after the last change of each
 	for _, done := range p.executed {
 		exists[done.Key()] = done.After != nil
 	}
 	return func(c netstate.Change) bool {
+		have, there := p.snapshot.Get(c.Key())
+		if l, ok := have.(netstate.Link); ok && ops.LeftBehind(l) && !plan.Wants(c.Key()) {
+			return true
+		}
 		if is, changed := exists[c.Key()]; changed {
 			return !is
 		}
-		_, there := p.snapshot.Get(c.Key())
 		// A repair does not recreate what belongs to steps with policy Observe: that is
 		// still ours. The kernel has deleted an object that no step wants any more: a leased address.
 		return (p.trigger == TriggerEnsure || !plan.Wants(c.Key())) && !there && p.snapshot.Known(c.Object())

@@ -58,6 +58,19 @@ func TestTwoTopologies(t *testing.T) {
 			e.unchanged(t, e.b)
 			e.release(t, e.b)
 		},
+		"the first is edited, and the VRF that it made ends": func(t *testing.T, e *pair) {
+			e.ensure(t, shared(t, "first", "a0", bare))
+			red, _ := e.k.Link("red")
+			e.k.Snapshot.Apply(netstate.Change{Before: red})
+			if _, err := e.Repair(t.Context(), e.b.ID); err != nil {
+				t.Error(err)
+			}
+			e.unchanged(t, e.a)
+			e.unchanged(t, e.b)
+			e.release(t, e.b)
+			e.unchanged(t, e.a)
+			e.release(t, e.a)
+		},
 		"the pod changed it between": func(t *testing.T, e *pair) {
 			e.k.Put(netstate.Sysctl{Path: somaxconn, Value: new("9")})
 			e.release(t, e.a)
