@@ -136,9 +136,7 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 		return err
 	}
 	defer writer.run(ctx)()
-	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
-	go cache.NewReflectorWithOptions(unstreamed{all}, nil, c.store(),
-		cache.ReflectorOptions{Name: "NetworkQoS", TypeDescription: qosv1alpha1.Kind}).RunWithContext(ctx)
+	go c.store().Follow(ctx, "NetworkQoS", qosv1alpha1.Kind, c.list, c.watch)
 	go func() {
 		<-ctx.Done()
 		c.queue.ShutDown()
@@ -251,12 +249,6 @@ func (c *NetworkQoS) topologies(ctx context.Context) ([]v1alpha1.NetworkTopology
 	}
 	return all.Items, nil
 }
-
-// unstreamed makes a reflector list in pages.
-type unstreamed struct{ *cache.ListWatch }
-
-// IsWatchListSemanticsUnSupported implements the interface that a reflector asks.
-func (unstreamed) IsWatchListSemanticsUnSupported() bool { return true }
 
 // list queues the namespaces that have objects, and returns none of them.
 func (c *NetworkQoS) list(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {

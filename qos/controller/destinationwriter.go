@@ -18,10 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/plumbline/plumbline/qos"
@@ -355,16 +353,6 @@ func podAddresses(pod map[string]any) []netip.Addr {
 // maxPodIPs is one of each family, as many as an API server accepts.
 const maxPodIPs = 2
 
-// keptList is a list of them.
-type keptList struct {
-	metav1.TypeMeta
-	metav1.ListMeta
-	Items []*cachedMeta
-}
-
-// DeepCopyObject is for the interface runtime.Object.
-func (k *keptList) DeepCopyObject() runtime.Object { return new(*k) }
-
 // keptStore gives the metadata of all objects of a resource to functions.
 type keptStore struct {
 	resource schema.GroupVersionResource
@@ -387,66 +375,19 @@ const wholePage = 100
 // run follows the objects until ctx ends.
 func (s *keptStore) run(ctx context.Context, client metadata.Interface) {
 	if s.whole != nil {
-		api := s.whole.Resource(s.resource)
-		follow(ctx, s, "whole ", wholePage, s.of, api.Watch,
-			func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, []unstructured.Unstructured, error) {
-				page, err := api.List(ctx, o)
-				if err != nil {
-					return nil, nil, err
-				}
-				return page, page.Items, nil
-			})
+		follow(ctx, s, "whole ", watchstore.Pages[*unstructured.UnstructuredList, *unstructured.Unstructured, *cachedMeta]{
+			API: s.whole.Resource(s.resource), Of: s.of, Limit: wholePage,
+		})
 		return
 	}
-	api := client.Resource(s.resource)
-	follow(ctx, s, "", pageSize, s.cachedMetaOf, api.Watch,
-		func(ctx context.Context, o metav1.ListOptions) (metav1.ListInterface, []metav1.PartialObjectMetadata, error) {
-			page, err := api.List(ctx, o)
-			if err != nil {
-				return nil, nil, err
-			}
-			return page, page.Items, nil
-		})
+	follow(ctx, s, "", watchstore.Pages[*metav1.PartialObjectMetadataList, *metav1.PartialObjectMetadata, *cachedMeta]{
+		API: client.Resource(s.resource), Of: s.cachedMetaOf, Limit: pageSize,
+	})
 }
 
-// follow fills a store with what of keeps of each object until ctx ends. It lists the objects in pages.
-func follow[E any, T interface {
-	*E
-	runtime.Object
-}](
-	ctx context.Context, s *keptStore, what string, size int64, of func(T) *cachedMeta,
-	watched func(context.Context, metav1.ListOptions) (watch.Interface, error),
-	list func(context.Context, metav1.ListOptions) (metav1.ListInterface, []E, error),
-) {
-	all := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-			out := &keptList{}
-			for options := (metav1.ListOptions{Limit: size, FieldSelector: s.selector}); ; options.Continue = out.Continue {
-				page, items, err := list(ctx, options)
-				if s.again > 0 && apierrors.IsNotFound(err) {
-					return &keptList{}, nil
-				}
-				if err != nil {
-					return nil, err // not wrapped: the reflector checks its type
-				}
-				out.ResourceVersion, out.Continue = page.GetResourceVersion(), page.GetContinue()
-				for i := range items {
-					out.Items = append(out.Items, of(&items[i]))
-				}
-				if out.Continue == "" {
-					return out, nil
-				}
-			}
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.FieldSelector = s.selector
-			w, err := watched(ctx, options)
-			return watchstore.Watched(w, err, s.again, of)
-		},
-	}
-	cache.NewReflectorWithOptions(unstreamed{all}, nil, s.store(), cache.ReflectorOptions{
-		Name: "destinations of NetworkQoS: " + what + s.resource.Resource, TypeDescription: s.resource.Resource,
-	}).RunWithContext(ctx)
+func follow[L watchstore.List, T runtime.Object](ctx context.Context, s *keptStore, what string, p watchstore.Pages[L, T, *cachedMeta]) {
+	p.Fields, p.Again = s.selector, s.again
+	s.store().Follow(ctx, "destinations of NetworkQoS: "+what+s.resource.Resource, s.resource.Resource, p.List, p.Watch)
 }
 
 // store returns the store through which a reflector fills it.

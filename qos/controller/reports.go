@@ -9,15 +9,11 @@ import (
 	"sync"
 	"unique"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
@@ -294,34 +290,10 @@ func Ready(p *qos.Policy, s *Sum) []metav1.Condition {
 
 // follow keeps the reports until ctx ends. An API server without the kind has none.
 func (r *Reports) follow(ctx context.Context, api dynamic.Interface) {
-	resource := api.Resource(v1alpha1.QoSReportResource())
-	all := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-			out := &internalversion.List{}
-			for options := (metav1.ListOptions{Limit: qosPage}); ; options.Continue = out.Continue {
-				page, err := resource.List(ctx, options)
-				if apierrors.IsNotFound(err) {
-					return &internalversion.List{}, nil
-				}
-				if err != nil {
-					return nil, err // not wrapped: the reflector checks its type
-				}
-				out.ResourceVersion, out.Continue = page.GetResourceVersion(), page.GetContinue()
-				for i := range page.Items {
-					out.Items = append(out.Items, nodeReportOf(&page.Items[i]))
-				}
-				if out.Continue == "" {
-					return out, nil
-				}
-			}
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			w, err := resource.Watch(ctx, options)
-			return watchstore.Watched(w, err, qosAgain, nodeReportOf)
-		},
+	pages := watchstore.Pages[*unstructured.UnstructuredList, *unstructured.Unstructured, *nodeReport]{
+		API: api.Resource(v1alpha1.QoSReportResource()), Of: nodeReportOf, Limit: qosPage, Again: qosAgain,
 	}
-	cache.NewReflectorWithOptions(unstreamed{all}, nil, r.store(),
-		cache.ReflectorOptions{Name: v1alpha1.QoSReportKind, TypeDescription: v1alpha1.QoSReportKind}).RunWithContext(ctx)
+	r.store().Follow(ctx, v1alpha1.QoSReportKind, v1alpha1.QoSReportKind, pages.List, pages.Watch)
 }
 
 // nodeReport carries what is kept of a report through a reflector, which holds the reports of all nodes while it

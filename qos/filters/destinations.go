@@ -10,14 +10,11 @@ import (
 	"reflect"
 	"slices"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
@@ -44,16 +41,6 @@ func (d *destinations) same(o *destinations) bool {
 	return d.of == o.of && d.tooMany == o.tooMany && slices.Equal(d.networks, o.networks) && reflect.DeepEqual(d.sets, o.sets)
 }
 
-// destinationsList is a list of them.
-type destinationsList struct {
-	metav1.TypeMeta
-	metav1.ListMeta
-	Items []*destinations
-}
-
-// DeepCopyObject is for the interface runtime.Object.
-func (l *destinationsList) DeepCopyObject() runtime.Object { return new(*l) }
-
 // destinationsOf reads a NetworkQoSDestinations of a namespace. One that cannot be read is of no generation.
 func destinationsOf(namespace string, u *unstructured.Unstructured) *destinations {
 	out := &destinations{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}}
@@ -67,57 +54,6 @@ func destinationsOf(namespace string, u *unstructured.Unstructured) *destination
 	return out
 }
 
-// destinationsWatcher lists and watches what the controller has written of the objects of a namespace.
-type destinationsWatcher struct{ *namespace }
-
-// IsWatchListSemanticsUnSupported makes a reflector list first: a stream cannot be bounded.
-func (destinationsWatcher) IsWatchListSemanticsUnSupported() bool { return true }
-
-// List implements cache.Lister.
-func (w destinationsWatcher) List(o metav1.ListOptions) (runtime.Object, error) {
-	return w.ListWithContext(context.Background(), o)
-}
-
-// Watch implements cache.Watcher.
-func (w destinationsWatcher) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	return w.WatchWithContext(context.Background(), o)
-}
-
-func (w destinationsWatcher) selector() string {
-	return labels.SelectorFromSet(labels.Set{v1alpha1.LabelQoSNamespace: w.name}).String()
-}
-
-// ListWithContext implements cache.ListerWithContext. It lists in pages, and an API server without the kind has none.
-func (w destinationsWatcher) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-	w.f.reading.Lock() // one page at a time, of all namespaces
-	defer w.f.reading.Unlock()
-	out := &destinationsList{}
-	for options := (metav1.ListOptions{Limit: pageSize, LabelSelector: w.selector()}); ; options.Continue = out.Continue {
-		page, err := w.f.Client.Resource(v1alpha1.QoSDestinationsResource()).List(ctx, options)
-		if apierrors.IsNotFound(err) {
-			return &destinationsList{}, nil
-		}
-		if err != nil {
-			return nil, err // not wrapped: the reflector checks its type
-		}
-		out.SetResourceVersion(page.GetResourceVersion())
-		out.Continue = page.GetContinue()
-		for i := range page.Items {
-			out.Items = append(out.Items, destinationsOf(w.name, &page.Items[i]))
-		}
-		if out.Continue == "" {
-			return out, nil
-		}
-	}
-}
-
-// WatchWithContext implements cache.WatcherWithContext.
-func (w destinationsWatcher) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	options.LabelSelector = w.selector()
-	all, err := w.f.Client.Resource(v1alpha1.QoSDestinationsResource()).Watch(ctx, options)
-	return watchstore.Watched(all, err, w.f.Again, func(u *unstructured.Unstructured) *destinations { return destinationsOf(w.name, u) })
-}
-
 // followDestinations follows what the controller has written, from the first object of which it writes something, until
 // ctx ends.
 func (n *namespace) followDestinations(ctx context.Context) {
@@ -126,9 +62,17 @@ func (n *namespace) followDestinations(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	cache.NewReflectorWithOptions(destinationsWatcher{n}, nil, n.writtenStore(), cache.ReflectorOptions{
-		Name: v1alpha1.QoSDestinationsKind + " of " + n.name, TypeDescription: v1alpha1.QoSDestinationsKind,
-	}).RunWithContext(ctx)
+	pages := watchstore.Pages[*unstructured.UnstructuredList, *unstructured.Unstructured, *destinations]{
+		API:    n.f.Client.Resource(v1alpha1.QoSDestinationsResource()),
+		Of:     func(u *unstructured.Unstructured) *destinations { return destinationsOf(n.name, u) },
+		Labels: labels.SelectorFromSet(labels.Set{v1alpha1.LabelQoSNamespace: n.name}).String(), Limit: pageSize, Again: n.f.Again,
+	}
+	list := func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		n.f.reading.Lock() // one page at a time, of all namespaces
+		defer n.f.reading.Unlock()
+		return pages.List(ctx, o)
+	}
+	n.writtenStore().Follow(ctx, v1alpha1.QoSDestinationsKind+" of "+n.name, v1alpha1.QoSDestinationsKind, list, pages.Watch)
 }
 
 // writtenStore returns the store that a reflector fills with the controller's objects.

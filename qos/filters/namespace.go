@@ -11,12 +11,12 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
@@ -74,16 +74,6 @@ type object struct {
 // DeepCopyObject is for the interface runtime.Object. Objects are not changed.
 func (o *object) DeepCopyObject() runtime.Object { return new(*o) }
 
-// objects are a list of them.
-type objects struct {
-	metav1.TypeMeta
-	metav1.ListMeta
-	Items []*object
-}
-
-// DeepCopyObject is for the interface runtime.Object.
-func (o *objects) DeepCopyObject() runtime.Object { return new(*o) }
-
 // objectOf reads a NetworkQoS. One that cannot be read is kept with its error.
 func objectOf(u *unstructured.Unstructured) *object {
 	out := &object{ObjectMeta: metav1.ObjectMeta{
@@ -100,44 +90,26 @@ func (f *Follower) enforceable(o *object) bool {
 	return o.policy.Err == nil && o.policy.Selects(f.PodTopology != nil)
 }
 
-// source lists and watches the objects of a namespace. It lists them in pages, so that there
-// are never more in memory than a qos.Share and a page.
-type source struct{ *namespace }
-
-// IsWatchListSemanticsUnSupported makes a reflector list first: a stream cannot be bounded.
-func (source) IsWatchListSemanticsUnSupported() bool { return true }
-
-// List implements cache.Lister.
-func (s source) List(o metav1.ListOptions) (runtime.Object, error) {
-	return s.ListWithContext(context.Background(), o)
-}
-
-// Watch implements cache.Watcher.
-func (s source) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	return s.WatchWithContext(context.Background(), o)
-}
-
-// ListWithContext implements cache.ListerWithContext. An API server without the kind has no
-// objects; the watch asks again.
-func (s source) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-	s.f.reading.Lock() // one page at a time, of all namespaces
-	defer s.f.reading.Unlock()
-	out, share, kept := &objects{}, &qos.Share{}, map[*qos.Policy]*object{}
+// list lists the objects in pages, so that there are never more in memory than a qos.Share and a page. An API server without the kind
+// has no objects; the watch asks again.
+func (n *namespace) list(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+	n.f.reading.Lock() // one page at a time, of all namespaces
+	defer n.f.reading.Unlock()
+	out, share, kept := &internalversion.List{}, &qos.Share{}, map[*qos.Policy]*object{}
 	for options := (metav1.ListOptions{Limit: pageSize}); ; options.Continue = out.Continue {
-		page, err := s.f.Client.Resource(qosv1alpha1.Resource()).Namespace(s.name).List(ctx, options)
+		page, err := n.f.Client.Resource(qosv1alpha1.Resource()).Namespace(n.name).List(ctx, options)
 		if apierrors.IsNotFound(err) {
-			return &objects{}, nil
+			return &internalversion.List{}, nil
 		}
 		if err != nil {
-			s.failed(err)
+			n.failed(err)
 			return nil, err // not wrapped: the reflector checks its type
 		}
-		out.SetResourceVersion(page.GetResourceVersion())
-		out.Continue = page.GetContinue()
+		out.ResourceVersion, out.Continue = page.GetResourceVersion(), page.GetContinue()
 		for i := range page.Items {
 			o := objectOf(&page.Items[i])
-			if !s.f.enforceable(o) {
-				o.warn(s.f.Log)
+			if !n.f.enforceable(o) {
+				o.warn(n.f.Log)
 				continue
 			}
 			kept[o.policy] = o
@@ -152,16 +124,15 @@ func (s source) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runt
 	for _, p := range share.Policies() {
 		out.Items = append(out.Items, kept[p])
 	}
-	s.f.mu.Lock()
-	s.listed = share
-	s.f.mu.Unlock()
+	n.f.mu.Lock()
+	n.listed = share
+	n.f.mu.Unlock()
 	return out, nil
 }
 
-// WatchWithContext implements cache.WatcherWithContext.
-func (s source) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	w, err := s.f.Client.Resource(qosv1alpha1.Resource()).Namespace(s.name).Watch(ctx, options)
-	return watchstore.Watched(w, err, s.f.Again, objectOf)
+func (n *namespace) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	w, err := n.f.Client.Resource(qosv1alpha1.Resource()).Namespace(n.name).Watch(ctx, options)
+	return watchstore.Watched(w, err, n.f.Again, objectOf)
 }
 
 // run follows the objects until ctx ends.
@@ -174,9 +145,7 @@ func (n *namespace) run(ctx context.Context) {
 		n.f.mu.Lock()
 		n.again = again
 		n.f.mu.Unlock()
-		cache.NewReflectorWithOptions(source{n}, nil, n.store(), cache.ReflectorOptions{
-			Name: "NetworkQoS of " + n.name, TypeDescription: qosv1alpha1.Kind,
-		}).RunWithContext(within)
+		n.store().Follow(within, "NetworkQoS of "+n.name, qosv1alpha1.Kind, n.list, n.watch)
 		again()
 		loop.Wait(ctx, n.f.Again, nil)
 	}
