@@ -530,21 +530,30 @@ func SharedAmong(layouts map[string]*Layout) map[string]Shared {
 
 // Gives returns the subnet of which the pool gives addresses that are in p; not ok for none.
 func (l *Layout) Gives(p netip.Prefix) (subnet netip.Prefix, ok bool) {
+	a, subnet := l.From(p.Masked().Addr())
+	return subnet, p.Contains(a)
+}
+
+// From returns the first address that the pool gives at an address or after it, of its family, and its subnet; invalid for none.
+func (l *Layout) From(at netip.Addr) (first netip.Addr, subnet netip.Prefix) {
 	for i := range l.subnets {
 		s := &l.subnets[i]
-		both, ok := s.span.cut(spanOf(p))
-		if !ok {
+		if s.is4() != at.Is4() {
 			continue
+		}
+		r := Range{Span: s.span, excludes: l.excludes}
+		if r.First.Less(at) {
+			r.First = at
 		}
 		var reserved func(netip.Addr) bool
 		if !l.Flat() {
 			reserved = func(a netip.Addr) bool { return l.ends(s, a) }
 		}
-		if (Range{Span: both, excludes: l.excludes}).first(reserved).IsValid() {
-			return s.prefix, true
+		if a := r.first(reserved); a.IsValid() && (!first.IsValid() || a.Less(first)) {
+			first, subnet = a, s.prefix
 		}
 	}
-	return netip.Prefix{}, false
+	return first, subnet
 }
 
 // ends reports whether an address is the first of a node's block, or of IPv4 the last: those of its network.

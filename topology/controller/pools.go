@@ -54,7 +54,7 @@ type Pools struct {
 	// Used by the only worker:
 	gone     map[types.UID]time.Time // leases whose node no longer exists, and since when
 	late     map[keptLease]time.Time // leases kept for longer than their pool says, and since when
-	networks []Network               // of the cluster
+	networks []*around               // of the cluster
 	read     time.Time               // when they were
 }
 
@@ -103,7 +103,7 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		}
 	}
 	shared := addresspool.SharedAmong(layouts)
-	around := slices.Concat(c.networks, literals(byPool[topology.LiteralPool]))
+	networks := append(slices.Clone(c.networks), newAround(literals(byPool[topology.LiteralPool])))
 	for i := range pools.Items {
 		o := pools.Items[i].DeepCopy() // objects of the cache must not be changed
 		if err := c.keep(ctx, o, len(byPool[o.Name]) > 0); err != nil {
@@ -113,7 +113,7 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		if !o.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(o, v1alpha1.AddressPoolFinalizer) {
 			continue
 		}
-		status := PoolStatus(o, layouts[o.Name], shared[o.Name], byPool[o.Name], around)
+		status := PoolStatus(o, layouts[o.Name], shared[o.Name], byPool[o.Name], networks)
 		if equality.Semantic.DeepEqual(status, o.Status) {
 			continue
 		}
@@ -321,7 +321,7 @@ func (c *Pools) end(ctx context.Context, l *v1alpha1.AddressLease, since time.Ti
 
 // PoolStatus returns the status of a pool. layout is nil of one that is not valid, networks are those of the cluster.
 func PoolStatus(o *v1alpha1.AddressPool, layout *addresspool.Layout, shared addresspool.Shared, leases []*v1alpha1.AddressLease,
-	networks []Network,
+	networks []*around,
 ) v1alpha1.AddressPoolStatus {
 	s := *o.Status.DeepCopy()
 	s.ObservedGeneration = o.Generation

@@ -112,7 +112,7 @@ func TestPoolStatus(t *testing.T) {
 				layouts[o.Name] = l
 			}
 		}
-		s := PoolStatus(c.pool, layouts[c.pool.Name], addresspool.SharedAmong(layouts)[c.pool.Name], c.leases, c.around)
+		s := PoolStatus(c.pool, layouts[c.pool.Name], addresspool.SharedAmong(layouts)[c.pool.Name], c.leases, []*around{newAround(c.around)})
 		var have []string
 		matched := c.message == ""
 		for _, condition := range []string{v1alpha1.ConditionValid, v1alpha1.ConditionOverlap, v1alpha1.ConditionExhausted, v1alpha1.ConditionLow} {
