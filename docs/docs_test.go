@@ -87,17 +87,17 @@ func TestStepPages(t *testing.T) {
 	}
 	common := ops.AddressParams()
 	const link = "addressing.md"
-	addresses := contract.Elsewhere{Title: "addresses and routes", Link: link, Params: common, Whole: true}
-	others := contract.Elsewhere{Title: "shared keys", Link: link, Params: contract.Blocks(contracts, common), Results: contract.Results(contracts)}
-	page := contract.Elsewhere{Title: "Shared keys", Params: append(slices.Clone(common), others.Params...), Results: others.Results}
-	generates(t, filepath.Join("steps", link), generated+page.Markdown("Keys of addresses and routes, from `addresses` to `sourceRouting`, and others that several types have."))
+	addresses := sharedPage{Title: "addresses and routes", Link: link, Params: common, Whole: true}
+	others := sharedPage{Title: "shared keys", Link: link, Params: sharedParams(contracts, common), Results: sharedResults(contracts)}
+	page := sharedPage{Title: "Shared keys", Params: append(slices.Clone(common), others.Params...), Results: others.Results}
+	generates(t, filepath.Join("steps", link), generated+page.markdown("Keys of addresses and routes, from `addresses` to `sourceRouting`, and others that several types have."))
 	pages := map[string]bool{"README.md": true, link: true}
 	for _, typ := range reg.Types() {
 		c, _ := reg.Contract(typ)
 		page := typ + ".md"
 		pages[page] = true
 		fmt.Fprintf(&list, "- [%s](%s): %s\n", typ, page, c.Summary)
-		generates(t, filepath.Join("steps", page), generated+contract.Markdown(c, addresses, others, described(t, reg, typ)))
+		generates(t, filepath.Join("steps", page), generated+stepPage(c, addresses, others, described(t, reg, typ)))
 	}
 	list.WriteString("\nOther spellings of a key follow its name. A step passes the interfaces, addresses and routes of its dependencies on.\n\n" +
 		"[Shared keys](" + link + "): addresses, routes and others.\n")
@@ -123,7 +123,7 @@ func TestStepPages(t *testing.T) {
 var similar = map[string]string{"vfio-pci": "sriov", "macvlan": "ipvlan", "host-device": "sriov", "ptp": "bridge"}
 
 // described returns the keys that the page of a similar type describes.
-func described(t *testing.T, reg *ops.Registry, typ string) contract.Elsewhere {
+func described(t *testing.T, reg *ops.Registry, typ string) sharedPage {
 	t.Helper()
 	other, found := similar[typ]
 	c, known := reg.Contract(other)
@@ -131,7 +131,7 @@ func described(t *testing.T, reg *ops.Registry, typ string) contract.Elsewhere {
 		t.Fatalf("%q is no step type", other)
 	}
 	effective := slices.DeleteFunc(slices.Clone(c.Params), func(p contract.Param) bool { return p.Ignored != "" })
-	return contract.Elsewhere{Title: other, Link: other + ".md", Params: effective}
+	return sharedPage{Title: other, Link: other + ".md", Params: effective}
 }
 
 // valid reads a topology from a file.

@@ -1,51 +1,11 @@
 package contract_test
 
 import (
-	"flag"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/plumbline/plumbline/topology/contract"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files under testdata")
-
-func TestMarkdown(t *testing.T) {
-	c := sample()
-	c.Description = "It does nothing else."
-	c.Example = "- name: s\n  type: sample\n"
-	c.Explain = "Samples cannot be bonded."
-	c.Input = contract.Input{Device: true, MaxInterfaces: 3}
-	c.Output = contract.Output{
-		Interfaces: contract.Flow{Appends: 1, Conditional: true},
-		IPs:        contract.Flow{Appends: -1, Passthrough: true},
-		Routes:     contract.Flow{Passthrough: true, Modifies: true},
-		Devices:    []contract.Param{{Name: "pciAddress", Type: contract.String, Description: "PCI address of the device"}},
-	}
-	if err := c.Vet(); err != nil {
-		t.Fatal(err)
-	}
-	const file = "testdata/sample.md"
-	got := contract.Markdown(c, contract.Elsewhere{Title: "Common keys", Link: "common.md", Params: c.Params[len(c.Params)-1:]})
-	if *update {
-		if err := os.MkdirAll("testdata", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-}
 
 func TestVet(t *testing.T) {
 	str := contract.Param{Name: "s", Type: contract.String, Description: "text"}

@@ -1,4 +1,4 @@
-package contract
+package docs
 
 import (
 	"encoding/json"
@@ -6,19 +6,21 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// Elsewhere is a page that describes keys which many step types have.
-type Elsewhere struct {
+// sharedPage is a page that describes keys which many step types have.
+type sharedPage struct {
 	Title, Link string
-	Params      []Param
-	Whole       bool    // a type that has all Params has them by the title, not by their names
-	Results     []Param // device fields that the page describes
+	Params      []contract.Param
+	Whole       bool             // a type that has all Params has them by the title, not by their names
+	Results     []contract.Param // device fields that the page describes
 }
 
-// Markdown renders the documentation page of a step type. Keys that are described elsewhere are
+// stepPage renders the documentation page of a step type. Keys that are described elsewhere are
 // named with a link; one that this type has in another form is described here.
-func Markdown(c Contract, elsewhere ...Elsewhere) string {
+func stepPage(c contract.Contract, elsewhere ...sharedPage) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s %s\n", c.Type, strings.TrimSpace(c.Summary), flows(c))
 	if d := strings.TrimSpace(c.Description); d != "" {
@@ -37,8 +39,8 @@ func Markdown(c Contract, elsewhere ...Elsewhere) string {
 			links = append(links, fmt.Sprintf("%s ([%s](%s))", strings.Join(shared, ", "), e.Title, e.Link))
 		}
 	}
-	own, refused := withPrefix(own, "refused", func(p Param) bool { return p.Type == Any })
-	own, ignored := withPrefix(own, "accepted", func(p Param) bool { return p.Ignored != "" })
+	own, refused := withPrefix(own, "refused", func(p contract.Param) bool { return p.Type == contract.Any })
+	own, ignored := withPrefix(own, "accepted", func(p contract.Param) bool { return p.Ignored != "" })
 	switch {
 	case len(c.Params) == 0:
 		b.WriteString("None.\n")
@@ -64,7 +66,7 @@ func Markdown(c Contract, elsewhere ...Elsewhere) string {
 }
 
 // withPrefix takes the parameters with such a description out of params, and returns their names.
-func withPrefix(params []Param, prefix string, also func(Param) bool) (rest []Param, names []string) {
+func withPrefix(params []contract.Param, prefix string, also func(contract.Param) bool) (rest []contract.Param, names []string) {
 	for _, p := range params {
 		if strings.HasPrefix(p.Description, prefix) && also(p) {
 			names = append(names, "`"+p.Name+"`")
@@ -76,11 +78,11 @@ func withPrefix(params []Param, prefix string, also func(Param) bool) (rest []Pa
 }
 
 // results lists device fields, of those that another page describes the names.
-func results(fields []Param, elsewhere []Elsewhere) string {
+func results(fields []contract.Param, elsewhere []sharedPage) string {
 	var out []string
 	for _, e := range elsewhere {
 		var names []string
-		fields = slices.DeleteFunc(slices.Clone(fields), func(p Param) bool {
+		fields = slices.DeleteFunc(slices.Clone(fields), func(p contract.Param) bool {
 			if e.describes(p) {
 				names = append(names, "`"+p.Name+"`")
 			}
@@ -99,12 +101,12 @@ func results(fields []Param, elsewhere []Elsewhere) string {
 	return fmt.Sprintf("\nDevice fields: %s.\n", strings.Join(out, "; "))
 }
 
-func (e Elsewhere) describes(field Param) bool {
-	return slices.ContainsFunc(e.Results, func(p Param) bool { return reflect.DeepEqual(p, field) })
+func (e sharedPage) describes(field contract.Param) bool {
+	return slices.ContainsFunc(e.Results, func(p contract.Param) bool { return reflect.DeepEqual(p, field) })
 }
 
-// Markdown renders the page.
-func (e Elsewhere) Markdown(about string) string {
+// markdown renders the page.
+func (e sharedPage) markdown(about string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n%s\n\n%s", e.Title, strings.TrimSpace(about), listOf(e.Params))
 	if len(e.Results) > 0 {
@@ -116,12 +118,12 @@ func (e Elsewhere) Markdown(about string) string {
 	return b.String()
 }
 
-// Results returns the device fields that several contracts have in the same form.
-func Results(contracts []Contract) []Param {
-	var all, out []Param
+// sharedResults returns the device fields that several contracts have in the same form.
+func sharedResults(contracts []contract.Contract) []contract.Param {
+	var all, out []contract.Param
 	for _, c := range contracts {
 		for _, p := range c.Output.Devices {
-			same := func(o Param) bool { return reflect.DeepEqual(o, p) }
+			same := func(o contract.Param) bool { return reflect.DeepEqual(o, p) }
 			if slices.ContainsFunc(all, same) && !slices.ContainsFunc(out, same) {
 				out = append(out, p)
 			}
@@ -132,9 +134,9 @@ func Results(contracts []Contract) []Param {
 }
 
 // split returns the parameters that this page does not describe, and the names of those that it describes.
-func (e Elsewhere) split(params []Param) (own []Param, shared []string) {
+func (e sharedPage) split(params []contract.Param) (own []contract.Param, shared []string) {
 	for _, p := range params {
-		if slices.ContainsFunc(e.Params, func(o Param) bool { return reflect.DeepEqual(o, p) }) {
+		if slices.ContainsFunc(e.Params, func(o contract.Param) bool { return reflect.DeepEqual(o, p) }) {
 			shared = append(shared, "`"+p.Name+"`")
 		} else {
 			own = append(own, p)
@@ -143,14 +145,14 @@ func (e Elsewhere) split(params []Param) (own []Param, shared []string) {
 	return own, shared
 }
 
-// Blocks returns the parameters that several contracts have in the same form, except those of known: each with properties that two
+// sharedParams returns the parameters that several contracts have in the same form, except those of known: each with properties that two
 // have, and of the others those with a long description that three have, if no contract has another parameter of the name.
-func Blocks(contracts []Contract, known []Param) []Param {
+func sharedParams(contracts []contract.Contract, known []contract.Param) []contract.Param {
 	const longDescription = 50
-	in := func(list []Param, p Param) bool {
-		return slices.ContainsFunc(list, func(o Param) bool { return reflect.DeepEqual(o, p) })
+	in := func(list []contract.Param, p contract.Param) bool {
+		return slices.ContainsFunc(list, func(o contract.Param) bool { return reflect.DeepEqual(o, p) })
 	}
-	var out []Param
+	var out []contract.Param
 	for _, c := range contracts {
 		for _, p := range c.Params {
 			nested := len(p.Properties) > 0 || p.Items != nil && len(p.Items.Properties) > 0
@@ -159,7 +161,7 @@ func Blocks(contracts []Contract, known []Param) []Param {
 			}
 			named, same := 0, 0
 			for _, other := range contracts {
-				if slices.ContainsFunc(other.Params, func(o Param) bool { return o.Name == p.Name }) {
+				if slices.ContainsFunc(other.Params, func(o contract.Param) bool { return o.Name == p.Name }) {
 					named++
 				}
 				if in(other.Params, p) {
@@ -175,7 +177,7 @@ func Blocks(contracts []Contract, known []Param) []Param {
 }
 
 // listOf returns a list with one entry per parameter.
-func listOf(params []Param) string {
+func listOf(params []contract.Param) string {
 	var l keyList
 	l.add("", params)
 	return l.b.String()
@@ -184,22 +186,22 @@ func listOf(params []Param) string {
 // keyList remembers the keys with properties that it has described.
 type keyList struct {
 	b    strings.Builder
-	seen []Param
+	seen []contract.Param
 }
 
 // add writes one entry per parameter, properties after their object. A parameter that
 // is described under another one already gets a reference to that.
-func (t *keyList) add(path string, params []Param) {
+func (t *keyList) add(path string, params []contract.Param) {
 	for _, p := range params {
-		at := child(path, p.Name)
-		if slices.ContainsFunc(t.seen, func(s Param) bool { return reflect.DeepEqual(s, p) }) {
+		at := strings.TrimPrefix(path+"."+p.Name, ".")
+		if slices.ContainsFunc(t.seen, func(s contract.Param) bool { return reflect.DeepEqual(s, p) }) {
 			t.b.WriteString(entry(at, nil, "", "as `"+p.Name+"`"))
 			continue
 		}
-		t.b.WriteString(entry(at, p.Aliases, p.value(), p.Description))
+		t.b.WriteString(entry(at, p.Aliases, valueOf(p), p.Description))
 		t.add(at, p.Properties)
 		if p.Items != nil {
-			suffix := map[Type]string{List: "[]", Map: ".*"}[p.Type]
+			suffix := map[contract.Type]string{contract.List: "[]", contract.Map: ".*"}[p.Type]
 			t.add(at+suffix, p.Items.Properties)
 		}
 		if path == "" && (len(p.Properties) > 0 || p.Items != nil) {
@@ -208,17 +210,17 @@ func (t *keyList) add(path string, params []Param) {
 	}
 }
 
-// value describes what a parameter accepts: its type, unless a constraint implies it.
-func (p Param) value() string {
-	out := p.accepts()
-	if implied := p.Type == String || p.Type == Integer && (p.Minimum != nil || p.Maximum != nil); out == "" ||
+// valueOf describes what a parameter accepts: its type, unless a constraint implies it.
+func valueOf(p contract.Param) string {
+	out := accepted(p)
+	if implied := p.Type == contract.String || p.Type == contract.Integer && (p.Minimum != nil || p.Maximum != nil); out == "" ||
 		!implied || strings.HasPrefix(out, "also") {
 		out = strings.TrimSuffix(p.TypeName()+"; "+out, "; ")
 	}
 	if p.Required {
 		out += "; required"
 	}
-	if d := p.defaultText(); d != "" {
+	if d := defaultOf(p); d != "" {
 		out += "; default " + d
 	}
 	return out
@@ -236,7 +238,7 @@ func entry(name string, aliases []string, value, description string) string {
 	return out + "\n"
 }
 
-func (p Param) defaultText() string {
+func defaultOf(p contract.Param) string {
 	if p.Default == nil {
 		return ""
 	}
@@ -250,22 +252,26 @@ func (p Param) defaultText() string {
 	return "`" + string(raw) + "`"
 }
 
-// accepts describes the constraints of a parameter.
-func (p Param) accepts() string {
+// accepted describes the constraints of a parameter.
+func accepted(p contract.Param) string {
 	var out []string
-	if words := p.words(); len(words) > 0 {
+	words := p.Enum
+	if p.OnOff && len(words) == 0 {
+		words = []string{"on", "off"}
+	}
+	if len(words) > 0 {
 		out = append(out, "`"+strings.Join(words, "`, `")+"`")
 	}
 	if p.FoldCase {
 		out = append(out, "in any case")
 	}
-	if p.OnOff && len(p.words()) == 2 {
+	if p.OnOff && len(words) == 2 {
 		out = append(out, "also a boolean")
 	}
-	if p.Type == Map && p.Format != "" {
-		out = append(out, "keys: "+p.Format.words())
+	if p.Type == contract.Map && p.Format != "" {
+		out = append(out, "keys: "+formatText(p.Format))
 	} else if p.Format != "" {
-		out = append(out, p.Format.words())
+		out = append(out, formatText(p.Format))
 	}
 	switch {
 	case p.Minimum != nil && p.Maximum != nil:
@@ -278,7 +284,7 @@ func (p Param) accepts() string {
 	switch {
 	case p.Scalar:
 		out = append(out, "also a number or boolean")
-	case p.NumericString && p.Type == Integer:
+	case p.NumericString && p.Type == contract.Integer:
 		out = append(out, "also a string of digits")
 	case p.NumericString:
 		out = append(out, "also a number")
@@ -286,13 +292,15 @@ func (p Param) accepts() string {
 	switch {
 	case p.MinItems > 0 && p.MaxItems > 0:
 		out = append(out, fmt.Sprintf("%d–%d entries", p.MinItems, p.MaxItems))
+	case p.MinItems == 1:
+		out = append(out, "at least 1 entry")
 	case p.MinItems > 0:
-		out = append(out, "at least "+entries(p.MinItems))
+		out = append(out, fmt.Sprintf("at least %d entries", p.MinItems))
 	case p.MaxItems > 0:
-		out = append(out, "at most "+entries(p.MaxItems))
+		out = append(out, fmt.Sprintf("at most %d entries", p.MaxItems))
 	}
 	if p.Items != nil {
-		if inner := p.Items.accepts(); inner != "" {
+		if inner := accepted(*p.Items); inner != "" {
 			out = append(out, "each: "+inner)
 		}
 	}
@@ -302,24 +310,24 @@ func (p Param) accepts() string {
 	return strings.Join(out, "; ")
 }
 
-// words describes a format for the documentation.
-func (f Format) words() string {
+// formatText describes a format for the documentation.
+func formatText(f contract.Format) string {
 	switch f {
-	case MAC:
+	case contract.MAC:
 		return "MAC address"
-	case GUID:
+	case contract.GUID:
 		return "GUID of InfiniBand"
-	case CIDR:
+	case contract.CIDR:
 		return "address/length"
-	case Prefix:
+	case contract.Prefix:
 		return "network/length or `default`"
-	case IP:
+	case contract.IP:
 		return "IP address"
-	case InterfaceName:
+	case contract.InterfaceName:
 		return "interface name"
-	case PCIAddress:
+	case contract.PCIAddress:
 		return "PCI address"
-	case SysctlPath:
+	case contract.SysctlPath:
 		return "sysctl below `net.`"
 	default:
 		return string(f)
@@ -327,10 +335,10 @@ func (f Format) words() string {
 }
 
 // flows says what a step needs and adds.
-func flows(c Contract) string {
+func flows(c contract.Contract) string {
 	add, change := []string(nil), []string(nil)
 	for _, f := range []struct {
-		Flow
+		contract.Flow
 		one, several string
 	}{{c.Output.Interfaces, "interface", "interfaces"}, {c.Output.IPs, "address", "addresses"}, {c.Output.Routes, "route", "routes"}} {
 		switch {
@@ -347,7 +355,7 @@ func flows(c Contract) string {
 			change = append(change, f.several)
 		}
 	}
-	out := c.Input.sentence()
+	out := inputSentence(c.Input)
 	if len(add) > 0 {
 		out += " Adds " + strings.Join(add, ", ") + "."
 	}
@@ -357,7 +365,7 @@ func flows(c Contract) string {
 	return out
 }
 
-func (i Input) sentence() string {
+func inputSentence(i contract.Input) string {
 	var out string
 	switch {
 	case i.Required:
