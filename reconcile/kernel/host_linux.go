@@ -71,9 +71,9 @@ type Host struct {
 	away        scratch    // zero until it is needed
 	upper       upperProbe // zero until it is needed
 
-	nat    sync.Mutex // see withNAT
-	ports  portCache  // under nat
-	guards guardCache // under nat
+	nat    sync.Mutex             // see withNAT
+	ports  tableCache[portState]  // under nat
+	guards tableCache[guardState] // under nat
 }
 
 // Open opens the host's side.

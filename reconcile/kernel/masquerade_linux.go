@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/nftables"
@@ -316,15 +317,10 @@ func bounds(text string) (first, last netip.Addr, ok bool) {
 	if p, err := netip.ParsePrefix(text); err == nil {
 		return p.Masked().Addr(), lastOf(p.Masked()), true
 	}
-	for i, r := range text {
-		if r != '-' {
-			continue
-		}
-		first, err1 := netip.ParseAddr(text[:i])
-		last, err2 := netip.ParseAddr(text[i+1:])
-		return first, last, err1 == nil && err2 == nil
-	}
-	return first, last, false
+	from, to, _ := strings.Cut(text, "-")
+	first, err1 := netip.ParseAddr(from)
+	last, err2 := netip.ParseAddr(to)
+	return first, last, err1 == nil && err2 == nil
 }
 
 func explainNAT(err error) error {

@@ -192,6 +192,32 @@ func (h *Host) nftGeneration() (uint32, bool) {
 	return 0, false
 }
 
+// tableCache is the state of a table after a read or a change. It is valid while the generation of the rule set stays the same,
+// which each transaction of any program increases. It saves each start of a pod a read of all elements, which takes milliseconds.
+type tableCache[S any] struct {
+	state      *S
+	generation uint32
+}
+
+// read returns the table, and whether it is that of a generation. The caller has the lock, and changes
+// the state only as the table: it is that of the next caller.
+func (t *tableCache[S]) read(h *Host, c *nftables.Conn, read func(*nftables.Conn) (*S, error),
+) (state *S, generation uint32, known bool, err error) {
+	generation, known = h.nftGeneration()
+	if known && t.state != nil && t.generation == generation {
+		return t.state, generation, true, nil
+	}
+	*t = tableCache[S]{}
+	if state, err = read(c); err != nil || !known {
+		return state, 0, false, err
+	}
+	if again, ok := h.nftGeneration(); !ok || again != generation {
+		return state, 0, false, nil
+	}
+	*t = tableCache[S]{state, generation}
+	return state, generation, true, nil
+}
+
 // setElements are some elements of a set or map.
 type setElements struct {
 	set      *nftables.Set

@@ -185,29 +185,6 @@ type guardState struct {
 	guards   map[string]netstate.PortGuard // by port
 }
 
-// guardCache is the table as it was after a read or a change, as portCache.
-type guardCache struct {
-	*guardState
-	generation uint32
-}
-
-// readGuards returns the table. The caller has the lock.
-func (h *Host) readGuards(c *nftables.Conn) (state *guardState, generation uint32, known bool, err error) {
-	generation, known = h.nftGeneration()
-	if known && h.guards.guardState != nil && h.guards.generation == generation {
-		return h.guards.guardState, generation, true, nil
-	}
-	h.guards = guardCache{}
-	if state, err = readGuards(c); err != nil || !known {
-		return state, 0, false, err
-	}
-	if again, ok := h.nftGeneration(); !ok || again != generation {
-		return state, 0, false, nil
-	}
-	h.guards = guardCache{state, generation}
-	return state, generation, true, nil
-}
-
 func readGuards(c *nftables.Conn) (*guardState, error) {
 	table, err := guardTableOf().read(c)
 	if err != nil {
@@ -346,7 +323,7 @@ func (o *observer) queryPortGuards(_ context.Context, queried []netstate.PortGua
 	o.count.dumps.Add(1)
 	err := o.count.send(false, func() error {
 		return o.host.withNAT(func(c *nftables.Conn) error {
-			state, _, _, err := o.host.readGuards(c)
+			state, _, _, err := o.host.guards.read(o.host, c, readGuards)
 			if err != nil {
 				return err
 			}
@@ -379,16 +356,16 @@ func (s *Sandbox) applyPortGuard(ctx context.Context, c netstate.Change) error {
 	s.count.writes.Add(1)
 	err := s.count.send(true, func() error {
 		return s.host.withNAT(func(conn *nftables.Conn) error {
-			have, generation, known, err := s.host.readGuards(conn)
+			have, generation, known, err := s.host.guards.read(s.host, conn, readGuards)
 			if err != nil {
 				return err
 			}
-			s.host.guards = guardCache{}
+			s.host.guards = tableCache[guardState]{}
 			next, wrote, err := have.write(conn, c)
 			switch now, still := s.host.nftGeneration(); {
 			case err != nil || !known || !still || next.foreign != "":
 			case !wrote && now == generation, wrote && now == generation+1:
-				s.host.guards = guardCache{next, now}
+				s.host.guards = tableCache[guardState]{next, now}
 			}
 			return err
 		})

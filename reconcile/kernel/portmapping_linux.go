@@ -238,37 +238,11 @@ func (s *portState) drop(host netstate.HostPort) {
 	}
 }
 
-// portCache is the table after a read or a change. It is valid while the generation of the rule set stays the same,
-// which each transaction of any program increases. It saves each start of a pod with ports a read of all elements,
-// which takes milliseconds.
-type portCache struct {
-	*portState
-	generation uint32
-}
-
-// readPorts returns the table, and whether it is that of a generation. The caller has the lock, and changes
-// the state only as the table: it is that of the next caller.
-func (h *Host) readPorts(c *nftables.Conn) (state *portState, generation uint32, known bool, err error) {
-	generation, known = h.nftGeneration()
-	if known && h.ports.portState != nil && h.ports.generation == generation {
-		return h.ports.portState, generation, true, nil
-	}
-	h.ports = portCache{}
-	if state, err = readPorts(c); err != nil || !known {
-		return state, 0, false, err
-	}
-	if again, ok := h.nftGeneration(); !ok || again != generation {
-		return state, 0, false, nil
-	}
-	h.ports = portCache{state, generation}
-	return state, generation, true, nil
-}
-
 // wrotePorts notes what a change of the table of a generation has made of it. The caller has the lock.
 func (h *Host) wrotePorts(state *portState, generation uint32) {
-	h.ports = portCache{}
+	h.ports = tableCache[portState]{}
 	if now, known := h.nftGeneration(); known && now == generation+1 && state.foreign == "" {
-		h.ports = portCache{state, now}
+		h.ports = tableCache[portState]{state, now}
 	}
 }
 
@@ -363,7 +337,7 @@ func (o *observer) queryPortMappings(_ context.Context, queried []netstate.PortM
 	o.count.dumps.Add(1)
 	err := o.count.send(false, func() error {
 		return o.host.withNAT(func(c *nftables.Conn) error {
-			state, _, _, err := o.host.readPorts(c)
+			state, _, _, err := o.host.ports.read(o.host, c, readPorts)
 			if err == nil {
 				state.answer(o.snap, queried, o.host.routesLocalnet)
 			}
@@ -504,7 +478,7 @@ func (s *Sandbox) applyPortMappings(ctx context.Context, changes []netstate.Chan
 	var done *portChanges
 	err = s.count.send(true, func() error {
 		return s.host.withNAT(func(conn *nftables.Conn) error {
-			have, generation, known, err := s.host.readPorts(conn)
+			have, generation, known, err := s.host.ports.read(s.host, conn, readPorts)
 			if err != nil {
 				return err
 			}
@@ -513,12 +487,12 @@ func (s *Sandbox) applyPortMappings(ctx context.Context, changes []netstate.Chan
 				led: map[netip.Addr]string{},
 			}
 			// From here on the state differs from the table until that was written.
-			s.host.ports = portCache{}
+			s.host.ports = tableCache[portState]{}
 			for _, c := range changes {
 				if err := done.add(c); err != nil {
 					failing = c
 					if done.revert(); known {
-						s.host.ports = portCache{have, generation}
+						s.host.ports = tableCache[portState]{have, generation}
 					}
 					return err
 				}
@@ -536,7 +510,7 @@ func (s *Sandbox) applyPortMappings(ctx context.Context, changes []netstate.Chan
 			case wrote:
 				s.host.wrotePorts(have, generation)
 			default:
-				s.host.ports = portCache{have, generation}
+				s.host.ports = tableCache[portState]{have, generation}
 			}
 			return err
 		})

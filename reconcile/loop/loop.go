@@ -4,6 +4,7 @@ package loop
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/plumbline/plumbline/topology/fault"
@@ -60,6 +61,9 @@ func (l Loop) Run(ctx context.Context) {
 		}
 	}
 }
+
+// Forever is for waits that only a wake ends.
+const Forever = time.Duration(math.MaxInt64)
 
 // Wait waits for a time, or until it is woken; a nil wake never does. It reports false once ctx has ended.
 func Wait(ctx context.Context, d time.Duration, wake <-chan struct{}) bool {

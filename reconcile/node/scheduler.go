@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/table"
 )
 
@@ -253,23 +255,11 @@ func (s *scheduler) forget(id reconcile.SandboxID) {
 func (s *scheduler) run(ctx context.Context, workers int, pass func(context.Context, reconcile.SandboxID) verdict) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for ctx.Err() == nil {
-		id, wait := s.next(workers)
-		if id != "" {
+		if id, wait := s.next(workers); id != "" {
 			wg.Go(func() { s.done(id, pass(ctx, id)) })
-			continue
-		}
-		var alarm <-chan time.Time
-		if wait > 0 {
-			timer.Reset(wait)
-			alarm = timer.C
-		}
-		select {
-		case <-ctx.Done():
-		case <-s.wake:
-		case <-alarm:
+		} else {
+			loop.Wait(ctx, cmp.Or(wait, loop.Forever), s.wake)
 		}
 	}
 }

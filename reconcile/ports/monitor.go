@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -90,7 +91,7 @@ type Monitor struct {
 	Options
 	// Reported changes with Reports.
 	Reported table.Changes
-	wake     chan struct{}
+	wake     table.Wake
 
 	mu    sync.Mutex
 	boxes map[reconcile.SandboxID]*box
@@ -123,7 +124,7 @@ type box struct {
 
 // New returns a Monitor that does nothing until Run.
 func New(o Options) *Monitor {
-	return &Monitor{Options: o, wake: make(chan struct{}, 1), boxes: map[reconcile.SandboxID]*box{}, budget: budget{tokens: reportBurst}}
+	return &Monitor{Options: o, wake: table.Woken(), boxes: map[reconcile.SandboxID]*box{}, budget: budget{tokens: reportBurst}}
 }
 
 // Pass implements reconcile.Recorder.
@@ -146,7 +147,7 @@ func (m *Monitor) Forget(id reconcile.SandboxID) {
 	defer m.mu.Unlock()
 	if b := m.boxes[id]; b != nil {
 		b.gone, b.due = true, m.Now()
-		m.signal()
+		m.wake.Now()
 	}
 }
 
@@ -170,36 +171,17 @@ func (m *Monitor) setDue(id reconcile.SandboxID) {
 	}
 	if b.due.IsZero() || at.Before(b.due) {
 		b.due = at
-		m.signal()
-	}
-}
-
-func (m *Monitor) signal() {
-	select {
-	case m.wake <- struct{}{}:
-	default:
+		m.wake.Now()
 	}
 }
 
 // Run watches until ctx ends.
 func (m *Monitor) Run(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	for ctx.Err() == nil {
-		b, wait := m.next()
-		if b != nil {
+		if b, wait := m.next(); b != nil {
 			m.visit(ctx, b)
-			continue
-		}
-		var alarm <-chan time.Time
-		if wait > 0 {
-			timer.Reset(wait)
-			alarm = timer.C
-		}
-		select {
-		case <-ctx.Done():
-		case <-m.wake:
-		case <-alarm:
+		} else {
+			loop.Wait(ctx, cmp.Or(wait, loop.Forever), m.wake)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/table"
 )
 
 // queue holds which events are to be delivered, and when. Causes of one sandbox
@@ -18,7 +19,7 @@ type queue struct {
 	events chan Event
 	// gone checks whether a sandbox's namespace no longer exists.
 	gone func(reconcile.SandboxID) bool
-	wake chan struct{} // holds a token when the result of next may have changed
+	wake table.Wake // holds a token when the result of next may have changed
 
 	mu    sync.Mutex
 	items map[reconcile.SandboxID]*item // "" is the host
@@ -53,7 +54,7 @@ func newQueue(opts Options, gone func(reconcile.SandboxID) bool) *queue {
 		opts:   opts,
 		gone:   gone,
 		events: make(chan Event),
-		wake:   make(chan struct{}, 1),
+		wake:   table.Woken(),
 		items:  map[reconcile.SandboxID]*item{},
 	}
 }
@@ -70,7 +71,7 @@ func (q *queue) add(id reconcile.SandboxID, checkEvery time.Duration) {
 	it.arm(now)
 	it.schedule()
 	heap.Push(&q.order, it)
-	q.signal()
+	q.wake.Now()
 }
 
 // remove removes it. An event that Run is just delivering may still be received.
@@ -78,7 +79,7 @@ func (q *queue) remove(id reconcile.SandboxID) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.drop(id)
-	q.signal()
+	q.wake.Now()
 }
 
 func (q *queue) drop(id reconcile.SandboxID) {
@@ -140,20 +141,13 @@ func (q *queue) update(id reconcile.SandboxID, f func(*item, time.Time)) {
 	// Due earlier than what run waits for, or already offered: the offer then covers
 	// it.
 	if it.index == 0 && (it.due.Before(before) || !it.due.After(now)) {
-		q.signal()
+		q.wake.Now()
 	}
 }
 
 func (q *queue) fix(it *item) {
 	it.schedule()
 	heap.Fix(&q.order, it.index)
-}
-
-func (q *queue) signal() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
 }
 
 // offer is the work that next has found for an item.

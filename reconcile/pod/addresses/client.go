@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -40,7 +41,7 @@ type Client struct {
 	now     func() time.Time
 	pools   cache.SharedIndexInformer
 	own     ownLeases
-	changed chan struct{}
+	changed table.Wake
 
 	mu   sync.Mutex
 	uid  string
@@ -51,23 +52,23 @@ var _ Leases = (*Client)(nil)
 
 // NewClient returns a Client that knows nothing until Run.
 func NewClient(kube kubernetes.Interface, dyn dynamic.Interface, node string, now func() time.Time) *Client {
-	c := &Client{kube: kube, dynamic: dyn, node: node, now: now, changed: make(chan struct{}, 1)}
+	c := &Client{kube: kube, dynamic: dyn, node: node, now: now, changed: table.Woken()}
 	c.pools = dynamicinformer.NewFilteredDynamicInformer(dyn, v1alpha1.AddressPoolResource(), metav1.NamespaceAll, 0, cache.Indexers{},
 		nil).Informer()
-	c.own = ownLeases{dynamic: dyn, node: node, heard: c.heard, named: map[string]*follow{}}
+	c.own = ownLeases{dynamic: dyn, node: node, heard: c.changed.Now, named: map[string]*follow{}}
 	return c
 }
 
 // Run follows pools and leases until ctx ends.
 func (c *Client) Run(ctx context.Context) {
 	heard := cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { c.heard() }, DeleteFunc: func(any) { c.heard() },
+		AddFunc: func(any) { c.changed.Now() }, DeleteFunc: func(any) { c.changed.Now() },
 		UpdateFunc: func(before, after any) {
 			a, _ := before.(*unstructured.Unstructured)
 			b, _ := after.(*unstructured.Unstructured)
 			// The controller often writes how many addresses are leased, for all nodes.
 			if a == nil || b == nil || !sameButCounts(a, b) {
-				c.heard()
+				c.changed.Now()
 			}
 		},
 	}
@@ -99,13 +100,6 @@ func conditions(o *unstructured.Unstructured) map[string]string {
 		}
 	}
 	return out
-}
-
-func (c *Client) heard() {
-	select {
-	case c.changed <- struct{}{}:
-	default:
-	}
 }
 
 // Changed implements Leases.

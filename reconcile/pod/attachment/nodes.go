@@ -11,18 +11,19 @@ import (
 
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/table"
 )
 
 // Nodes are the claims whose device nodes a repair has changed. It is a reconcile.Recorder.
 type Nodes struct {
 	mu      sync.Mutex
 	changed map[types.UID]bool // claims of the node
-	wake    chan struct{}
+	wake    table.Wake
 }
 
 // NewNodes returns Nodes of no claim.
 func NewNodes() *Nodes {
-	return &Nodes{changed: map[types.UID]bool{}, wake: make(chan struct{}, 1)}
+	return &Nodes{changed: map[types.UID]bool{}, wake: table.Woken()}
 }
 
 // Pass implements reconcile.Recorder.
@@ -32,10 +33,7 @@ func (n *Nodes) Pass(p reconcile.Pass) {
 		return
 	}
 	n.add(uid)
-	select {
-	case n.wake <- struct{}{}:
-	default: // it is to be woken already
-	}
+	n.wake.Now()
 }
 
 // Drift implements reconcile.Recorder.

@@ -63,30 +63,25 @@ func readyMessage(topologyName string, steps []topology.StepResult) string {
 	return message
 }
 
-// driftMax is how many differences a message lists.
+// driftMax is the number of differences that a message lists.
 const driftMax = 3
 
 func driftMessage(topologyName string, drift []reconcile.Drift) string {
-	var lines []string
-	for _, d := range drift {
-		if len(lines) == driftMax {
-			lines = append(lines, fmt.Sprintf("and %d more", len(drift)-driftMax))
-			break
-		}
-		lines = append(lines, d.String())
-	}
-	return fmt.Sprintf("topology %q: %s", topologyName, strings.Join(lines, "; "))
+	return fmt.Sprintf("topology %q: %s", topologyName, firstOf(drift))
 }
 
 // contentionMessage lists what is contended, and says that repairs are slowed down.
 func contentionMessage(topologyName string, contended []reconcile.Contention) string {
+	return fmt.Sprintf("topology %q: %s; repairs are slowed down", topologyName, firstOf(contended))
+}
+
+func firstOf[T fmt.Stringer](all []T) string {
 	var lines []string
-	for _, f := range contended {
-		if len(lines) == driftMax {
-			lines = append(lines, fmt.Sprintf("and %d more", len(contended)-driftMax))
-			break
-		}
-		lines = append(lines, f.String())
+	for _, one := range all[:min(len(all), driftMax)] {
+		lines = append(lines, one.String())
 	}
-	return fmt.Sprintf("topology %q: %s; repairs are slowed down", topologyName, strings.Join(lines, "; "))
+	if more := len(all) - len(lines); more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(lines, "; ")
 }
