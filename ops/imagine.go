@@ -15,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/ref"
 	"github.com/plumbline/plumbline/topology/suggest"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Vet plans a valid topology on an imagined node and returns what is wrong with it on
@@ -238,6 +239,18 @@ func (im *imagination) addresses(step int) []netip.Prefix {
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{198, other, byte(step >> 8), byte(step)}), 24),
 		netip.PrefixFrom(netip.AddrFrom16(v6), 64),
 	}
+}
+
+// pooled reports whether an imagined node has given the addresses of a link.
+func (p *Planner) pooled(link string) bool {
+	return p.req.imagined != nil && p.req.imagined.pooled[link]
+}
+
+// claimsAddress reports whether, on an imagined node, the current step may get an address of a claim.
+func (p *Planner) claimsAddress() bool {
+	return p.req.imagined != nil && slices.ContainsFunc(p.req.Topology.ClaimParameters, func(c v1alpha1.ClaimParameter) bool {
+		return c.Step == p.StepName() && c.Key == v1alpha1.ParameterAddresses
+	})
 }
 
 // poolAddress is an address that an imagined node gives, or a gateway of it.

@@ -142,6 +142,9 @@ func sourceTable(link string) uint32 {
 
 // sourceRouting routes packets from an address over its link.
 func (p *Planner) sourceRouting(link string, cfg AddressConfig) error {
+	if len(cfg.Addresses) == 0 && p.claimsAddress() {
+		return nil
+	}
 	if len(cfg.Addresses) == 0 {
 		return Invalid("sourceRouting", "needs addresses in the same step")
 	}

@@ -139,8 +139,11 @@ func (s *routes) onLink(d deferredRoute, r netstate.Route) bool {
 	if err != nil || gw.Is6() && gw.IsLinkLocalUnicast() {
 		return true // the kernel judges it
 	}
-	if im := s.p.req.imagined; im != nil && (im.links[d.link] != nil || im.pooled[d.link]) {
+	if im := s.p.req.imagined; im != nil && im.links[d.link] != nil || s.p.pooled(d.link) {
 		return true // whatever addresses it has
+	}
+	if s.p.claimsAddress() {
+		return true // the validation tries addresses of claims, too
 	}
 	at := tableOn{d.link, r.Table}
 	subnets, known := s.subnets[at]

@@ -78,6 +78,19 @@ func TestVetRefuses(t *testing.T) {
     - {name: c, type: tuning, dependOn: [b], config: {mtu: 1500}}`,
 			`step "c": wants link d0 mtu = 1500, but step "b" wants 1400: remove one of them`,
 		},
+		"a gateway without an address": {
+			`
+    - {name: a, type: macvlan, config: {master: eth1, routes: [{dst: 0.0.0.0/0, gw: 192.0.2.1}]}}
+  claimParameters: [{step: a, key: mac, macPrefix: "02"}]`,
+			`step "a": config.routes[0].gateway: "192.0.2.1" is not on the subnet of any address of "net1": add the address, or set onlink: true`,
+		},
+		"source routing without an address": {
+			`
+    - {name: a, type: macvlan, config: {master: eth1, sourceRouting: true}}
+    - {name: b, type: macvlan, config: {master: eth1}}
+  claimParameters: [{step: b, key: addresses, subnets: [{prefix: 192.0.2.0/24}]}]`,
+			`step "a": config.sourceRouting: needs addresses in the same step`,
+		},
 		"one device twice": {
 			`
     - {name: a, type: sriov, config: {deviceID: "0000:01:10.0"}}
@@ -127,6 +140,11 @@ func TestVetAccepts(t *testing.T) {
 		"settings of all kinds": `
     - {name: a, type: sriov, config: {vlan: 5, trust: on, maxTxRate: 100, linkState: auto, mac: "02:00:00:00:00:01"}}
     - {name: b, type: tuning, dependOn: [a], config: {sysctl: {net.core.somaxconn: 5, net.ipv4.conf.IFNAME.rp_filter: 2}, ethtool: {features: {rx: off, gro: on}, coalesce: {rx-usecs: 3}, privateFlags: {x: on}}}}`,
+		"a gateway on the subnet of addresses that claims set": `
+    - {name: a, type: macvlan, config: {master: eth1, sourceRouting: true, routes: [{dst: 0.0.0.0/0, gw: 192.0.2.1}]}}
+  claimParameters: [{step: a, key: addresses, subnets: [{prefix: 192.0.2.0/24}]}]`,
+		"a small MTU, and a pool that may be of IPv4": `
+    - {name: a, type: ptp, config: {mtu: 512, ipam: {type: pool, pool: p}}}`,
 		"different MACs of devices": `
     - {name: a, type: sriov}
     - {name: b, type: sriov}

@@ -62,11 +62,20 @@ func Parameters(ctx context.Context, t *topology.Topology, set []topology.Parame
 	if err != nil {
 		return nil, nil, err
 	}
-	with := t.With(permitted)
-	if _, err := topology.Inspect(ctx, with, contracts); err != nil {
+	with, err := inspectWith(ctx, t, permitted, contracts)
+	if err != nil {
 		return nil, nil, fmt.Errorf("with the parameters of the claim: %w", err)
 	}
 	return with, permitted, nil
+}
+
+// inspectWith returns a topology with what a claim sets, if it is valid: then, nothing is left to be set.
+func inspectWith(ctx context.Context, t *topology.Topology, set []topology.Parameters, contracts contract.Set) (*topology.Topology, error) {
+	with := t.With(set)
+	last := *with
+	last.ClaimParameters = nil
+	_, err := topology.Inspect(ctx, &last, contracts)
+	return with, err
 }
 
 // Check returns all errors of a topology: in its steps, its selectors, and the number of
@@ -166,7 +175,7 @@ func withExamples(ctx context.Context, t *topology.Topology, set contract.Set, i
 	if len(invalid.Problems) > 0 || len(examples) == 0 {
 		return nil
 	}
-	_, err := topology.Inspect(ctx, t.With(examples), set)
+	_, err := inspectWith(ctx, t, examples, set)
 	problems := &topology.Invalid{}
 	switch {
 	case errors.As(err, &problems):

@@ -15,6 +15,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/validity"
 )
@@ -140,6 +141,39 @@ func TestObject(t *testing.T) {
 		_, _, err := validity.Object(t.Context(), o, reg)
 		if got := fmt.Sprint(err); tt.want == "" && err != nil || tt.want != "" && got != tt.want {
 			t.Errorf("%s:\ngot  %v\nwant %s", tt.name, err, tt.want)
+		}
+	}
+}
+
+// TestGatewayOfClaim has a route that only the address of a claim makes valid: one on the gateway's subnet.
+func TestGatewayOfClaim(t *testing.T) {
+	reg := registry(t)
+	top, err := topology.Decode([]byte(`apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: t}
+spec:
+  steps:
+  - {name: a, type: macvlan, config: {master: eth1, routes: [{dst: 0.0.0.0/0, gw: 192.0.2.1}]}}
+  claimParameters:
+  - {step: a, key: addresses, subnets: [{prefix: 192.0.2.0/24, first: 192.0.2.2}, {prefix: "2001:db8::/64"}]}
+  - {step: a, key: mac, macPrefix: "02"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := validity.Check(t.Context(), top, reg); err != nil {
+		t.Error(err)
+	}
+	for _, c := range []struct {
+		set   topology.Parameters
+		valid bool
+	}{
+		{topology.Parameters{Step: "a", Addresses: []string{"192.0.2.7/24"}}, true},
+		{topology.Parameters{Step: "a", Addresses: []string{"2001:db8::7/64"}}, false},
+		{topology.Parameters{Step: "a", MAC: "02:00:00:00:00:07"}, false},
+	} {
+		_, _, err := validity.Parameters(t.Context(), top, []topology.Parameters{c.set}, reg)
+		if c.valid != (err == nil) || err != nil && !strings.Contains(err.Error(), `config.routes[0].gateway: "192.0.2.1" is not on the subnet`) {
+			t.Errorf("%v: %v", c.set, err)
 		}
 	}
 }
