@@ -340,6 +340,7 @@ func (c *converter) rdma(n *network, p *record) {
 		return
 	}
 	s.config["rdma"] = true
+	s.from("rdma", p.path("type"))
 	p.note("type", "becomes rdma: true of the step, which refuses a function without an RDMA device. On nodes in exclusive mode, which the plugin needs, the step moves the RDMA device, too; nodes in shared mode serve as well")
 }
 
@@ -351,7 +352,12 @@ func (c *converter) sbr(n *network, p *record) {
 		return
 	}
 	s.config["sourceRouting"] = true
+	s.from("sourceRouting", p.path("type"))
 	p.none("plumbline chooses the tables, and hides no other one", "table")
+	p.none("the network's route stays in the main table in any case", "addSourceHints")
+	if gateways, has := p.take("gateways"); has && !empty(gateways) {
+		p.problem("gateways", "the table has the gateway of the address: write it there, in ipam")
+	}
 }
 
 func (c *converter) vlan(n *network, p *record) {
@@ -407,6 +413,11 @@ func (c *converter) ovn(n *network, p *record) {
 		return
 	}
 	ipam := p.sub("ipam")
+	if !p.has("topology") {
+		p.problem("topology", "is missing: the definition stands for the cluster's own network, which pods have without a claim: remove it")
+		p.left = nil
+		return
+	}
 	p.none(persistent, "allowPersistentIPs")
 	c.ipam(n, c.step(n, p, "ovn-k8s-cni-overlay"), ipam, false)
 }

@@ -131,6 +131,80 @@ func TestConvert(t *testing.T) {
 	}
 }
 
+// TestTenOfEach counts the published definitions of testdata by plugin.
+func TestTenOfEach(t *testing.T) {
+	found := map[string]int{}
+	for file, archive := range cases(t) {
+		if !strings.HasPrefix(filepath.Base(file), "found-") {
+			continue
+		}
+		for _, o := range objectsOf(t, archive) {
+			spec, _ := o["spec"].(map[string]any)
+			config, _ := spec["config"].(string)
+			plugins := regexp.MustCompile(`"type"\s*:\s*"([^"]+)"`).FindAllStringSubmatch(config, -1)
+			slices.SortFunc(plugins, func(a, b []string) int { return strings.Compare(a[1], b[1]) })
+			for _, p := range slices.CompactFunc(plugins, slices.Equal) {
+				found[p[1]]++
+			}
+			if strings.Contains(config, `"plugins"`) && len(plugins) > 1 {
+				found["a chain"]++
+			}
+		}
+	}
+	for _, p := range []string{
+		"a chain", "bond", "bridge", "dhcp", "host-device", "host-local", "ipvlan", "macvlan", "ovn-k8s-cni-overlay", "ptp", "sbr", "sriov", "static",
+		"tuning", "vlan", "vrf", "whereabouts",
+	} {
+		if found[p] < 10 {
+			t.Errorf("%d definitions with %s, want at least 10", found[p], p)
+		}
+	}
+}
+
+// TestPlacesAndWords holds where remarks on a definition are, and what they say to do.
+func TestPlacesAndWords(t *testing.T) {
+	for _, c := range []struct{ config, pod, want string }{
+		{
+			`{"type": "macvlan", "master": "eth1", "ipam": {"type": "static", "addresses": [{"address": "10.1.0.2/24"}], "routes": [{"dst": "10.9.0.0/16"}, {"dst": "0.0.0.0/0", "gw": "10.2.0.1"}]}}`, "",
+			`spec.config.ipam.routes[1].gw: "10.2.0.1" is not on the subnet`,
+		},
+		{`{"plugins": [{"type": "macvlan", "master": "eth1", "ipam": {"type": "dhcp"}}, {"type": "sbr"}]}`, "", `spec.config.plugins[1].type: needs addresses that are known in advance`},
+		{`{"plugins": [{"type": "macvlan", "master": "eth1", "ipam": {"type": "static"}}, {"type": "sbr"}]}`, "", `spec.config.plugins[1].type: needs addresses in the same step`},
+		{`{"plugins": [{"type": "macvlan", "master": "eth1"}, {"type": "sbr", "gateways": ["10.1.0.1"]}]}`, "", `spec.config.plugins[1].gateways: the table has the gateway of the address: write it there`},
+		{`{"plugins": [{"type": "macvlan", "master": "eth1", "ipam": {"type": "static", "addresses": [{"address": "10.1.0.2/24"}]}}, {"type": "sbr", "addSourceHints": true}]}`, "", `spec.config.plugins[1].addSourceHints: is left out: `},
+		// A pod that names its address is the address of the routes and of sbr.
+		{`{"type": "macvlan", "master": "eth1", "ipam": {"type": "static", "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}]}}`, "10.1.0.5/24", ""},
+		{`{"type": "macvlan", "master": "eth1", "ipam": {"type": "static", "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}]}}`, "10.2.0.5/24", `spec.config.ipam.routes[0].gw: when a claim sets its claimParameters: "10.1.0.1" is not on the subnet`},
+		{`{"plugins": [{"type": "macvlan", "master": "eth1", "ipam": {"type": "static", "routes": [{"dst": "0.0.0.0/0", "gw": "10.1.0.1"}]}}, {"type": "sbr"}]}`, "10.1.0.5/24", ""},
+		{`{"type": "ptp", "mtu": 512, "ipam": {"type": "host-local", "subnet": "10.1.0.0/24"}}`, "", ""},
+		{
+			`{"type": "macvlan", "master": "eth1", "ipam": {"type": "whereabouts", "range": "10.1.0.225/28", "gateway": "10.1.0.1"}}`, "",
+			`spec.config.ipam.gateway: "10.1.0.1" is in none of the ranges: write the whole network as range, with range_start and range_end, or remove the gateway`,
+		},
+		{`{"type": "macvlan", "master": "eth1", "ipam": {"type": "whereabouts", "range": "10.1.0.0/24", "fast_ipam": true}}`, "", `spec.config.ipam.fast_ipam: is left out: nodes lease blocks`},
+		{`{"name": "ovn-kubernetes", "type": "ovn-k8s-cni-overlay", "logfile-maxage": 5}`, "", `spec.config.topology: is missing: the definition stands for the cluster's own network, which pods have without a claim: remove it`},
+	} {
+		text := fmt.Sprintf("{apiVersion: k8s.cni.cncf.io/v1, kind: NetworkAttachmentDefinition, metadata: {name: net}, spec: {config: '%s'}}\n", c.config)
+		if c.pod != "" {
+			text += fmt.Sprintf("---\n{apiVersion: v1, kind: Pod, metadata: {name: web, annotations: {k8s.v1.cni.cncf.io/networks: '[{\"name\": \"net\", \"ips\": [%q]}]'}}, spec: {containers: [{name: main, image: main}]}}\n", c.pod)
+		}
+		objects, err := topology.Documents([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := convert(t, contracts(t), objects)
+		_, remarks := show(t, got)
+		if c.want == "" && len(got.Problems) > 0 || !strings.Contains(remarks, "net\": "+c.want) {
+			t.Errorf("%s\nwant %q, got:\n%s", c.config, c.want, remarks)
+		}
+	}
+	output, remarks := show(t, convert(t, contracts(t), objectsOf(t, txtar.Parse([]byte("-- input.yaml --\n"+
+		"{apiVersion: k8s.cni.cncf.io/v1, kind: NetworkAttachmentDefinition, metadata: {name: a.b}, spec: {config: '{\"type\": \"macvlan\", \"master\": \"eth1\", \"ipam\": {\"type\": \"whereabouts\", \"range\": \"010.1.0.0/24\"}}'}}\n")))))
+	if strings.Contains(remarks, "range: is missing") || output != "" {
+		t.Errorf("a range that is there is missing, too:\n%s", remarks)
+	}
+}
+
 // TestExcludedOnce holds that what a pool excludes for pods is one note, however many there are, with the first names.
 func TestExcludedOnce(t *testing.T) {
 	var text strings.Builder
@@ -164,18 +238,19 @@ func TestExcludedOnce(t *testing.T) {
 
 // silent are values that may change without an effect, by kind and path, with the reason.
 var silent = map[string]*regexp.Regexp{
-	"the bookkeeping of an API server":                      regexp.MustCompile(`^\w+ metadata\.(creationTimestamp|finalizers|generation|managedFields|ownerReferences|resourceVersion|selfLink|uid)\b`),
-	"what kubectl and an operator have written down":        regexp.MustCompile(`^\w+ metadata\.annotations\.(kubectl\.kubernetes\.io/last-applied-configuration|sriovnetwork\.openshift\.io/owner-ref|operator\.sriovnetwork\.openshift\.io/last-network-namespace)\b`),
-	"versions of the format":                                regexp.MustCompile(`^\w+ (apiVersion|.*\.cniVersions?)$`),
-	"the name that the runtime's caches of plugins have":    regexp.MustCompile(`^NetworkAttachmentDefinition spec\.config(\.plugins\[\d+\])?\.name$`),
-	"the state of an object, which others compute":          regexp.MustCompile(`^\w+ status\b`),
-	"what the program that runs the plugins does, not they": regexp.MustCompile(`\.(disableCheck|disableGC|loadOnlyInlinedPlugins)$`),
-	"the name that the plugin bond itself does not use":     regexp.MustCompile(`\.ifname$`),
-	"a host, of which only the networks count":              regexp.MustCompile(`^HostInterface (metadata\.name|spec\.hostName|spec\.interfaces\[\d+\]\.(hostIP|interfaceName|pciAddress|product|vendor))$`),
-	"what multi-nic-cni has computed of a network":          regexp.MustCompile(`^CIDR spec\.(config\b|cidr\[\d+\]\.(vlanCIDR|hosts))`),
-	"what a pod is beside its networks":                     regexp.MustCompile(`^(Pod|Deployment|StatefulSet) (unheardOf|metadata\.unheardOf|.*annotations\.(unheardOf|k8s\.v1\.cni\.cncf\.io/network-status)|spec\b.*(replicas|containers|image|limits|claims|labels|selector|unheardOf)\b)`),
-	"the namespace of an operator's own object":             regexp.MustCompile(`^(SriovNetwork|SriovIBNetwork|MultiNicNetwork|HostDeviceNetwork|IPoIBNetwork|MacvlanNetwork) metadata\.namespace$`),
-	"who has an address":                                    regexp.MustCompile(`^(IPPool spec\.allocations\.\d+|OverlappingRangeIPReservation spec)\.(id|containerid|podref|ifname)$`),
+	"the bookkeeping of an API server":                        regexp.MustCompile(`^\w+ metadata\.(creationTimestamp|finalizers|generation|managedFields|ownerReferences|resourceVersion|selfLink|uid)\b`),
+	"what kubectl and an operator have written down":          regexp.MustCompile(`^\w+ metadata\.annotations\.(kubectl\.kubernetes\.io/last-applied-configuration|sriovnetwork\.openshift\.io/owner-ref|operator\.sriovnetwork\.openshift\.io/last-network-namespace)\b`),
+	"versions of the format":                                  regexp.MustCompile(`^\w+ (apiVersion|.*\.cniVersions?)$`),
+	"the name that the runtime's caches of plugins have":      regexp.MustCompile(`^NetworkAttachmentDefinition spec\.config(\.plugins\[\d+\])?\.name$`),
+	"the state of an object, which others compute":            regexp.MustCompile(`^\w+ status\b`),
+	"what the program that runs the plugins does, not they":   regexp.MustCompile(`\.(disableCheck|disableGC|loadOnlyInlinedPlugins)$`),
+	"the name that the plugin bond itself does not use":       regexp.MustCompile(`\.ifname$`),
+	"a host, of which only the networks count":                regexp.MustCompile(`^HostInterface (metadata\.name|spec\.hostName|spec\.interfaces\[\d+\]\.(hostIP|interfaceName|pciAddress|product|vendor))$`),
+	"the resource of a device plugin, as the annotation says": regexp.MustCompile(`\.capabilities\.(deviceID|CNIDeviceInfo)$`),
+	"what multi-nic-cni has computed of a network":            regexp.MustCompile(`^CIDR spec\.(config\b|cidr\[\d+\]\.(vlanCIDR|hosts))`),
+	"what a pod is beside its networks":                       regexp.MustCompile(`^(Pod|Deployment|StatefulSet) (unheardOf|metadata\.unheardOf|.*annotations\.(unheardOf|k8s\.v1\.cni\.cncf\.io/network-status)|spec\b.*(replicas|containers|image|limits|claims|labels|selector|unheardOf)\b)`),
+	"the namespace of an operator's own object":               regexp.MustCompile(`^(SriovNetwork|SriovIBNetwork|MultiNicNetwork|HostDeviceNetwork|IPoIBNetwork|MacvlanNetwork) metadata\.namespace$`),
+	"who has an address":                                      regexp.MustCompile(`^(IPPool spec\.allocations\.\d+|OverlappingRangeIPReservation spec)\.(id|containerid|podref|ifname)$`),
 }
 
 // TestNothingIsDropped changes each value of each object, one at a time, and adds a key to each of their objects. The
@@ -187,7 +262,10 @@ func TestNothingIsDropped(t *testing.T) {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			objects := objectsOf(t, archive)
 			for _, o := range objects {
-				beside := slices.DeleteFunc(slices.Clone(objects), func(other map[string]any) bool { return other["kind"] == o["kind"] || isNetwork(o) && isNetwork(other) })
+				with := alongside(objects, o)
+				beside := slices.DeleteFunc(slices.Clone(objects), func(other map[string]any) bool {
+					return title(other) == title(o) || !with[title(other)] && (other["kind"] == o["kind"] || isNetwork(o) && isNetwork(other))
+				})
 				whole := convert(t, set, append(slices.Clone(beside), o))
 				output, remarks := show(t, whole)
 				if slices.ContainsFunc(whole.Problems, func(p imports.Remark) bool { return p.Object == title(o) }) {
@@ -223,6 +301,32 @@ func reported(notes []imports.Remark, object, path string) bool {
 		return n.Object == object && below && (rest == "" || n.Path == "" || rest[0] == '.' || rest[0] == '[') &&
 			(strings.Contains(n.Message, "is left out") || strings.Contains(n.Message, "is not converted"))
 	})
+}
+
+// alongside returns the networks that a pod has beside a network, of which some build on others.
+func alongside(objects []map[string]any, network map[string]any) map[string]bool {
+	out := map[string]bool{}
+	if network["kind"] != "NetworkAttachmentDefinition" {
+		return out
+	}
+	meta, _ := network["metadata"].(map[string]any)
+	for _, o := range objects {
+		pod, _ := o["metadata"].(map[string]any)
+		annotations, _ := pod["annotations"].(map[string]any)
+		list, _ := annotations["k8s.v1.cni.cncf.io/networks"].(string)
+		var names []string
+		for _, e := range strings.Split(list, ",") {
+			name, _, _ := strings.Cut(e, "@")
+			names = append(names, name)
+		}
+		if fmt.Sprint(pod["namespace"]) != fmt.Sprint(meta["namespace"]) || !slices.Contains(names, fmt.Sprint(meta["name"])) {
+			continue
+		}
+		for _, name := range names {
+			out[title(map[string]any{"kind": network["kind"], "metadata": map[string]any{"name": name, "namespace": meta["namespace"]}})] = true
+		}
+	}
+	return out
 }
 
 // isNetwork reports whether objects of its kind become topologies.

@@ -90,6 +90,7 @@ func (c *converter) routes(s *step, ipam *record) {
 	}
 	if len(out) > 0 {
 		s.config["routes"] = out
+		s.from("routes", ipam.path("routes"))
 	}
 }
 
@@ -194,7 +195,7 @@ var ofWhereabouts = []string{
 // whereabouts makes a pool of the ranges of whereabouts. Networks with the same ranges have one pool.
 func (c *converter) whereabouts(n *network, s *step, ipam *record) {
 	ipam.none("it configures the programs of whereabouts", ofWhereabouts...)
-	ipam.none("nodes lease blocks of a pool in any case", "node_slice_size")
+	ipam.none("nodes lease blocks of a pool in any case", "node_slice_size", "fast_ipam")
 	if overlapping, given := ipam.left["enable_overlapping_ranges"].(bool); given && !overlapping {
 		ipam.note("enable_overlapping_ranges", "is left out: an address is unique in its AddressPool, and pools with the same addresses have the condition Overlap")
 	}
@@ -227,8 +228,10 @@ func (c *converter) whereabouts(n *network, s *step, ipam *record) {
 	if static, has := ipam.take("addresses"); has {
 		s.config["addresses"] = static
 	}
-	if len(spec.Subnets) == 0 {
+	if len(ranges) == 0 {
 		ipam.problem("range", "is missing: the ranges may be in a configuration of whereabouts on the nodes: write an AddressPool")
+	}
+	if len(spec.Subnets) == 0 {
 		return
 	}
 	key, err := json.Marshal([]any{network, spec})
@@ -261,7 +264,7 @@ func setGateway(ipam *record, spec *v1alpha1.AddressPoolSpec, gateway string) {
 			}
 		}
 	}
-	ipam.problem("gateway", "%q is in none of the ranges", gateway)
+	ipam.problem("gateway", "%q is in none of the ranges: write the whole network as range, with range_start and range_end, or remove the gateway", gateway)
 }
 
 // rangeOf reads a range of whereabouts: a prefix, or FIRST-LAST/LENGTH.

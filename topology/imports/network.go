@@ -35,10 +35,11 @@ type step struct {
 	name, typ, selector string
 	dependOn            []string
 	config              map[string]any
-	at                  string // path of the config in the source
-	pool                *pool  // set as ipam.pool when it has a name
-	plugin              string // the extended resource of a device plugin that pods request for the device
-	resource            string // that of the step, if it leads to this topology alone
+	at                  string            // path of the config in the source
+	places              map[string]string // paths of keys of the config that are elsewhere in the source
+	pool                *pool             // set as ipam.pool when it has a name
+	plugin              string            // the extended resource of a device plugin that pods request for the device
+	resource            string            // that of the step, if it leads to this topology alone
 }
 
 // pool becomes an AddressPool.
@@ -63,6 +64,14 @@ func (n *network) add(typ, at string, config map[string]any) *step {
 	}
 	n.steps = append(n.steps, s)
 	return s
+}
+
+// from says where in the source a key of the config comes from.
+func (s *step) from(key, place string) {
+	if s.places == nil {
+		s.places = map[string]string{}
+	}
+	s.places[key] = place
 }
 
 // addressed is the last step that makes an interface, which has the addresses; nil if there is none.
@@ -101,8 +110,12 @@ func nameNetworks(all []*network) {
 		if count[n.topology] > 1 && n.from.namespace != "" {
 			n.topology = label(n.from.namespace + "-" + n.name)
 		}
-		if n.topology != n.name {
-			n.from.note("metadata.name", "the NetworkTopology is called %q: %q is not a DNS label, or another network has it, and topologies have no namespace", n.topology, n.name)
+		switch n.topology {
+		case n.name:
+		case label(n.name):
+			n.from.note("metadata.name", "the NetworkTopology is called %q: %q is not a DNS label", n.topology, n.name)
+		default:
+			n.from.note("metadata.name", "the NetworkTopology is called %q: another network is called %q, and topologies have no namespace", n.topology, label(n.name))
 		}
 	}
 }

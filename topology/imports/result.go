@@ -191,10 +191,16 @@ func (n *network) place(p topology.Problem) string {
 		if s.name != p.Step {
 			continue
 		}
-		if rest, ok := strings.CutPrefix(p.Field, "config."); ok && s.at != "" {
-			return s.at + "." + rest
+		rest, ok := strings.CutPrefix(p.Field, "config.")
+		if !ok || s.at == "" {
+			return s.at
 		}
-		return s.at
+		for key, at := range s.places {
+			if below, found := strings.CutPrefix(rest, key); found && (below == "" || below[0] == '[' || below[0] == '.') {
+				return at + strings.NewReplacer(".gateway", ".gw", ".destination", ".dst").Replace(below)
+			}
+		}
+		return s.at + "." + rest
 	}
 	return p.Field
 }
