@@ -97,6 +97,7 @@ func (l *Layout) agreesWithNetwork(c topology.IPAM) error {
 func OfSubnets(c topology.IPAM) *v1alpha1.AddressPool {
 	o := &v1alpha1.AddressPool{}
 	o.Name, o.Spec.Exclude = c.Pool, c.ExcludeCIDRs
+	o.Labels = map[string]string{v1alpha1.LabelSubnets: c.Pool}
 	if c.Switch != "" {
 		o.Annotations = map[string]string{v1alpha1.AnnotationSwitch: c.Switch}
 	}
@@ -104,6 +105,15 @@ func OfSubnets(c topology.IPAM) *v1alpha1.AddressPool {
 		o.Spec.Subnets = append(o.Spec.Subnets, v1alpha1.AddressSubnet{Prefix: p})
 	}
 	return o
+}
+
+// IPAM is what steps say that have the subnets of a pool (OfSubnets).
+func IPAM(o *v1alpha1.AddressPool) topology.IPAM {
+	c := topology.IPAM{Pool: o.Name}
+	for _, s := range o.Spec.Subnets {
+		c.Subnets = append(c.Subnets, s.Prefix)
+	}
+	return c
 }
 
 func (l *Layout) prefixes() string {

@@ -43,7 +43,7 @@ import (
 //	networking.dra.io     networktopologies         get list watch patch (finalizers)
 //	networking.dra.io     networktopologies/status  update
 //	networking.dra.io     deviceexposurepolicies    get list watch
-//	networking.dra.io     addresspools              get list watch create patch delete
+//	networking.dra.io     addresspools              get list watch create patch
 //	resource.k8s.io       deviceclasses             get list watch create update delete
 //	resource.k8s.io       resourceclaims            get list watch
 //	resource.k8s.io       resourceclaimtemplates    get list watch create update delete
@@ -81,9 +81,7 @@ func (c *Controller) Setup(mgr manager.Manager) error {
 			UpdateFunc: func(u event.UpdateEvent) bool { return edited(u.ObjectOld, u.ObjectNew) },
 		})).
 		Watches(&v1alpha1.AddressPool{}, handler.EnqueueRequestsFromMapFunc(c.forPool), builder.WithPredicates(predicate.Funcs{
-			UpdateFunc: func(u event.UpdateEvent) bool {
-				return edited(u.ObjectOld, u.ObjectNew) || unused(u.ObjectOld, u.ObjectNew)
-			},
+			UpdateFunc: func(u event.UpdateEvent) bool { return edited(u.ObjectOld, u.ObjectNew) },
 		})).
 		Watches(&schemav1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(c.forSchema)).
 		Watches(&resourceapi.ResourceClaimTemplate{}, handler.EnqueueRequestsFromMapFunc(c.forTemplate)).
@@ -278,6 +276,9 @@ func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology)
 		return reconcile.Result{}, found.Err // it is retried, without a condition
 	}
 	result := reconcile.Result{}
+	if len(found.Pools) > 0 {
+		result.RequeueAfter = retryClash // it names topologies, of whose end it is not told
+	}
 	var failed error
 	if t := found.Templates; t != nil {
 		if t.Clashes > 0 || t.Refused != "" {
@@ -334,9 +335,6 @@ func (c *Controller) finalize(ctx context.Context, o *v1alpha1.NetworkTopology, 
 	}
 	if left := grace(o, use, c.Now()); left > 0 {
 		return reconcile.Result{RequeueAfter: left}, c.reportUse(ctx, o, use)
-	}
-	if _, err := c.subnets(ctx, o, nil); err != nil {
-		return reconcile.Result{}, err
 	}
 	if err := c.patch(ctx, o, controllerutil.RemoveFinalizer); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
@@ -418,7 +416,7 @@ func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, f
 	if found.Classes, found.Unnamed, found.Err = c.apply(ctx, o, have, want); found.Err != nil {
 		return
 	}
-	if found.Pools, found.Err = c.subnets(ctx, o, t.NetworkPools()); found.Err == nil {
+	if found.Pools, found.Err = c.subnets(ctx, t.NetworkPools()); found.Err == nil {
 		templates := c.templates(ctx, o, t, set)
 		found.Templates = &templates
 	}

@@ -20,13 +20,13 @@ import (
 
 // Fields by which caches are indexed, so that no event needs a scan of all objects.
 const (
-	indexUID      = "uid"      // of classes, claim templates and AddressPools: the UIDs of their topologies
+	indexUID      = "uid"      // of classes and claim templates: the UIDs of their topologies
 	indexClass    = "class"    // of topologies: the classes their root steps would have
 	indexType     = "type"     // of topologies: the types of their steps
 	indexResource = "resource" // of classes and topologies: extended resource names
 	indexTemplate = "template" // of topologies: "true" if they have a claim template
 	indexRole     = "role"     // of topologies: their role
-	indexPool     = "pool"     // of topologies: the AddressPools of the subnets of their networks
+	indexPool     = "pool"     // of topologies: the AddressPools of the subnets of their networks, alone and with the subnets (topology.IPAM.Network)
 )
 
 // Index adds to a cache the indexes that Controller and Wanting use.
@@ -45,7 +45,6 @@ func Index(ctx context.Context, cache client.FieldIndexer) error {
 		{&v1alpha1.NetworkTopology{}, indexRole, roleOf},
 		{&v1alpha1.NetworkTopology{}, indexPool, poolsOfSubnets},
 		{&resourceapi.ResourceClaimTemplate{}, indexUID, uidOfTemplate},
-		{&v1alpha1.AddressPool{}, indexUID, uidsOfPool},
 	} {
 		if err := cache.IndexField(ctx, i.object, i.field, i.values); err != nil {
 			return fmt.Errorf("index %T by %q: %w", i.object, i.field, err)
@@ -110,15 +109,6 @@ func uidOfTemplate(o client.Object) []string {
 		return []string{string(ref.UID)}
 	}
 	return nil
-}
-
-func uidsOfPool(o client.Object) (uids []string) {
-	if p, ok := o.(*v1alpha1.AddressPool); ok {
-		for _, r := range partOwners(p) {
-			uids = append(uids, string(r.UID))
-		}
-	}
-	return uids
 }
 
 // resourcesOf returns the extended resource names of a class, or of the steps of a
@@ -242,7 +232,7 @@ func poolsOfSubnets(o client.Object) (out []string) {
 		return nil
 	}
 	for _, of := range t.NetworkPools() {
-		out = append(out, of.Pool)
+		out = append(out, of.Pool, of.Network())
 	}
 	return out
 }

@@ -35,7 +35,7 @@ import (
 // Pools writes the status of AddressPools, and deletes the leases of nodes that no longer
 // exist. Its permissions:
 //
-//	networking.dra.io addresspools         get list watch patch (finalizers)
+//	networking.dra.io addresspools         get list watch patch (finalizers) delete
 //	networking.dra.io addresspools/status  update
 //	networking.dra.io addressleases        get list watch delete
 //	networking.k8s.io servicecidrs         list
@@ -53,9 +53,12 @@ type Pools struct {
 
 	// Used by the only worker:
 	gone     map[types.UID]time.Time // leases whose node no longer exists, and since when
-	late     map[keptLease]time.Time // leases kept for longer than their pool says, and since when
-	networks []*around               // of the cluster
-	read     time.Time               // when they were
+	unwanted map[types.UID]time.Time // pools of subnets that no topology has, and since when
+	// unreported is for how long a node may have given an address without a report.
+	unreported time.Duration
+	late       map[keptLease]time.Time // leases kept for longer than their pool says, and since when
+	networks   []*around               // of the cluster
+	read       time.Time               // when they were
 }
 
 // Setup registers the controller with a manager.
@@ -64,6 +67,7 @@ func (c *Pools) Setup(mgr manager.Manager) error {
 	return builder.ControllerManagedBy(mgr).Named("addresspool").
 		Watches(&v1alpha1.AddressPool{}, onEdit(one)).
 		Watches(&v1alpha1.AddressLease{}, onChange(one, c.Interval)).
+		Watches(&v1alpha1.NetworkTopology{}, onSubnets(one, min(prompt, c.Interval))).
 		WatchesMetadata(&corev1.Node{}, onChange(one, c.Interval), builder.WithPredicates(predicate.Funcs{
 			UpdateFunc: func(u event.UpdateEvent) bool { return u.ObjectOld.GetUID() != u.ObjectNew.GetUID() },
 		})).
@@ -85,11 +89,12 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 	if errs = append(errs, more...); later > 0 {
 		again = shorter(again, later)
 	}
-	byPool := map[string][]*v1alpha1.AddressLease{}
+	byPool, nodes := map[string][]*v1alpha1.AddressLease{}, map[string]bool{}
 	for i := range leases.Items {
 		l := &leases.Items[i]
-		byPool[l.Spec.Pool] = append(byPool[l.Spec.Pool], l)
+		byPool[l.Spec.Pool], nodes[l.Spec.Node] = append(byPool[l.Spec.Pool], l), true
 	}
+	c.unreported = 3 * addresspool.ReportEvery(len(nodes)) / 2
 	if len(pools.Items) > 0 {
 		again = shorter(again, networksAge)
 		if err := c.readNetworks(ctx); err != nil {
@@ -104,28 +109,44 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 	}
 	shared := addresspool.SharedAmong(layouts)
 	networks := append(slices.Clone(c.networks), newAround(literals(byPool[topology.LiteralPool])))
+	unwanted := c.unwanted
+	c.unwanted = map[types.UID]time.Time{}
 	for i := range pools.Items {
 		o := pools.Items[i].DeepCopy() // objects of the cache must not be changed
-		if err := c.keep(ctx, o, len(byPool[o.Name]) > 0); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if !o.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(o, v1alpha1.AddressPoolFinalizer) {
-			continue
-		}
-		status := PoolStatus(o, layouts[o.Name], shared[o.Name], byPool[o.Name], networks)
-		if equality.Semantic.DeepEqual(status, o.Status) {
-			continue
-		}
-		o.Status = status
-		err := c.Client.Status().Update(ctx, o)
+		soon, err := c.one(ctx, o, byPool[o.Name], unwanted, func() v1alpha1.AddressPoolStatus {
+			return PoolStatus(o, layouts[o.Name], shared[o.Name], byPool[o.Name], networks)
+		})
 		if apierrors.IsConflict(err) {
-			again = shorter(again, 50*time.Millisecond) // the cache lags behind
-		} else if client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("write status of AddressPool %q: %w", o.Name, err))
+			soon, err = 50*time.Millisecond, nil // the cache lags behind
+		}
+		if errs = append(errs, err); soon > 0 {
+			again = shorter(again, soon)
 		}
 	}
 	return reconcile.Result{RequeueAfter: again}, errors.Join(errs...)
+}
+
+// one writes the finalizer and the status of a pool, or deletes it.
+func (c *Pools) one(ctx context.Context, o *v1alpha1.AddressPool, leases []*v1alpha1.AddressLease, unwanted map[types.UID]time.Time,
+	status func() v1alpha1.AddressPoolStatus,
+) (again time.Duration, err error) {
+	ended, again, err := c.endSubnets(ctx, o, leases, unwanted)
+	if err != nil || ended {
+		return again, err
+	}
+	if err := c.keep(ctx, o, len(leases) > 0); err != nil {
+		return again, err
+	}
+	if !o.DeletionTimestamp.IsZero() && !controllerutil.ContainsFinalizer(o, v1alpha1.AddressPoolFinalizer) {
+		return again, nil
+	}
+	if s := status(); !equality.Semantic.DeepEqual(s, o.Status) {
+		o.Status = s
+		if err := c.Client.Status().Update(ctx, o); client.IgnoreNotFound(err) != nil {
+			return again, fmt.Errorf("write status of AddressPool %q: %w", o.Name, err)
+		}
+	}
+	return again, nil
 }
 
 func shorter(a, b time.Duration) time.Duration {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plumbline/plumbline/topology"
@@ -15,18 +18,14 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// subnets keeps the AddressPools of the networks whose subnets a topology has, and ends its part in others. It returns a message for
-// each pool that cannot be as the topology says.
-func (c *Controller) subnets(
-	ctx context.Context, o *v1alpha1.NetworkTopology, wants []topology.NetworkPool,
-) (messages []string, err error) {
+// subnets keeps the AddressPools of the networks whose subnets a topology has; Pools ends them. It returns a message for each pool
+// that is not as the topology says.
+func (c *Controller) subnets(ctx context.Context, wants []topology.NetworkPool) (messages []string, err error) {
 	for _, w := range wants {
 		have := &v1alpha1.AddressPool{}
 		switch err := c.Client.Get(ctx, client.ObjectKey{Name: w.Pool}, have); {
 		case apierrors.IsNotFound(err):
-			made := addresspool.OfSubnets(w.IPAM)
-			made.OwnerReferences = []metav1.OwnerReference{partOwner(o)}
-			if err := c.Client.Create(ctx, made); err != nil {
+			if err := c.Client.Create(ctx, addresspool.OfSubnets(w.IPAM)); err != nil {
 				return nil, fmt.Errorf("create AddressPool %q: %w", w.Pool, err)
 			}
 			continue
@@ -34,64 +33,51 @@ func (c *Controller) subnets(
 			return nil, fmt.Errorf("get AddressPool %q: %w", w.Pool, err)
 		}
 		before := have.DeepCopy()
-		end, message := JoinPool(have, o, w.IPAM)
+		message, err := JoinPool(have, w.IPAM, func() ([]string, error) { return having(ctx, c.Client, addresspool.IPAM(have)) })
+		if err != nil {
+			return nil, err
+		}
 		if message != "" {
 			messages = append(messages, fmt.Sprintf("step %q: config.%s", w.Step, message))
 		}
-		if err := c.writePool(ctx, before, have, end); err != nil {
-			return nil, err
-		}
-	}
-	var own v1alpha1.AddressPoolList
-	if err := c.Client.List(ctx, &own, client.MatchingFields{indexUID: string(o.UID)}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list pools: %w", err)
-	}
-	for i := range own.Items {
-		before := &own.Items[i]
-		if slices.ContainsFunc(wants, func(w topology.NetworkPool) bool { return w.Pool == before.Name }) {
+		if slices.Equal(before.Spec.Exclude, have.Spec.Exclude) {
 			continue
 		}
-		have := before.DeepCopy()
-		leave(have, o)
-		if err := c.writePool(ctx, before, have, len(partOwners(have)) == 0); err != nil {
-			return nil, err
+		changes := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		if err := c.Client.Patch(ctx, have, changes); client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("write AddressPool %q: %w", have.Name, err)
 		}
 	}
 	return messages, nil
 }
 
-// JoinPool has a topology take part in the pool of its network's subnets: as an owner, and with what it excludes. If the pool cannot
-// be as the topology says, it returns why, as a message about the step's config. end says that the pool has to be recreated. A topology
-// that shares the network, and has other subnets, stops being an owner: the last one that has the pool's is alone when it is edited.
-func JoinPool(have *v1alpha1.AddressPool, o *v1alpha1.NetworkTopology, want topology.IPAM) (end bool, message string) {
+// JoinPool adds to the pool of a network's subnets what a step excludes. If the pool cannot be as the step says, it returns why, as a
+// message about the step's config. sharing returns the topologies that have the network with the pool's subnets.
+func JoinPool(have *v1alpha1.AddressPool, want topology.IPAM, sharing func() ([]string, error)) (message string, err error) {
 	if !have.DeletionTimestamp.IsZero() {
-		return false, fmt.Sprintf("subnets: %s %q of this network is being deleted: this ends when no pod has an address of it", v1alpha1.AddressPoolKind, have.Name)
+		return fmt.Sprintf("subnets: %s %q of this network is being deleted: this ends when no pod has an address of it", v1alpha1.AddressPoolKind, have.Name), nil
 	}
 	layout, err := addresspool.Of(have)
 	if err != nil {
-		return false, "subnets: " + err.Error()
+		return "subnets: " + err.Error(), nil
 	}
-	owners := partOwners(have)
-	others := slices.DeleteFunc(slices.Clone(owners), func(r metav1.OwnerReference) bool { return r.UID == o.UID })
+	if !made(have) { // who made it keeps it
+		if err = layout.Agrees(want); err != nil {
+			return err.Error() + ": plumbline did not create it, and does not change it; write its subnets and exclusions into the step, or edit or delete it", nil
+		}
+		return "", nil
+	}
 	alone := want
 	alone.ExcludeCIDRs = nil
-	switch err := layout.Agrees(alone); {
-	case len(owners) == 0: // who made it keeps it
-		if err = layout.Agrees(want); err != nil {
-			return false, err.Error() + ": plumbline did not create it, and does not change it; write its subnets and exclusions into the step, or edit or delete it"
+	if differs := layout.Agrees(alone); differs != nil {
+		others, err := sharing()
+		if err != nil {
+			return "", err
 		}
-		return false, ""
-	case err != nil && len(others) > 0:
-		quoted := make([]string, len(others))
-		for i, r := range others {
-			quoted[i] = fmt.Sprintf("%q", r.Name)
+		if len(others) > 0 {
+			return fmt.Sprintf("%v: the network is also in NetworkTopology %s: write the same subnets into all, or give this network another name", differs, names(others)), nil
 		}
-		leave(have, o)
-		return false, fmt.Sprintf("%v: the network is also in NetworkTopology %s: write the same subnets into all, or give this network another name", err, names(quoted))
-	case err != nil && have.Status.Used > 0:
-		return false, fmt.Sprintf("%v: %d of its addresses are in use; it is recreated when none is. Pods keep the addresses that they have", err, have.Status.Used)
-	case err != nil:
-		return true, err.Error() + ": it is recreated"
+		return fmt.Sprintf("%v: it is recreated when no pod has an address of it. Pods keep the addresses that they have", differs), nil
 	}
 	joined := have.DeepCopy()
 	for _, x := range want.ExcludeCIDRs {
@@ -100,58 +86,72 @@ func JoinPool(have *v1alpha1.AddressPool, o *v1alpha1.NetworkTopology, want topo
 		}
 	}
 	if _, err := addresspool.Of(joined); err != nil {
-		return false, "excludeSubnets: with those of all topologies of the network: " + err.Error()
+		return "excludeSubnets: with those of all topologies of the network: " + err.Error(), nil
 	}
 	have.Spec.Exclude = joined.Spec.Exclude
-	if len(others) == len(owners) {
-		have.OwnerReferences = append(have.OwnerReferences, partOwner(o))
+	return "", nil
+}
+
+// made reports whether the controller has made a pool. A copy of another name is whoever's made that.
+func made(p *v1alpha1.AddressPool) bool { return p.Labels[v1alpha1.LabelSubnets] == p.Name }
+
+// having returns the quoted names of the topologies that have a network with the same subnets.
+func having(ctx context.Context, cache client.Reader, c topology.IPAM, opts ...client.ListOption) (quoted []string, err error) {
+	var list v1alpha1.NetworkTopologyList
+	opts = append(opts, client.MatchingFields{indexPool: c.Network()}, client.UnsafeDisableDeepCopy)
+	if err := cache.List(ctx, &list, opts...); err != nil {
+		return nil, fmt.Errorf("list topologies with the network of AddressPool %q: %w", c.Pool, err)
 	}
-	return false, ""
-}
-
-// writePool writes what has changed of a pool, or deletes it.
-func (c *Controller) writePool(ctx context.Context, before, have *v1alpha1.AddressPool, end bool) error {
-	if end {
-		err := c.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID, ResourceVersion: &have.ResourceVersion})
-		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("delete AddressPool %q: %w", have.Name, err)
-		}
-		return nil
+	for i := range list.Items {
+		quoted = append(quoted, fmt.Sprintf("%q", list.Items[i].Name))
 	}
-	if slices.Equal(before.Spec.Exclude, have.Spec.Exclude) && len(before.OwnerReferences) == len(have.OwnerReferences) {
-		return nil
+	slices.Sort(quoted)
+	return quoted, nil
+}
+
+// endSubnets deletes a pool of ours when no topology has its network with its subnets, and no pod has an address of it: from then on
+// topologies with other subnets get theirs. Pods may have addresses that their nodes have not reported yet. It remembers nothing but
+// since when a pool is of no topology, so that another controller goes on.
+func (c *Pools) endSubnets(ctx context.Context, o *v1alpha1.AddressPool, leases []*v1alpha1.AddressLease,
+	unwanted map[types.UID]time.Time,
+) (ended bool, again time.Duration, err error) {
+	if !made(o) || !o.DeletionTimestamp.IsZero() {
+		return false, 0, nil
 	}
-	changes := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := c.Client.Patch(ctx, have, changes); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("write AddressPool %q: %w", have.Name, err)
+	if with, err := having(ctx, c.Client, addresspool.IPAM(o), client.Limit(1)); err != nil || len(with) > 0 {
+		return false, 0, err
 	}
-	return nil
+	since, known := unwanted[o.UID]
+	if !known {
+		since = c.Now()
+	}
+	c.unwanted[o.UID] = since
+	used := slices.ContainsFunc(leases, func(l *v1alpha1.AddressLease) bool { return l.Spec.Used > 0 })
+	if left := c.unreported - c.Now().Sub(since); used || len(leases) > 0 && left > 0 {
+		return false, max(left, 0), nil // if one is used, the change of its lease will follow
+	}
+	err = c.Client.Delete(ctx, o, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return false, 0, fmt.Errorf("delete AddressPool %q: %w", o.Name, err)
+	}
+	c.Log.Info("pool deleted, as no topology has its network with its subnets", "pool", o.Name)
+	return true, 0, nil
 }
 
-// partOwner is a topology as one of several owners of a pool: what all have made ends with the last of them.
-func partOwner(o *v1alpha1.NetworkTopology) metav1.OwnerReference {
-	r := ownerOf(o)
-	r.Controller, r.BlockOwnerDeletion = nil, nil
-	return r
-}
-
-// partOwners are the topologies that have made a pool.
-func partOwners(p *v1alpha1.AddressPool) []metav1.OwnerReference {
-	return slices.DeleteFunc(slices.Clone(p.OwnerReferences), func(r metav1.OwnerReference) bool {
-		return r.Kind != v1alpha1.Kind || r.APIVersion != v1alpha1.GroupVersion.String()
-	})
-}
-
-// leave ends the part of a topology in a pool.
-func leave(p *v1alpha1.AddressPool, o *v1alpha1.NetworkTopology) {
-	p.OwnerReferences = slices.DeleteFunc(p.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == o.UID })
-}
-
-// unused reports whether the last address of a pool is given back.
-func unused(before, after client.Object) bool {
-	was, ok := before.(*v1alpha1.AddressPool)
-	is, ok2 := after.(*v1alpha1.AddressPool)
-	return ok && ok2 && was.Status.Used > 0 && is.Status.Used == 0
+// onSubnets enqueues a request when pools of subnets may be of no topology any more. Edits of many topologies are one pass.
+func onSubnets(r reconcile.Request, after time.Duration) handler.Funcs {
+	return handler.Funcs{
+		DeleteFunc: func(_ context.Context, d event.DeleteEvent, q queue) {
+			if len(poolsOfSubnets(d.Object)) > 0 {
+				q.AddAfter(r, after)
+			}
+		},
+		UpdateFunc: func(_ context.Context, u event.UpdateEvent, q queue) {
+			if edited(u.ObjectOld, u.ObjectNew) && !slices.Equal(poolsOfSubnets(u.ObjectOld), poolsOfSubnets(u.ObjectNew)) {
+				q.AddAfter(r, after)
+			}
+		},
+	}
 }
 
 // forPool returns the topologies of the network that a pool is of.

@@ -332,6 +332,9 @@ const KeptNode = "(kept)"
 // LabelFor is a label of leases with a hash of spec.for, by which they are found.
 const LabelFor = "networking.dra.io/for"
 
+// LabelSubnets of a pool has the pool's name: the controller made it of the subnets of a network, and deletes it.
+const LabelSubnets = "networking.dra.io/pool-of-subnets"
+
 // AnnotationSwitch of a pool names the logical switch of OVN, of a network between nodes, on which alone its addresses are unique. The
 // controller sets it where it makes a pool of subnets.
 const AnnotationSwitch = "networking.dra.io/logical-switch"

@@ -46,16 +46,15 @@ type Leases interface {
 }
 
 const (
-	drops       = 64                    // leases of a pool that are deleted in one pass
-	tries       = 16                    // blocks that are tried before the leases of a pool are listed
-	walk        = 1 << 16               // blocks that are searched for a free one
-	pace        = 30 * time.Second      // between passes that nothing triggers
-	perNode     = 50 * time.Millisecond // of a pool; then its nodes write 20 leases a second
-	minPause    = 5 * time.Second       // between writes of what is free, and before a pool that was full is asked again
-	waitingTime = time.Minute           // how long a claim that was refused counts as waiting
-	lowFor      = time.Minute           // how long a pool counts as Low after it was; else what some give up, others lease ahead of need
-	watchLag    = 10 * time.Second      // how long the watch may lag behind our own reads and writes
-	maxPause    = 8 * time.Second       // between passes that fail; then half as long again
+	drops       = 64               // leases of a pool that are deleted in one pass
+	tries       = 16               // blocks that are tried before the leases of a pool are listed
+	walk        = 1 << 16          // blocks that are searched for a free one
+	pace        = 30 * time.Second // between passes that nothing triggers
+	minPause    = 5 * time.Second  // between writes of what is free, and before a pool that was full is asked again
+	waitingTime = time.Minute      // how long a claim that was refused counts as waiting
+	lowFor      = time.Minute      // how long a pool counts as Low after it was; else what some give up, others lease ahead of need
+	watchLag    = 10 * time.Second // how long the watch may lag behind our own reads and writes
+	maxPause    = 8 * time.Second  // between passes that fail; then half as long again
 )
 
 // Run keeps the leases of the node until ctx ends.
@@ -610,7 +609,7 @@ func (a *Allocator) Counts() []Count {
 func (a *Allocator) due() bool {
 	now, every := a.Now(), a.reportEvery()
 	if a.reportAt.IsZero() {
-		a.reportAt = now.Add(a.random(every - pace + 1))
+		a.reportAt = now.Add(a.random(every - addresspool.ReportEvery(0) + 1))
 	}
 	if now.Before(a.reportAt) {
 		return false
@@ -624,9 +623,9 @@ func (a *Allocator) due() bool {
 func (a *Allocator) reportEvery() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	every := pace
+	every := addresspool.ReportEvery(0)
 	for _, p := range a.pools {
-		every = max(every, time.Duration(p.nodes)*perNode)
+		every = max(every, addresspool.ReportEvery(int(p.nodes)))
 	}
 	return every
 }
