@@ -28,9 +28,7 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 	if err := p.begin(ctx); err != nil {
 		return Report{}, err
 	}
-	if p.trigger == TriggerEnsure {
-		p.findOthers()
-	}
+	p.findOthers()
 	var last *ops.Plan
 	plan, err := p.plan(ctx)
 	if err != nil && p.trigger == TriggerRepair {

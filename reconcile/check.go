@@ -131,6 +131,7 @@ func (p *pass) check(ctx context.Context) (*ops.Plan, error) {
 	if p.replaced() {
 		return nil, errReplaced(p.sandbox.Netns)
 	}
+	p.findOthers()
 	return p.plan(ctx)
 }
 

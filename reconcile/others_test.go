@@ -71,6 +71,26 @@ func TestTwoTopologies(t *testing.T) {
 			e.unchanged(t, e.a)
 			e.release(t, e.a)
 		},
+		"an edit of the second is interrupted": func(t *testing.T, e *pair) {
+			e.ensure(t, shared(t, "second", "b0", ruled+"    - {name: x, type: dummy, config: {name: x0}}\n"))
+			ended := false
+			e.k.dead = func(c *netstate.Change) bool { ended = ended || c != nil; return ended }
+			if _, err := e.Ensure(t.Context(), shared(t, "second", "b0", bare)); err == nil {
+				t.Fatal("the edit was not interrupted")
+			}
+			e.k.dead = nil
+			if st, err := e.Check(t.Context(), e.b.ID); err != nil || slices.ContainsFunc(st.Changes, func(c netstate.Change) bool { return c.Key().Kind == netstate.KindUnreachable }) {
+				t.Errorf("a check would take from the first: %v, %v", st.Changes, err)
+			}
+			if _, err := e.Repair(t.Context(), e.b.ID); err != nil {
+				t.Error(err)
+			}
+			e.unchanged(t, e.a)
+			e.unchanged(t, e.b)
+			e.release(t, e.b)
+			e.unchanged(t, e.a)
+			e.release(t, e.a)
+		},
 		"the pod changed it between": func(t *testing.T, e *pair) {
 			e.k.Put(netstate.Sysctl{Path: somaxconn, Value: new("9")})
 			e.release(t, e.a)
