@@ -2,9 +2,9 @@ package admission
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -26,6 +26,7 @@ func (w *Webhook) pools(ctx context.Context, t *topology.Topology, edited bool, 
 	if err := w.reader.List(ctx, &pools, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list pools: %w", err)
 	}
+	slices.SortFunc(pools.Items, func(a, b v1alpha1.AddressPool) int { return cmp.Compare(a.Name, b.Name) }) // warnings have one order
 	pools.Items = withSubnets(t, pools.Items)
 	warnOfPools(t, pools.Items, a)
 	if err := w.warnOfNetworks(ctx, t, a); err != nil {
@@ -125,29 +126,54 @@ func contains(raw []byte, addresses map[netip.Addr]string) bool {
 	return false
 }
 
+// layouts has those of the pools that were read: of thousands, a topology has to do with few.
+type layouts map[string]*addresspool.Layout
+
+// of returns the layout of a pool, nil if it is not valid.
+func (r layouts) of(o *v1alpha1.AddressPool) *addresspool.Layout {
+	if _, known := r[o.Name]; !known {
+		r[o.Name], _ = addresspool.Of(o)
+	}
+	return r[o.Name]
+}
+
+// poolNamed returns the pool of a name, or nil.
+func poolNamed(pools []v1alpha1.AddressPool, name string) *v1alpha1.AddressPool {
+	for i := range pools {
+		if pools[i].Name == name {
+			return &pools[i]
+		}
+	}
+	return nil
+}
+
 // warnOfPools warns of addresses that a pod of the topology and one with an address of a
 // pool would have both, and of pools that do not exist.
 func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) {
-	layouts := map[string]*addresspool.Layout{}
-	for i := range pools {
-		layouts[pools[i].Name], _ = addresspool.Of(&pools[i])
-	}
-	names := slices.Sorted(maps.Keys(layouts))
+	layouts := layouts{}
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		if pool, _, ok := topology.FromPool(s); ok && pool != topology.LocalPool && pool != "" {
-			switch l, known := layouts[pool]; {
-			case !known:
+			switch o := poolNamed(pools, pool); {
+			case o == nil:
+				var names []string
+				for i := range pools {
+					names = append(names, pools[i].Name)
+				}
 				a.warn("NetworkTopology %q, step %q: there is no %s %q%s: pods wait until there is one", t.Name, s.Name, v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names))
-			case l != nil && disagrees(l, s) != nil:
-				a.warn("NetworkTopology %q, step %q: %v: pods wait until they agree", t.Name, s.Name, disagrees(l, s))
+			case layouts.of(o) != nil && disagrees(layouts.of(o), s) != nil:
+				a.warn("NetworkTopology %q, step %q: %v: pods wait until they agree", t.Name, s.Name, disagrees(layouts.of(o), s))
 			}
 		}
+		own := topology.SwitchOf(s)
 		for _, literal := range topology.Exclusive(s) {
-			for _, name := range names {
-				if l := layouts[name]; l != nil && (l.Switch == "" || l.Switch == topology.SwitchOf(s)) {
+			for i := range pools {
+				if on := pools[i].Annotations[v1alpha1.AnnotationSwitch]; on != "" && on != own {
+					continue
+				}
+				if l := layouts.of(&pools[i]); l != nil {
 					if _, given := l.Gives(netip.PrefixFrom(literal, literal.BitLen())); given {
-						a.warn("NetworkTopology %q, step %q: %s is allocated to other pods by %s %q, so no pod gets it: add it to exclude there, or set allowDuplicate: true on the step if these networks do not reach one another", t.Name, s.Name, literal, v1alpha1.AddressPoolKind, name)
+						a.warn("NetworkTopology %q, step %q: %s is allocated to other pods by %s %q, so no pod gets it: add it to exclude there, or set allowDuplicate: true on the step if these networks do not reach one another", t.Name, s.Name, literal, v1alpha1.AddressPoolKind, l.Name)
 					}
 				}
 			}
@@ -158,16 +184,15 @@ func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) 
 // neverEnough describes the steps for which a pool never has an address, as it has no such part, or has fewer addresses for a
 // node than the topology has steps of it.
 func neverEnough(t *topology.Topology, pools []v1alpha1.AddressPool) (problems []string) {
-	layouts, ifaces := map[string]*addresspool.Layout{}, map[string][]int{}
-	for i := range pools {
-		if pools[i].DeletionTimestamp.IsZero() {
-			layouts[pools[i].Name], _ = addresspool.Of(&pools[i])
-		}
-	}
+	layouts, ifaces := layouts{}, map[string][]int{}
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		pool, iface, ok := topology.FromPool(s)
-		if l := layouts[pool]; ok && l != nil && disagrees(l, s) == nil {
+		o := poolNamed(pools, pool)
+		if !ok || o == nil || !o.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if l := layouts.of(o); l != nil && disagrees(l, s) == nil {
 			with := append(slices.Clone(ifaces[pool]), iface)
 			if err := l.Enough(with); err != nil {
 				problems = append(problems, fmt.Sprintf("NetworkTopology %q, step %q: ipam: %v: no pod would get an address. Name another pool, or another interface", t.Name, s.Name, err))
@@ -211,8 +236,11 @@ func (w *Webhook) pool(ctx context.Context, r admission.Request) (a answer, err 
 		return a, fmt.Errorf("list pools: %w", err)
 	}
 	for i := range others.Items {
+		if others.Items[i].Name == o.Name || others.Items[i].Annotations[v1alpha1.AnnotationSwitch] != l.Switch {
+			continue
+		}
 		other, err := addresspool.Of(&others.Items[i])
-		if err != nil || other.Name == o.Name {
+		if err != nil {
 			continue // it was refused, or its condition says so
 		}
 		if mine, theirs, ok := l.Overlaps(other); ok {

@@ -106,6 +106,36 @@ func TestSubnets(t *testing.T) {
 	}
 }
 
+// TestManyPools holds that a topology is not compared with the pools of ten thousand other networks, each on its own switch.
+func TestManyPools(t *testing.T) {
+	var pools []v1alpha1.AddressPool
+	for i := range 10_000 {
+		n := topology.OVN{Topology: topology.OVNLayer2, Name: fmt.Sprint("tenant", i)}
+		pools = append(pools, *addresspool.OfSubnets(topology.IPAM{Pool: n.Pool(), Switch: n.Switch(), Subnets: []string{"10.0.0.0/16"}}))
+	}
+	o := &v1alpha1.NetworkTopology{}
+	if err := json.Unmarshal([]byte(`{"metadata":{"name":"t"},"spec":{"steps":[
+		{"name":"a","type":"ovn-k8s-cni-overlay","config":{"topology":"layer2","name":"tenant5","subnets":"10.0.0.0/24"}},
+		{"name":"b","type":"macvlan","config":{"addresses":["10.0.0.5/24"]}}]}}`), o); err != nil {
+		t.Fatal(err)
+	}
+	decoded, err := topology.FromObject(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(1, func() {
+		var a answer
+		all := withSubnets(decoded, pools)
+		warnOfPools(decoded, all, &a)
+		neverEnough(decoded, all)
+		if len(a.warnings) != 1 || !strings.Contains(a.warnings[0], "of this network has 10.0.0.0/16, and the step says 10.0.0.0/24") {
+			t.Errorf("said %q", a.warnings)
+		}
+	}); n > 1000 {
+		t.Errorf("%.0f allocations: pools are read that are of other networks", n)
+	}
+}
+
 // TestWarningsOfLiterals holds that a topology is warned of literal addresses that another
 // one has, in any spelling of the config, unless one of both allows it.
 func TestWarningsOfLiterals(t *testing.T) {
