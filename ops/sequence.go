@@ -325,8 +325,7 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 		ours := q.made[o.Key()] || q.now.Fresh(o.Name)
 		switch {
 		case !exists:
-			q.do(netstate.Change{Step: w.step, After: atCreation(full)})
-			return nil
+			return q.makeLink(w, o, full, netstate.Change{})
 		case !ours && !w.adopt:
 			return ConflictWith(o.Name, "the name %q is taken in the sandbox by a %s that is not ours", o.Name, describeKind(have))
 		case needsReplace(netstate.Diff(o, have)):
@@ -339,13 +338,21 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 			// Until the new link is made, the record holds the old link's index, by which
 			// undo finds that.
 			full.Index = have.Index
-			q.do(netstate.Change{Step: w.step, Before: have, After: atCreation(full), Recreate: true})
-			return nil
+			return q.makeLink(w, o, full, netstate.Change{Before: have, Recreate: true})
 		}
 	} else if !exists {
 		return fault.New(fault.NotReady, fmt.Errorf("no link %q in the sandbox", netstate.BaseName(o.Name)))
 	}
 	return q.updateLink(w, o, full, have)
+}
+
+// makeLink creates a link, and sets what the message that creates it cannot.
+func (q *sequencer) makeLink(w want, o, full netstate.Link, c netstate.Change) error {
+	c.Step, c.After = w.step, atCreation(full)
+	q.do(c)
+	rest := netstate.Link{Name: o.Name, Promisc: o.Promisc, AllMulti: o.AllMulti, Alias: o.Alias}
+	have, _ := q.now.Link(o.Name)
+	return q.updateLink(w, rest, full, have)
 }
 
 func diffText(diff []netstate.FieldDiff) string {
