@@ -165,7 +165,7 @@ func (u *undoer) collectDeleted(history []netstate.Change) {
 		if !ok || c.Before != nil {
 			continue
 		}
-		if l, ok := findMade(u.now, made); ok {
+		if l, ok := u.findMade(made); ok {
 			u.willDelete[l.Name] = true
 		} else if !u.now.Known(made) {
 			u.missing[made.Key()] = made
@@ -174,12 +174,34 @@ func (u *undoer) collectDeleted(history []netstate.Change) {
 }
 
 // findMade finds a link we made, whatever its name now.
-func findMade(now *netstate.Snapshot, made netstate.Link) (netstate.Link, bool) {
-	if l, ok := now.Link(made.Name); ok && (sameIdentity(l, made) ||
+func (u *undoer) findMade(made netstate.Link) (netstate.Link, bool) {
+	if l, ok := u.now.Link(made.Name); ok && (sameIdentity(l, made) ||
 		made.Index != 0 && l.Index == made.Index && l.LinkKind == made.LinkKind) {
 		return l, true
 	}
-	return renamed(now, made)
+	if l, ok := renamed(u.now, made); ok {
+		return l, true
+	}
+	return u.movedToHost(made)
+}
+
+// movedToHost finds a link we made that the kernel has moved to the host, as it does at the end of a namespace with links of kinds of
+// devices: under its name, or that of its index if it is taken (default_device_exit_net in net/core/dev.c). Its alias says whose it is, and its
+// parent that it is no device's, to which a pod can give name and alias of its partition's.
+func (u *undoer) movedToHost(made netstate.Link) (netstate.Link, bool) {
+	if !made.KindTraits().OfDevice || made.Alias == nil || netstate.OnHost(made.Name) {
+		return netstate.Link{}, false
+	}
+	for _, name := range []string{made.Name, fmt.Sprintf("dev%d", made.Index)} {
+		at := netstate.Link{Name: netstate.HostName(name)}
+		switch l, ok := u.now.Link(at.Name); {
+		case ok && l.LinkKind == made.LinkKind && l.Parent != nil && l.Alias != nil && *l.Alias == *made.Alias:
+			return l, true
+		case !ok && !u.now.Known(at):
+			u.missing[at.Key()] = at
+		}
+	}
+	return netstate.Link{}, false
 }
 
 // renamed finds a link of the sandbox that we made and somebody has renamed, by the index
@@ -413,7 +435,7 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 // deleting a parent costs one wait in the kernel, deleting each child costs one
 // each.
 func (u *undoer) dropLink(c netstate.Change, made netstate.Link) {
-	have, ok := findMade(u.now, made)
+	have, ok := u.findMade(made)
 	if !ok || !u.willDelete[have.Name] {
 		return
 	}

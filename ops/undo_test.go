@@ -26,6 +26,53 @@ func TestReturnsToHost(t *testing.T) {
 	}
 }
 
+// TestLinkMovedToHost: a link that the kernel has moved to the host at the end of the sandbox's namespace is deleted there, under its name
+// or that of its index, if its alias says that it is ours. The host's own links stay.
+func TestLinkMovedToHost(t *testing.T) {
+	made := netstate.Link{Name: "ib0.8001", LinkKind: netstate.InfiniBandKind, Parent: new("host:ib0"), Index: 7}
+	history := netstate.Coalesce(nil, netstate.Change{After: made}, netstate.Change{
+		Before: netstate.Link{Name: made.Name, Alias: new("")}, After: netstate.Link{Name: made.Name, Alias: new("pl0")},
+	})
+	on := func(name, kind, alias string) netstate.Link {
+		return netstate.Link{Name: netstate.HostName(name), LinkKind: kind, Parent: new("host:ib0"), Alias: &alias, Index: 41}
+	}
+	device := on("ib0.8001", made.LinkKind, "pl0")
+	device.Parent = nil
+	for name, c := range map[string]struct {
+		host []netstate.Link
+		want string
+	}{
+		"its name":          {[]netstate.Link{on("ib0.8001", made.LinkKind, "pl0")}, "- link host:ib0.8001"},
+		"its name is taken": {[]netstate.Link{on("ib0.8001", made.LinkKind, ""), on("dev7", made.LinkKind, "pl0")}, "- link host:dev7"},
+		"another's":         {[]netstate.Link{on("ib0.8001", made.LinkKind, "pl1"), on("dev7", made.LinkKind, "")}, ""},
+		"a device's":        {[]netstate.Link{device}, ""},
+		"another kind":      {[]netstate.Link{on("ib0.8001", "vlan", "pl0")}, ""},
+		"it has ended":      {nil, ""},
+	} {
+		have := netstate.NewSnapshot()
+		for _, l := range c.host {
+			have.Put(l)
+		}
+		var changes []netstate.Change
+		for range 3 {
+			var missing []netstate.Object
+			if changes, missing = Undo(have, history); len(missing) == 0 {
+				break
+			}
+			for _, o := range missing {
+				have.PutAbsent(o.Key())
+			}
+		}
+		var said []string
+		for _, change := range changes {
+			said = append(said, change.String())
+		}
+		if got := strings.Join(said, "; "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
 // TestReachable holds which gateway the kernel would refuse: a plan with such a route
 // could not be undone or applied again.
 func TestReachable(t *testing.T) {

@@ -24,7 +24,7 @@ of InfiniBand: in the pod, as that of a step of type sriov, or, of a root step, 
 The subnet's manager decides which partitions a port is in: without that the interface has no carrier. Its hardware address is the
 driver's. The mode is switched live; mlx5 has no connected mode. Not shown on hardware.
 
-If the pod's network namespace ends before plumbline has deleted the interface, the kernel moves it to the host.`,
+If the pod's network namespace ends first, the kernel moves the interface to the host, where the release deletes it by its alias.`,
 	Example: `- name: ib
   type: sriov
   selector:
@@ -81,6 +81,10 @@ func plan(p *ops.Planner, c config) error {
 	}
 	err = p.Want(netstate.Link{Name: name, LinkKind: netstate.InfiniBandKind, Parent: &parent, IPoIB: &options, MTU: c.MTU, Up: new(true)})
 	if err != nil {
+		return err
+	}
+	// By which a release finds it on the host.
+	if err := p.Want(netstate.Link{Name: name, Alias: new(p.HostLinkName())}); err != nil {
 		return err
 	}
 	p.Produce(name)
