@@ -3,6 +3,7 @@ package addresspool
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -18,6 +19,21 @@ type Holdings struct {
 	Blocks  []Held    `json:"blocks,omitempty"`
 	Grants  []Grant   `json:"grants,omitempty"`
 	Resting []Resting `json:"resting,omitempty"`
+}
+
+// Pools returns the pools of which the node has anything.
+func (h *Holdings) Pools() []string {
+	names := map[string]bool{}
+	for _, b := range h.Blocks {
+		names[b.Pool] = true
+	}
+	for _, g := range h.Grants {
+		names[g.Pool] = true
+	}
+	for _, r := range h.Resting {
+		names[r.Pool] = true
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 // Held is a block of which the node has the lease.

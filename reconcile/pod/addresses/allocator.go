@@ -80,6 +80,7 @@ type Allocator struct {
 
 // pool is the state of a pool.
 type pool struct {
+	of         *v1alpha1.AddressPool // of which layout was read; nil of one that is no object
 	layout     *addresspool.Layout
 	err        error
 	quarantine int64

@@ -201,3 +201,26 @@ func TestSubnets(t *testing.T) {
 		t.Errorf("after an edit it has %v, %v", again.Addresses, err)
 	}
 }
+
+// TestManyPools holds that a pass costs next to nothing for each pool of which the node has no address: a cluster has one for each
+// network of OVN.
+func TestManyPools(t *testing.T) {
+	cost := func(n int) float64 {
+		s := newServer(kept("p", "192.0.2.0/24"))
+		for i := range n {
+			s.pools = append(s.pools, kept(fmt.Sprintf("ovn-%05d", i), "10.0.0.0/16"))
+		}
+		now := time.Unix(1e9, 0)
+		a := s.agent(t, "n1", fileOf(t), &now)
+		a.has("c1", "web", "p")
+		a.pass()
+		if counts := a.Counts(); len(counts) != 1 || counts[0].Pool != "p" || counts[0].Used != 1 {
+			t.Errorf("%d counts", len(counts))
+		}
+		return testing.AllocsPerRun(3, a.pass)
+	}
+	const n = 1000
+	if each := (cost(n) - cost(0)) / n; each > 8 {
+		t.Errorf("a pass has %.0f allocations for each pool that concerns others", each)
+	}
+}

@@ -104,8 +104,12 @@ func (a *Allocator) keep(ctx context.Context, node string) error {
 	wanted := func(identity string) bool {
 		return slices.ContainsFunc(searches, func(s seek) bool { return s.identity == identity })
 	}
+	held, err := a.held()
+	if err != nil {
+		return err
+	}
 	var errs []error
-	for _, name := range a.known() {
+	for _, name := range held {
 		p := a.pool(name)
 		if p == nil || p.layout == nil {
 			continue

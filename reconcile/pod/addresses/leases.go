@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
@@ -135,7 +136,9 @@ func (a *Allocator) Pass(ctx context.Context) error {
 	}
 	var errs []error
 	errs = append(errs, a.endLost(ctx), a.leaseLiterals(ctx, node), a.keep(ctx, node), a.obtain(ctx, node))
-	for _, name := range a.known() {
+	held, err := a.held()
+	errs = append(errs, err)
+	for _, name := range held {
 		errs = append(errs, a.giveUp(ctx, name))
 	}
 	return errors.Join(append(errs, a.report(ctx))...)
@@ -155,10 +158,13 @@ func (a *Allocator) idle() (idle bool, err error) {
 	return idle, err
 }
 
-func (a *Allocator) known() []string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Sorted(maps.Keys(a.pools))
+// held returns the pools of which the node has anything: a cluster may have one for each network of OVN.
+func (a *Allocator) held() (names []string, err error) {
+	err = a.file.change(func(h *addresspool.Holdings) (bool, error) {
+		names = h.Pools()
+		return false, nil
+	})
+	return names, err
 }
 
 func (a *Allocator) pool(name string) *pool {
@@ -178,10 +184,16 @@ func (a *Allocator) readPools() error {
 	for i := range objects {
 		o := &objects[i]
 		p := &pool{quarantine: addresspool.Quarantine(o), reclaim: addresspool.Reclaim(o)}
-		p.layout, p.err = addresspool.Of(o)
 		p.ending = !o.DeletionTimestamp.IsZero() || !slices.Contains(o.Finalizers, v1alpha1.AddressPoolFinalizer)
-		if before := a.pool(o.Name); before != nil {
+		before := a.pool(o.Name)
+		if before != nil {
 			p.wasLow = before.wasLow
+		}
+		if before != nil && before.of != nil && reflect.DeepEqual(before.of.Spec, o.Spec) && maps.Equal(before.of.Annotations, o.Annotations) {
+			p.of, p.layout, p.err = before.of, before.layout, before.err
+		} else {
+			p.of = o.DeepCopy()
+			p.layout, p.err = addresspool.Of(o)
 		}
 		if slices.ContainsFunc(o.Status.Conditions,
 			func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionLow && c.Status == "True" }) {
@@ -652,7 +664,7 @@ func (a *Allocator) report(ctx context.Context) error {
 				}
 			}
 		}
-		for _, name := range a.known() {
+		for _, name := range h.Pools() {
 			p := a.pool(name)
 			if p == nil || p.layout == nil {
 				continue

@@ -255,7 +255,9 @@ func (a *Allocator) obtain(ctx context.Context, node string) error {
 		a.filled(next, false)
 	}
 	errs = append(errs, a.stillFull(failed)...)
-	for _, name := range a.known() {
+	held, err := a.held()
+	errs = append(errs, err)
+	for _, name := range held {
 		if err := a.ahead(ctx, node, name); err != nil {
 			errs = append(errs, fmt.Errorf("AddressPool %q: %w", name, err))
 		}
