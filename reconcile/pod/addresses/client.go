@@ -64,8 +64,8 @@ func (c *Client) Run(ctx context.Context) {
 	heard := cache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { c.changed.Now() }, DeleteFunc: func(any) { c.changed.Now() },
 		UpdateFunc: func(before, after any) {
-			a, _ := before.(*unstructured.Unstructured)
-			b, _ := after.(*unstructured.Unstructured)
+			a, _ := before.(*v1alpha1.AddressPool)
+			b, _ := after.(*v1alpha1.AddressPool)
 			// The controller often writes how many addresses are leased, for all nodes.
 			if a == nil || b == nil || !sameButCounts(a, b) {
 				c.changed.Now()
@@ -74,6 +74,9 @@ func (c *Client) Run(ctx context.Context) {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	if c.pools.SetTransform(decoded) != nil {
+		return // it runs already, which it does not
+	}
 	if _, err := c.pools.AddEventHandler(heard); err != nil {
 		return // it has been stopped
 	}
@@ -81,23 +84,32 @@ func (c *Client) Run(ctx context.Context) {
 	wg.Go(func() { c.own.run(ctx) })
 }
 
+// decoded is what the cache has of a pool: it is read more often than it changes. One that cannot be decoded stays as it is.
+func decoded(o any) (any, error) {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return o, nil
+	}
+	p, err := decode[v1alpha1.AddressPool](u)
+	if err != nil {
+		return o, nil // stored returns the error
+	}
+	p.ManagedFields = nil
+	return p, nil
+}
+
 // sameButCounts reports whether two states of a pool differ in nothing that the next regular pass is too
 // late for: their counts, and texts that have these.
-func sameButCounts(a, b *unstructured.Unstructured) bool {
+func sameButCounts(a, b *v1alpha1.AddressPool) bool {
 	return a.GetUID() == b.GetUID() && a.GetGeneration() == b.GetGeneration() && slices.Equal(a.GetFinalizers(), b.GetFinalizers()) &&
 		a.GetDeletionTimestamp().Equal(b.GetDeletionTimestamp()) && maps.Equal(conditions(a), conditions(b))
 }
 
 // conditions returns the status of each condition, by type.
-func conditions(o *unstructured.Unstructured) map[string]string {
-	list, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
-	out := map[string]string{}
-	for _, c := range list {
-		if c, ok := c.(map[string]any); ok {
-			kind, _ := c["type"].(string)
-			status, _ := c["status"].(string)
-			out[kind] = status
-		}
+func conditions(o *v1alpha1.AddressPool) map[string]metav1.ConditionStatus {
+	out := map[string]metav1.ConditionStatus{}
+	for _, c := range o.Status.Conditions {
+		out[c.Type] = c.Status
 	}
 	return out
 }
@@ -141,8 +153,11 @@ func stored[T any](i cache.SharedIndexInformer) ([]T, error) {
 	}
 	var out []T
 	for _, v := range i.GetStore().List() {
-		if u, ok := v.(*unstructured.Unstructured); ok {
-			o, err := decode[T](u)
+		switch v := v.(type) {
+		case *T:
+			out = append(out, *v)
+		case *unstructured.Unstructured:
+			o, err := decode[T](v)
 			if err != nil {
 				return nil, err
 			}
