@@ -207,28 +207,28 @@ func kinds(separator string) string {
 var boundOf = map[string]string{
 	"action":     "`create`, `update`, `replace`, `delete`",
 	"backend":    "`tc`, `PF`, `OVN`",
-	"device":     "the RDMA devices that steps have given to pods",
+	"device":     "RDMA devices that steps have given to pods",
 	"family":     "`ipv4`, `ipv6`",
-	"field":      "the fields plumbline manages, and `missing`, `unwanted`, `pending`",
+	"field":      "managed fields, and `missing`, `unwanted`, `pending`",
 	"goversion":  "one per process",
-	"hook":       "`Synchronize`, `RunPodSandbox`, `CreateContainer`, `StopPodSandbox`, `RemovePodSandbox`; `BehindGate`: an attachment that continued after its hook",
+	"hook":       "`Synchronize`, `RunPodSandbox`, `CreateContainer`, `StopPodSandbox`, `RemovePodSandbox`; `BehindGate`: an attachment after its hook",
 	"interface":  "the names that topologies give",
 	"kind":       "`dump`, `get`, `write`",
-	"namespace":  "those of the pods, at most as many as `--interface-metrics` and `--rule-metrics`",
-	"networkqos": "as `namespace`, at most as many as `--rule-metrics`",
+	"namespace":  "of pods, at most `--interface-metrics` and `--rule-metrics`",
+	"networkqos": "of pods, at most `--rule-metrics`",
 	"object":     "the kinds of objects, `" + kinds("`, `") + "`, and `step`",
 	"outcome":    "`Success` and the seven error kinds",
 	"phase":      "`observe`, `journal`, `apply`",
-	"pod":        "as `namespace`",
+	"pod":        "of pods, at most `--interface-metrics` and `--rule-metrics`",
 	"revision":   "one per process",
 	"rule":       "0 to 19",
 	"severity":   "`Degraded`, `Lost`",
 	"state":      "`InSync`, `Drifted`, `Failed`; of addresses `free`, `resting`, `used`; of NetworkQoS objects `InPlace`, `Updating`, `Failing`",
 	"status":     "`Up`, `Down`, `Unknown`",
 	"pool":       "the AddressPools of the cluster",
-	"step":       "the steps of the topologies on the node, and `none`",
+	"step":       "steps of topologies on the node, and `none`",
 	"step_type":  "the step types, and `none`",
-	"topology":   "the topologies with a sandbox on the node in the last 15 minutes",
+	"topology":   "topologies with a sandbox on the node in the last 15 minutes",
 	"trigger":    "`plan`, `ensure`, `check`, `repair`, `release`",
 	"version":    "one per process",
 }
@@ -293,12 +293,20 @@ func TestMetricsPage(t *testing.T) {
 		fmt.Fprintf(&page, "- `%s%s`: %s\n", m.name, m.labels, m.help)
 	}
 	page.WriteString("\n## Values of each label\n\nTests check these bounds.\n\n")
+	var bounds, alike []string
 	for _, label := range slices.Sorted(maps.Keys(used)) {
 		bound, ok := boundOf[label]
 		if !ok {
 			t.Errorf("label %q: add its values to boundOf", label)
 		}
-		fmt.Fprintf(&page, "- `%s`: %s\n", label, bound)
+		if at := slices.Index(bounds, bound); at >= 0 {
+			alike[at] += "`, `" + label
+		} else {
+			bounds, alike = append(bounds, bound), append(alike, label)
+		}
+	}
+	for i, bound := range bounds {
+		fmt.Fprintf(&page, "- `%s`: %s\n", alike[i], bound)
 	}
 	generates(t, "metrics.md", page.String())
 }
