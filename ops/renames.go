@@ -51,7 +51,7 @@ func (r *renames) needFiltersOn(made, now string) {
 		wanted = append(wanted, f)
 	}
 	for _, o := range wanted {
-		if o = o.On(netstate.LinkKey(now)); !r.p.req.Have.Known(o) {
+		if o = netstate.On(o, netstate.LinkKey(now)); !r.p.req.Have.Known(o) {
 			r.p.need(o)
 		}
 	}

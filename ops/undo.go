@@ -501,7 +501,7 @@ func (u *undoer) atHome(o netstate.Object) netstate.Object {
 	if !there || d.At == nil || !netstate.OnHost(*d.At) {
 		return o
 	}
-	return o.On(netstate.LinkKey(*d.At))
+	return netstate.On(o, netstate.LinkKey(*d.At))
 }
 
 // released reports whether the link is one of the devices that return to the host.
@@ -551,7 +551,7 @@ func (u *undoer) retarget(c netstate.Change) netstate.Change {
 			return l
 		}
 		if at, ok := u.where[netstate.LinkOf(o)]; ok && o.Traits().MovesWithCarrier {
-			return o.On(netstate.LinkKey(at))
+			return netstate.On(o, netstate.LinkKey(at))
 		}
 		return o
 	}

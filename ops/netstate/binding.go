@@ -44,9 +44,6 @@ func (b Binding) Key() Key { return BindingKey(b.ID) }
 // LivesOn is none: a function is part of the machine.
 func (Binding) LivesOn() Key { return Key{} }
 
-// On is the same.
-func (b Binding) On(Key) Object { return b }
-
 var bindingTraits = Traits{
 	Host: true, Setting: true, Held: true, RestoredLast: true, Phase: PhasePrepare, Cost: 8, effects: (*model).binding,
 	absent: func(o Object) error {

@@ -46,12 +46,6 @@ func (l DHCPLease) Key() Key { return Key{KindDHCPLease, l.Link} }
 // LivesOn is the link.
 func (l DHCPLease) LivesOn() Key { return LinkKey(l.Link) }
 
-// On is the same on another link.
-func (l DHCPLease) On(carrier Key) Object {
-	l.Link = carrier.ID
-	return l
-}
-
 var dhcpLeaseTraits = Traits{
 	Phase: PhaseAddresses, Cost: 8, Elsewhere: true,
 	unsaid: []string{"hostname", "requested"}, effects: (*model).dhcpLease,

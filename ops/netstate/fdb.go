@@ -24,12 +24,6 @@ func (f FDB) Key() Key {
 // LivesOn is the tunnel.
 func (f FDB) LivesOn() Key { return LinkKey(f.Link) }
 
-// On is the same on another link.
-func (f FDB) On(carrier Key) Object {
-	f.Link = carrier.ID
-	return f
-}
-
 // A tunnel that goes down keeps permanent entries (vxlan_stop). They come after links: a
 // tunnel whose remote is removed loses the entry of that remote.
 var fdbTraits = Traits{Phase: PhaseRoutes, Cost: 8}

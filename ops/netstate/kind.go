@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -99,8 +101,6 @@ type Object interface {
 	// LivesOn is the key of what the object lives on, goes with and is renamed
 	// with: the link of an address. It is zero for what stands by itself.
 	LivesOn() Key
-	// On returns the object as it is on another carrier, of the same kind.
-	On(carrier Key) Object
 	// Traits are common to all objects of the kind.
 	Traits() *Traits
 }
@@ -232,6 +232,29 @@ func LinkOf(o Object) string {
 		return k.ID
 	}
 	return ""
+}
+
+// On returns the object as it is on another carrier, of the same kind: its field Link names what it lives on, unless it is a link or
+// a sysctl.
+func On(o Object, carrier Key) Object {
+	switch o := o.(type) {
+	case Link:
+		o.Parent = &carrier.ID
+		return o
+	case Sysctl:
+		if parts := strings.Split(o.Path, "/"); o.Link() != "" {
+			parts[3] = carrier.ID // see Sysctl.Link
+			o.Path = strings.Join(parts, "/")
+		}
+		return o
+	}
+	if o.LivesOn() == (Key{}) {
+		return o
+	}
+	moved := reflect.New(reflect.TypeOf(o)).Elem()
+	moved.Set(reflect.ValueOf(o))
+	moved.FieldByName("Link").SetString(carrier.ID)
+	return moved.Interface().(Object)
 }
 
 // RequiredLinks lists the links that must be there for an object to be changed.

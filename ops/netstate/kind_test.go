@@ -66,6 +66,7 @@ func TestKinds(t *testing.T) {
 		survives(t, o)
 		carried(t, o)
 	}
+	carried(t, netstate.Sysctl{Path: "net/ipv4/conf/conf/forwarding"}) // a link has any name
 }
 
 // declaredKinds reads the constants of type Kind from the source, so that one
@@ -123,17 +124,17 @@ func carried(t *testing.T, o netstate.Object) {
 	t.Helper()
 	on := o.LivesOn()
 	if on == (netstate.Key{}) {
-		if got := o.On(netstate.LinkKey("x")); !reflect.DeepEqual(got, o) {
+		if got := netstate.On(o, netstate.LinkKey("x")); !reflect.DeepEqual(got, o) {
 			t.Errorf("%s lives on nothing, but becomes %v on another link", o.Key(), got)
 		}
 		return
 	}
 	other := netstate.Key{Kind: on.Kind, ID: "other"}
-	moved := o.On(other)
+	moved := netstate.On(o, other)
 	if netstate.TraitsOf(on.Kind) == nil || moved.LivesOn() != other {
 		t.Errorf("%s lives on %s; moved to %s it lives on %s", o.Key(), on, other, moved.LivesOn())
 	}
-	if back := moved.On(on); !reflect.DeepEqual(back, o) {
+	if back := netstate.On(moved, on); !reflect.DeepEqual(back, o) {
 		t.Errorf("%s: moved and back it is %+v", o.Key(), back)
 	}
 }
@@ -214,16 +215,16 @@ func TestKnownByCarrier(t *testing.T) {
 		if o.LivesOn() == (netstate.Key{}) || o.Key().Kind == netstate.KindLink {
 			continue
 		}
-		if !s.Known(o.On(netstate.LinkKey("new0"))) {
+		if !s.Known(netstate.On(o, netstate.LinkKey("new0"))) {
 			t.Errorf("%s on a new link is not known", o.Key().Kind)
 		}
-		if got, want := s.Known(o.On(netstate.LinkKey("old0"))), o.Traits().Whole; got != want {
+		if got, want := s.Known(netstate.On(o, netstate.LinkKey("old0"))), o.Traits().Whole; got != want {
 			t.Errorf("%s on a link of the sandbox: known %v, want %v", o.Key().Kind, got, want)
 		}
-		if got, want := s.Known(o.On(netstate.LinkKey("none0"))), !o.Traits().Elsewhere; got != want {
+		if got, want := s.Known(netstate.On(o, netstate.LinkKey("none0"))), !o.Traits().Elsewhere; got != want {
 			t.Errorf("%s on a link that the sandbox does not have: known %v, want %v", o.Key().Kind, got, want)
 		}
-		if s.Known(o.On(netstate.LinkKey("host:eth0"))) {
+		if s.Known(netstate.On(o, netstate.LinkKey("host:eth0"))) {
 			t.Errorf("%s on a link of the host is known", o.Key().Kind)
 		}
 	}
@@ -235,11 +236,6 @@ type leaf struct{ Neighbor netstate.Neighbor }
 
 func (l leaf) Key() netstate.Key     { return netstate.Key{Kind: "leaf", ID: l.Neighbor.Key().ID} }
 func (l leaf) LivesOn() netstate.Key { return l.Neighbor.Key() }
-
-func (l leaf) On(carrier netstate.Key) netstate.Object {
-	l.Neighbor.Address = carrier.ID
-	return l
-}
 
 func (leaf) Traits() *netstate.Traits { return &netstate.Traits{Phase: netstate.PhaseRules, Cost: 1} }
 

@@ -42,9 +42,6 @@ func (r LogicalRule) Key() Key { return Key{KindLogicalRule, r.Port + " " + r.Ru
 // LivesOn is none, see LogicalRule.
 func (LogicalRule) LivesOn() Key { return Key{} }
 
-// On is the same.
-func (r LogicalRule) On(Key) Object { return r }
-
 // Rows are written after the port and deleted before it, so that the database has them while an
 // interface is bound.
 var logicalRuleTraits = Traits{

@@ -17,9 +17,6 @@ func (m Masquerade) Key() Key { return Key{KindMasquerade, m.Source} }
 // LivesOn is nothing: it outlives the link over which the host reaches the address.
 func (Masquerade) LivesOn() Key { return Key{} }
 
-// On is the same.
-func (m Masquerade) On(Key) Object { return m }
-
 // SortedPrefixes is how the prefixes of a Masquerade are sorted.
 func SortedPrefixes(prefixes []string) []string { return slices.Sorted(slices.Values(prefixes)) }
 

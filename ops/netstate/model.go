@@ -490,7 +490,7 @@ func (s *Snapshot) Rename(old, name string) {
 		if LinkOf(o) == old {
 			delete(s.objects, o.Key())
 			delete(s.known, o.Key())
-			s.Put(o.On(LinkKey(name)))
+			s.Put(On(o, LinkKey(name)))
 			continue
 		}
 		if o, ok := o.(Link); ok && o.Name != old {
@@ -544,7 +544,7 @@ func (m *model) device(c Change) {
 	for _, o := range All[Object](m.Snapshot) {
 		if o.Traits().MovesWithCarrier && LinkOf(o) == *have.At {
 			m.PutAbsent(o.Key())
-			m.Put(o.On(LinkKey(*after.At)))
+			m.Put(On(o, LinkKey(*after.At)))
 		}
 	}
 	if l, ok := m.Link(*have.At); ok {

@@ -14,12 +14,6 @@ func (n Neighbor) Key() Key { return Key{KindNeighbor, n.Address + " on " + n.Li
 // LivesOn is the link.
 func (n Neighbor) LivesOn() Key { return LinkKey(n.Link) }
 
-// On is the same on another link.
-func (n Neighbor) On(carrier Key) Object {
-	n.Link = carrier.ID
-	return n
-}
-
 // A link that goes down, or gets another MAC, loses them (neigh_ifdown,
 // neigh_changeaddr in net/core/neighbour.c), so they come when links are as they
 // will be.

@@ -177,12 +177,6 @@ func (l Link) LivesOn() Key {
 	return LinkKey(*l.Parent)
 }
 
-// On puts the link on another parent.
-func (l Link) On(carrier Key) Object {
-	l.Parent = &carrier.ID
-	return l
-}
-
 var linkTraits = Traits{Whole: true, Cost: 32, effects: (*model).link}
 
 // Traits returns the traits of links.
@@ -216,12 +210,6 @@ func (a Addr) Key() Key { return Key{KindAddress, a.Address + " on " + a.Link} }
 
 // LivesOn is the link.
 func (a Addr) LivesOn() Key { return LinkKey(a.Link) }
-
-// On is the same on another link.
-func (a Addr) On(carrier Key) Object {
-	a.Link = carrier.ID
-	return a
-}
 
 var addrTraits = Traits{
 	Whole: true, Phase: PhaseAddresses, Cost: 8, effects: (*model).address,
@@ -292,12 +280,6 @@ func (r Route) Key() Key {
 // LivesOn is the link.
 func (r Route) LivesOn() Key { return LinkKey(r.Link) }
 
-// On is the same on another link.
-func (r Route) On(carrier Key) Object {
-	r.Link = carrier.ID
-	return r
-}
-
 var routeTraits = Traits{
 	Whole: true, Phase: PhaseRoutes, Cost: 8, Flushed: true,
 	kernelMade: func(o Object) bool { return o.(Route).Protocol == RouteProtocolKernel && !o.(Route).IsDefault() },
@@ -328,14 +310,6 @@ func (s Sysctl) LivesOn() Key {
 		return LinkKey(link)
 	}
 	return Key{}
-}
-
-// On is the same sysctl of another link.
-func (s Sysctl) On(carrier Key) Object {
-	parts := strings.Split(s.Path, "/")
-	parts[3] = carrier.ID // see Link
-	s.Path = strings.Join(parts, "/")
-	return s
 }
 
 var sysctlTraits = Traits{
@@ -389,12 +363,6 @@ func (e Ethtool) Key() Key { return Key{KindEthtool, e.Class + " " + e.Name + " 
 // LivesOn is the link.
 func (e Ethtool) LivesOn() Key { return LinkKey(e.Link) }
 
-// On is the same on another link.
-func (e Ethtool) On(carrier Key) Object {
-	e.Link = carrier.ID
-	return e
-}
-
 var ethtoolTraits = Traits{
 	Setting: true, Held: true, MovesWithCarrier: true, Cost: 8,
 	// A feature that others need has to be on before they can be
@@ -422,12 +390,6 @@ func (b BridgeVLAN) Key() Key { return Key{KindBridgeVLAN, fmt.Sprintf("%d on %s
 
 // LivesOn is the link.
 func (b BridgeVLAN) LivesOn() Key { return LinkKey(b.Link) }
-
-// On is the same on another link.
-func (b BridgeVLAN) On(carrier Key) Object {
-	b.Link = carrier.ID
-	return b
-}
 
 var bridgeVLANTraits = Traits{
 	Whole: true, OfPort: true, Cost: 2, // a full trunk is 4094
@@ -570,9 +532,6 @@ func (d Device) Key() Key { return Key{KindDevice, d.ID} }
 // LivesOn returns no key: a device has no carrier.
 func (Device) LivesOn() Key { return Key{} }
 
-// On is the device.
-func (d Device) On(Key) Object { return d }
-
 var deviceTraits = Traits{Host: true, Cost: 32, effects: (*model).device}
 
 // Traits returns the traits of devices.
@@ -622,9 +581,6 @@ func (v VF) Key() Key { return Key{KindVF, v.ID} }
 // LivesOn is none: the physical function holds the settings, wherever the virtual
 // one is.
 func (VF) LivesOn() Key { return Key{} }
-
-// On is the same.
-func (v VF) On(Key) Object { return v }
 
 var vfTraits = Traits{
 	Host: true, Setting: true, Held: true, Cost: 8,

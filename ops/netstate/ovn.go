@@ -28,9 +28,6 @@ func (c Chassis) Key() Key { return Key{KindChassis, c.ID} }
 // LivesOn is none: it is the node's.
 func (Chassis) LivesOn() Key { return Key{} }
 
-// On is the same.
-func (c Chassis) On(Key) Object { return c }
-
 var chassisTraits = Traits{
 	Setting: true, Phase: PhasePrepare, Cost: 8,
 	absent: func(Object) error {
@@ -72,9 +69,6 @@ func (p LogicalPort) Key() Key { return Key{KindLogicalPort, p.Name} }
 // LivesOn is none: it is in a database.
 func (LogicalPort) LivesOn() Key { return Key{} }
 
-// On is the same.
-func (p LogicalPort) On(Key) Object { return p }
-
 // A port exists before the interface that is bound to it, and after it.
 var logicalPortTraits = Traits{Phase: PhasePrepare, Cost: 8, unsaid: []string{"physicalNetwork", "vlan"}}
 
@@ -110,9 +104,6 @@ func (p OVSPort) Key() Key { return Key{KindOVSPort, p.Link} }
 
 // LivesOn is none, see OVSPort.
 func (OVSPort) LivesOn() Key { return Key{} }
-
-// On is the same.
-func (p OVSPort) On(Key) Object { return p }
 
 var ovsPortTraits = Traits{Phase: PhaseLinks, Cost: 8, effects: (*model).ovsPort}
 

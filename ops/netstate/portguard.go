@@ -28,9 +28,6 @@ func (g PortGuard) Key() Key { return Key{KindPortGuard, g.Port} }
 // LivesOn is nothing: it is there before its port, and outlives it.
 func (PortGuard) LivesOn() Key { return Key{} }
 
-// On is the same.
-func (g PortGuard) On(Key) Object { return g }
-
 // One is created before the links, so that its port never sends without it.
 var portGuardTraits = Traits{Phase: PhasePrepare, Cost: 8, unsaid: []string{"macs", "addresses", "gateways"}}
 

@@ -67,9 +67,6 @@ func (m PortMapping) Key() Key { return Key{KindPortMapping, m.Host} }
 // LivesOn is nothing: it outlives the link over which the host reaches the pod.
 func (PortMapping) LivesOn() Key { return Key{} }
 
-// On is the same.
-func (m PortMapping) On(Key) Object { return m }
-
 var portMappingTraits = Traits{Phase: PhaseRules, Cost: 8, Together: true}
 
 // Traits returns the traits of mappings of ports.

@@ -29,12 +29,6 @@ func (r RDMALink) Key() Key { return Key{KindRDMALink, r.Link} }
 // LivesOn is the link.
 func (r RDMALink) LivesOn() Key { return LinkKey(r.Link) }
 
-// On is the same on another link.
-func (r RDMALink) On(carrier Key) Object {
-	r.Link = carrier.ID
-	return r
-}
-
 // After the links, since a device that is moved to another namespace loses it.
 var rdmaLinkTraits = Traits{Phase: PhaseAddresses, Cost: 8, effects: (*model).rdmaLink}
 
@@ -104,12 +98,6 @@ func (r RDMAPort) LivesOn() Key {
 		return Key{}
 	}
 	return LinkKey(r.Link)
-}
-
-// On is the same on another link.
-func (r RDMAPort) On(carrier Key) Object {
-	r.Link = carrier.ID
-	return r
 }
 
 var rdmaPortTraits = Traits{

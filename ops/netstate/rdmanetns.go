@@ -29,9 +29,6 @@ func (r RDMANetns) Key() Key { return Key{KindRDMANetns, r.ID} }
 // LivesOn is none: an RDMA device moves by itself.
 func (RDMANetns) LivesOn() Key { return Key{} }
 
-// On is the same.
-func (r RDMANetns) On(Key) Object { return r }
-
 // After the links, so that it follows its interface to the sandbox, and an undo returns it before. Held, so that a record has its name,
 // which a move does not change and a pod can.
 var rdmaNetnsTraits = Traits{

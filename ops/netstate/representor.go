@@ -26,9 +26,6 @@ func (r Representor) Key() Key { return Key{KindRepresentor, r.ID} }
 // LivesOn is none: the physical function makes it.
 func (Representor) LivesOn() Key { return Key{} }
 
-// On is the same.
-func (r Representor) On(Key) Object { return r }
-
 var representorTraits = Traits{
 	Setting: true, Phase: PhasePrepare, Cost: 8,
 	absent: func(o Object) error {

@@ -52,9 +52,6 @@ func (r Rule) Key() Key {
 // LivesOn is nothing: a rule that names a link outlives it.
 func (Rule) LivesOn() Key { return Key{} }
 
-// On is the rule.
-func (r Rule) On(Key) Object { return r }
-
 // A sandbox has as many rules as its owner likes, so they are read by key.
 var ruleTraits = Traits{Phase: PhaseRules, Cost: 8}
 

@@ -18,12 +18,6 @@ func (c Clsact) Key() Key { return ClsactKey(c.Link) }
 // LivesOn is the link.
 func (c Clsact) LivesOn() Key { return LinkKey(c.Link) }
 
-// On is the same on another link.
-func (c Clsact) On(carrier Key) Object {
-	c.Link = carrier.ID
-	return c
-}
-
 // A link that changes its namespace loses it (dev_shutdown in __dev_change_net_namespace, net/core/dev.c), so a
 // device that returns has none.
 var clsactTraits = Traits{Phase: PhaseAddresses, Cost: 8, effects: (*model).clsact}
@@ -94,12 +88,6 @@ func (f Filter) Key() Key {
 
 // LivesOn is the clsact of the link.
 func (f Filter) LivesOn() Key { return ClsactKey(f.Link) }
-
-// On is the same on another link, or on its clsact.
-func (f Filter) On(carrier Key) Object {
-	f.Link = carrier.ID
-	return f
-}
 
 // A pod may have any number of filters on its links, so they are read by key.
 var filterTraits = Traits{

@@ -19,9 +19,6 @@ func (u Unreachable) Key() Key {
 // LivesOn is nothing.
 func (Unreachable) LivesOn() Key { return Key{} }
 
-// On is the route.
-func (u Unreachable) On(Key) Object { return u }
-
 // One is created with the links, so that nothing gets past it before.
 var unreachableTraits = Traits{Phase: PhaseLinks, Cost: 8}
 
