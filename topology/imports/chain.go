@@ -2,6 +2,7 @@ package imports
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -227,6 +228,22 @@ func (c *converter) bridge(n *network, p *record) {
 	name, _ := s.config["bridge"].(string)
 	c.share(p, "bridge", name)
 	c.ipam(n, s, ipam, true)
+	for _, key := range []string{"isGateway", "isDefaultGateway"} {
+		if is, _ := s.config[key].(bool); is && s.pool != nil {
+			s.pool.nameGateways(p, key)
+		}
+	}
+}
+
+// nameGateways gives each subnet without a gateway its first address, as the plugin bridge does if it is the gateway.
+func (o *pool) nameGateways(p *record, key string) {
+	for i := range o.spec.Subnets {
+		subnet := &o.spec.Subnets[i]
+		if prefix, err := netip.ParsePrefix(subnet.Prefix); err == nil && subnet.Gateway == "" {
+			subnet.Gateway = prefix.Masked().Addr().Next().String()
+			p.note(key, "%q becomes the gateway of the AddressPool, since the plugin gives the first address to the bridge", subnet.Gateway)
+		}
+	}
 }
 
 func (c *converter) ptp(n *network, p *record) {

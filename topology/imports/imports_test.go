@@ -168,6 +168,10 @@ func TestPlacesAndWords(t *testing.T) {
 			`{"type": "macvlan", "master": "eth1", "ipam": {"type": "static", "addresses": [{"address": "10.1.0.2/24"}], "routes": [{"dst": "10.9.0.0/16"}, {"dst": "0.0.0.0/0", "gw": "10.2.0.1"}]}}`, "",
 			`spec.config.ipam.routes[1].gw: "10.2.0.1" is not on the subnet`,
 		},
+		{
+			`{"type": "macvlan", "master": "eth1", "ipam": {"type": "host-local", "subnet": "10.1.0.0/24", "routes": [{"dst": "10.9.0.0/16", "gw": "10.1.0.7"}, {"dst": "0.0.0.0/0", "gw": "10.2.0.1"}]}}`, "",
+			`spec.config.ipam.routes[1].gw: "10.2.0.1" is on none of the networks of the addresses: write the gateway that pods reach`,
+		},
 		{`{"plugins": [{"type": "macvlan", "master": "eth1", "ipam": {"type": "dhcp"}}, {"type": "sbr"}]}`, "", `spec.config.plugins[1].type: needs addresses that are known in advance`},
 		{`{"plugins": [{"type": "macvlan", "master": "eth1", "ipam": {"type": "static"}}, {"type": "sbr"}]}`, "", `spec.config.plugins[1].type: needs addresses in the same step`},
 		{`{"plugins": [{"type": "macvlan", "master": "eth1"}, {"type": "sbr", "gateways": ["10.1.0.1"]}]}`, "", `spec.config.plugins[1].gateways: the table has the gateway of the address: write it there`},
@@ -202,6 +206,29 @@ func TestPlacesAndWords(t *testing.T) {
 		"{apiVersion: k8s.cni.cncf.io/v1, kind: NetworkAttachmentDefinition, metadata: {name: a.b}, spec: {config: '{\"type\": \"macvlan\", \"master\": \"eth1\", \"ipam\": {\"type\": \"whereabouts\", \"range\": \"010.1.0.0/24\"}}'}}\n")))))
 	if strings.Contains(remarks, "range: is missing") || output != "" {
 		t.Errorf("a range that is there is missing, too:\n%s", remarks)
+	}
+}
+
+// TestGatewayOfBridge holds that a bridge which is a gateway has an address where the network names none, as with the plugin.
+func TestGatewayOfBridge(t *testing.T) {
+	for _, c := range []struct{ flags, gateway, want string }{
+		{`"isDefaultGateway": true`, "", "10.1.0.1"},
+		{`"isGateway": true`, "", "10.1.0.1"},
+		{`"isGateway": true`, `, "gateway": "10.1.0.9"`, "10.1.0.9"},
+		{`"isGateway": false`, "", ""},
+	} {
+		objects, err := topology.Documents([]byte(`{apiVersion: k8s.cni.cncf.io/v1, kind: NetworkAttachmentDefinition, metadata: {name: net}, spec: {config: '{"type": "bridge", "bridge": "br1", ` +
+			c.flags + `, "ipam": {"type": "whereabouts", "range": "10.1.0.0/24", "range_start": "10.1.0.30"` + c.gateway + `}}'}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		output, remarks := show(t, convert(t, contracts(t), objects))
+		if got := strings.Contains(output, "gateway: "); got != (c.want != "") || !strings.Contains(output, "gateway: "+c.want) && c.want != "" {
+			t.Errorf("%s%s: want gateway %q:\n%s", c.flags, c.gateway, c.want, output)
+		}
+		if said := strings.Contains(remarks, `"10.1.0.1" becomes the gateway of the AddressPool`); said != (c.want == "10.1.0.1") {
+			t.Errorf("%s%s:\n%s", c.flags, c.gateway, remarks)
+		}
 	}
 }
 

@@ -49,6 +49,28 @@ func (c *converter) ipam(n *network, s *step, ipam *record, atNode bool) {
 		ipam.problem("type", "no addresses of ipam %q can be converted: write an AddressPool, and ipam: {type: pool} in a topology", typ)
 		ipam.left = nil
 	}
+	c.reachable(s, ipam)
+}
+
+// reachable refuses a route's gateway that no address of the pool is on the network of: no node could make the route.
+func (c *converter) reachable(s *step, ipam *record) {
+	routes, _ := s.config["routes"].([]any)
+	if s.pool == nil || s.config["addresses"] != nil {
+		return
+	}
+	for i, r := range routes {
+		text, _ := r.(map[string]any)["gw"].(string)
+		gateway, err := netip.ParseAddr(text)
+		if err != nil || gateway.IsLinkLocalUnicast() {
+			continue
+		}
+		if !slices.ContainsFunc(s.pool.spec.Subnets, func(n v1alpha1.AddressSubnet) bool {
+			p, err := netip.ParsePrefix(n.Prefix)
+			return err != nil || p.Contains(gateway)
+		}) {
+			ipam.problem(fmt.Sprintf("routes[%d].gw", i), "%q is on none of the networks of the addresses: write the gateway that pods reach", text)
+		}
+	}
 }
 
 // rest is the ipam of a type that is accepted as it is.
