@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"time"
 
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -81,11 +80,9 @@ func Reclaim(o *v1alpha1.AddressPool) int64 {
 	return n * map[rune]int64{'s': 1, 'm': 60, 'h': 3600}[unit]
 }
 
-// ReportEvery is how often, on average, a node writes how many addresses are used into its leases of a pool that so many nodes have:
-// each write is sent to all of them. It is half as long again at most.
-func ReportEvery(nodes int) time.Duration {
-	return max(30*time.Second, time.Duration(nodes)*50*time.Millisecond)
-}
+// ReportSeconds is the average time between a node's writes of how many addresses are used into its leases of a pool that so many
+// nodes have: each write is sent to all of them, 20 a second. The longest time is half as long again.
+func ReportSeconds(nodes int) int { return max(30, nodes/20) }
 
 // Quarantine is for how many seconds an address of the pool rests that was given back.
 func Quarantine(o *v1alpha1.AddressPool) int64 {

@@ -26,7 +26,7 @@ const (
 	indexResource = "resource" // of classes and topologies: extended resource names
 	indexTemplate = "template" // of topologies: "true" if they have a claim template
 	indexRole     = "role"     // of topologies: their role
-	indexPool     = "pool"     // of topologies: the AddressPools of the subnets of their networks, alone and with the subnets (topology.IPAM.Network)
+	indexPool     = "pool"     // of topologies: the AddressPools of their networks, alone and with the subnets (topology.IPAM.Network)
 )
 
 // Index adds to a cache the indexes that Controller and Wanting use.

@@ -94,7 +94,7 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		l := &leases.Items[i]
 		byPool[l.Spec.Pool], nodes[l.Spec.Node] = append(byPool[l.Spec.Pool], l), true
 	}
-	c.unreported = 3 * addresspool.ReportEvery(len(nodes)) / 2
+	c.unreported = time.Duration(addresspool.ReportSeconds(len(nodes))) * time.Second * 3 / 2
 	if len(pools.Items) > 0 {
 		again = shorter(again, networksAge)
 		if err := c.readNetworks(ctx); err != nil {

@@ -1,6 +1,7 @@
 package addresses
 
 import (
+	"cmp"
 	"context"
 	nonce "crypto/rand"
 	"crypto/sha256"
@@ -185,11 +186,9 @@ func (a *Allocator) readPools() error {
 		o := &objects[i]
 		p := &pool{quarantine: addresspool.Quarantine(o), reclaim: addresspool.Reclaim(o)}
 		p.ending = !o.DeletionTimestamp.IsZero() || !slices.Contains(o.Finalizers, v1alpha1.AddressPoolFinalizer)
-		before := a.pool(o.Name)
-		if before != nil {
-			p.wasLow = before.wasLow
-		}
-		if before != nil && before.of != nil && reflect.DeepEqual(before.of.Spec, o.Spec) && maps.Equal(before.of.Annotations, o.Annotations) {
+		before := cmp.Or(a.pool(o.Name), &pool{})
+		p.wasLow = before.wasLow
+		if before.of != nil && maps.Equal(before.of.Annotations, o.Annotations) && reflect.DeepEqual(before.of.Spec, o.Spec) {
 			p.of, p.layout, p.err = before.of, before.layout, before.err
 		} else {
 			p.of = o.DeepCopy()
@@ -621,7 +620,7 @@ func (a *Allocator) Counts() []Count {
 func (a *Allocator) due() bool {
 	now, every := a.Now(), a.reportEvery()
 	if a.reportAt.IsZero() {
-		a.reportAt = now.Add(a.random(every - addresspool.ReportEvery(0) + 1))
+		a.reportAt = now.Add(a.random(every - pace + 1))
 	}
 	if now.Before(a.reportAt) {
 		return false
@@ -635,11 +634,11 @@ func (a *Allocator) due() bool {
 func (a *Allocator) reportEvery() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	every := addresspool.ReportEvery(0)
+	var most int32
 	for _, p := range a.pools {
-		every = max(every, addresspool.ReportEvery(int(p.nodes)))
+		most = max(most, p.nodes)
 	}
-	return every
+	return time.Duration(addresspool.ReportSeconds(int(most))) * time.Second
 }
 
 // report writes into leases how many of their addresses are used, where that has changed.
