@@ -2,22 +2,15 @@ package hostdevice
 
 import (
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
 type config struct {
-	ops.DeviceConfig
-	ops.AddressConfig
-	Name       string               `json:"name,omitempty"`
-	Device     string               `json:"device,omitempty"`
-	HWAddr     string               `json:"hwaddr,omitempty"`
-	KernelPath string               `json:"kernelpath,omitempty"`
-	MAC        *string              `json:"mac,omitempty"`
-	MTU        *uint32              `json:"mtu,omitempty"`
-	RDMA       *bool                `json:"rdma,omitempty"`
-	Nodes      []string             `json:"deviceNodes,omitempty"`
-	Require    *ops.RDMARequirement `json:"require,omitempty"`
+	ops.MovedConfig
+	Device     string  `json:"device,omitempty"`
+	HWAddr     string  `json:"hwaddr,omitempty"`
+	KernelPath string  `json:"kernelpath,omitempty"`
+	MAC        *string `json:"mac,omitempty"`
 }
 
 // Op is the step type.
@@ -61,18 +54,5 @@ func plan(p *ops.Planner, c config) error {
 			return err
 		}
 	}
-	if err := p.RDMA(id, c.RDMA, c.Require != nil); err != nil {
-		return err
-	}
-	if err := p.DeviceNodes(id, c.Nodes); err != nil {
-		return err
-	}
-	if err := p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig); err != nil {
-		return err
-	}
-	name, err := p.DefaultName(c.Name)
-	if err != nil {
-		return err
-	}
-	return p.RequireRDMA(name, c.Require)
+	return c.Move(p, id, c.MAC)
 }

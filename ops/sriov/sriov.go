@@ -8,16 +8,10 @@ import (
 )
 
 type config struct {
-	ops.DeviceConfig
-	ops.AddressConfig
+	ops.MovedConfig
 	ops.VFConfig
-	Name     string               `json:"name,omitempty"`
-	RDMA     *bool                `json:"rdma,omitempty"`
-	Nodes    []string             `json:"deviceNodes,omitempty"`
-	Require  *ops.RDMARequirement `json:"require,omitempty"`
-	MTU      *uint32              `json:"mtu,omitempty"`
-	LogLevel string               `json:"logLevel,omitempty"`
-	LogFile  string               `json:"logFile,omitempty"`
+	LogLevel string `json:"logLevel,omitempty"`
+	LogFile  string `json:"logFile,omitempty"`
 }
 
 // Op is the step type.
@@ -82,20 +76,7 @@ func plan(p *ops.Planner, c config) error {
 	if err := c.ReadGUIDs(p, id); err != nil {
 		return err
 	}
-	if err := p.RDMA(id, c.RDMA, c.Require != nil); err != nil {
-		return err
-	}
-	if err := p.DeviceNodes(id, c.Nodes); err != nil {
-		return err
-	}
-	if err := p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig); err != nil {
-		return err
-	}
-	name, err := p.DefaultName(c.Name)
-	if err != nil {
-		return err
-	}
-	return p.RequireRDMA(name, c.Require)
+	return c.Move(p, id, c.MAC)
 }
 
 // userspaceDriver reports whether the device has no interface because a
