@@ -52,7 +52,9 @@ func TestMain(m *testing.M) {
 		updateChild()
 		return
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	printLongest()
+	os.Exit(code)
 }
 
 // lane is the engine on a real kernel.
@@ -79,6 +81,7 @@ func laneOn(t *testing.T, o kernel.Options) *lane {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { host.Close() })
+	countTime(t)
 	restoreForwarding(t)
 	dir := filepath.Join(t.TempDir(), "journal")
 	return &lane{t: t, host: host, dir: dir}
