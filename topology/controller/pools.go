@@ -33,11 +33,12 @@ import (
 )
 
 // Pools writes the status of AddressPools, and deletes the leases of nodes that no longer
-// exist. Its permissions:
+// exist, and the pools of subnets that no topology has. Its permissions:
 //
 //	networking.dra.io addresspools         get list watch patch (finalizers) delete
 //	networking.dra.io addresspools/status  update
 //	networking.dra.io addressleases        get list watch delete
+//	networking.dra.io networktopologies    get list watch
 //	networking.k8s.io servicecidrs         list
 //	                  nodes                get list watch
 //
