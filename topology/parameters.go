@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"go4.org/netipx"
+
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/suggest"
@@ -253,7 +255,7 @@ func subnetOf(s *v1alpha1.ParameterSubnet) (out chosen, err error) {
 	if masked := out.prefix.Masked(); masked != out.prefix {
 		return out, fmt.Errorf("prefix: %q has bits set behind its prefix length: write %q", s.Prefix, masked)
 	}
-	out.first, out.last = out.prefix.Addr(), lastOf(out.prefix)
+	out.first, out.last = out.prefix.Addr(), netipx.PrefixLastIP(out.prefix)
 	if out.prefix.Bits() < out.first.BitLen()-1 {
 		out.first = out.first.Next()
 		if out.first.Is4() {
@@ -276,19 +278,10 @@ func subnetOf(s *v1alpha1.ParameterSubnet) (out chosen, err error) {
 		}
 		*end.into = a
 	}
-	if whole := lastOf(out.prefix); out.last.Is4() && out.last == whole && out.prefix.Bits() < 31 {
+	if whole := netipx.PrefixLastIP(out.prefix); out.last.Is4() && out.last == whole && out.prefix.Bits() < 31 {
 		return out, fmt.Errorf("last: %q is the broadcast address of %s", out.last, out.prefix)
 	}
 	return out, nil
-}
-
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }
 
 var macPrefix = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){0,4}$`)

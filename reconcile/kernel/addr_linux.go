@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink/nl"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -192,7 +193,7 @@ func encodeAddr(prefix netip.Prefix, index int, adding bool, a netstate.Addr) []
 		return parts
 	}
 	if ip.Is4() && prefix.Bits() < 31 {
-		parts = append(parts, attr(unix.IFA_BROADCAST, broadcast(prefix)))
+		parts = append(parts, attr(unix.IFA_BROADCAST, netipx.PrefixLastIP(prefix).AsSlice()))
 	}
 	var flags uint32
 	if ip.Is6() && deref(a.NoDAD) {
@@ -255,14 +256,6 @@ func (h *Host) Prolong(ctx context.Context, path string, id reconcile.NetnsID, a
 		}
 		return c.write(ctx, unix.RTM_NEWADDR, unix.NLM_F_REPLACE, encodeAddr(prefix, index, true, a)...)
 	})
-}
-
-func broadcast(p netip.Prefix) []byte {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < 8*len(b); i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	return b
 }
 
 func family(a netip.Addr) uint8 {

@@ -8,12 +8,12 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -175,18 +175,10 @@ func (n natState) elements(c *nftables.Conn, f natFamily, sources, excepts *nfta
 func rangeText(first, last []byte) string {
 	from, _ := netip.AddrFromSlice(first)
 	to, _ := netip.AddrFromSlice(last)
-	for bits := range from.BitLen() + 1 {
-		if p := netip.PrefixFrom(from, bits); p.Masked() == p && lastOf(p) == to {
-			return p.String()
-		}
+	if p, ok := netipx.IPRangeFrom(from, to).Prefix(); ok {
+		return p.String()
 	}
 	return from.String() + "-" + to.String()
-}
-
-// lastOf is the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	last, _ := netip.AddrFromSlice(broadcast(p))
-	return last
 }
 
 func natChainOf(t *nftables.Table) *nftables.Chain {
@@ -315,12 +307,10 @@ func natElements(t *nftables.Table, of map[netip.Addr][]string) []setElements {
 // bounds are the first and last address of what rangeText has written.
 func bounds(text string) (first, last netip.Addr, ok bool) {
 	if p, err := netip.ParsePrefix(text); err == nil {
-		return p.Masked().Addr(), lastOf(p.Masked()), true
+		return p.Masked().Addr(), netipx.PrefixLastIP(p), true
 	}
-	from, to, _ := strings.Cut(text, "-")
-	first, err1 := netip.ParseAddr(from)
-	last, err2 := netip.ParseAddr(to)
-	return first, last, err1 == nil && err2 == nil
+	r, err := netipx.ParseIPRange(text)
+	return r.From(), r.To(), err == nil
 }
 
 func explainNAT(err error) error {
