@@ -35,7 +35,7 @@ import (
 // Pools writes the status of AddressPools, and deletes the leases of nodes that no longer
 // exist, and the pools of subnets that no topology has. Its permissions:
 //
-//	networking.dra.io addresspools         get list watch patch (finalizers) delete
+//	networking.dra.io addresspools         get list watch delete patch (finalizers)
 //	networking.dra.io addresspools/status  update
 //	networking.dra.io addressleases        get list watch delete
 //	networking.dra.io networktopologies    get list watch
