@@ -145,7 +145,6 @@ func (r *Registry) Types() []string {
 type StepError struct {
 	Topology string
 	Step     string
-	Type     string
 	Err      error
 }
 

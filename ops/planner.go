@@ -668,11 +668,7 @@ func (p *Planner) stepError(step string, err error) error {
 	if errors.As(err, new(*cutShort)) {
 		return err
 	}
-	typ := ""
-	if st, ok := p.steps[step]; ok {
-		typ = st.step.Type
-	}
-	return &StepError{p.req.Topology.Name, step, typ, err}
+	return &StepError{p.req.Topology.Name, step, err}
 }
 
 func (p *Planner) need(o netstate.Object) { p.missing[o.Key()] = o }

@@ -269,13 +269,7 @@ func (p *pass) applySome(ctx context.Context, some []netstate.Change, patience t
 }
 
 func (p *pass) stepError(c netstate.Change, err error) error {
-	typ := ""
-	for i := range p.sandbox.Topology.Steps {
-		if s := &p.sandbox.Topology.Steps[i]; s.Name == c.Step {
-			typ = s.Type
-		}
-	}
-	return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: c.Step, Type: typ, Err: err}
+	return &ops.StepError{Topology: p.sandbox.Topology.Name, Step: c.Step, Err: err}
 }
 
 // onlyWithheld returns an error if all that is left in a plan waits for a domain that

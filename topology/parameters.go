@@ -66,8 +66,8 @@ func one(text string) []string {
 
 // BadParameter is the error of a parameter that the topology does not allow.
 type BadParameter struct {
-	Topology, Step, Key string
-	Err                 error
+	Step, Key string
+	Err       error
 }
 
 func (e *BadParameter) Error() string {
@@ -86,7 +86,7 @@ func (t *Topology) Permitted(all []Parameters) ([]Parameters, error) {
 	seen := map[string]bool{}
 	for _, p := range all {
 		wrong := func(key, format string, args ...any) {
-			problems = append(problems, &BadParameter{t.Name, excerpt.Of(p.Step, maxKey), key, fmt.Errorf(format, args...)})
+			problems = append(problems, &BadParameter{excerpt.Of(p.Step, maxKey), key, fmt.Errorf(format, args...)})
 		}
 		if seen[p.Step] {
 			wrong("step", "is named twice: write its keys into one entry")

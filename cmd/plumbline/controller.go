@@ -235,7 +235,7 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	if err := topologies.Setup(mgr); err != nil {
 		return err
 	}
-	policies := &controller.Policies{Client: mgr.GetClient(), Log: log, Interval: c.interval, Compiled: compiled}
+	policies := &controller.Policies{Client: mgr.GetClient(), Interval: c.interval, Compiled: compiled}
 	if err := policies.Setup(mgr); err != nil {
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -128,7 +127,7 @@ func (a *app) devicesOf(e *engine, rec reconcile.Record) ([]claims.Device, error
 	origin := rec.Sandbox.ID.Origin()
 	dir := filepath.Join(a.stateDir, "claims")
 	if _, err := os.Stat(dir); err == nil && origin.ClaimUID != "" {
-		store, err := claims.Open(claims.Options{Dir: dir, Locker: e.Journal, BootID: e.Host.BootID(), Now: time.Now})
+		store, err := claims.Open(claims.Options{Dir: dir, Locker: e.Journal, BootID: e.Host.BootID()})
 		if err != nil {
 			return nil, err
 		}

@@ -156,7 +156,7 @@ func newKeeper(host *kernel.Host, dir string, wrap func(reconcile.Domain) reconc
 	if err != nil {
 		return keeper{}, err
 	}
-	store, err := claims.Open(claims.Options{Dir: filepath.Join(dir, "claims"), Locker: j, BootID: host.BootID(), Now: time.Now})
+	store, err := claims.Open(claims.Options{Dir: filepath.Join(dir, "claims"), Locker: j, BootID: host.BootID()})
 	if err != nil {
 		return keeper{}, err
 	}

@@ -126,7 +126,7 @@ func newTold(t *testing.T, policy v1alpha1.DriftPolicy) *told {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := claims.Open(claims.Options{Dir: filepath.Join(dir, "claims"), Locker: j, BootID: "b", Now: time.Now})
+	store, err := claims.Open(claims.Options{Dir: filepath.Join(dir, "claims"), Locker: j, BootID: "b"})
 	if err != nil {
 		t.Fatal(err)
 	}

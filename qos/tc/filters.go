@@ -75,8 +75,6 @@ type Policer struct {
 	Number uint16 // from 1, of an interface
 	// RateBytes per second, and BurstBytes.
 	RateBytes, BurstBytes uint64
-	// Assumed says that the object gives no burst, and this one was chosen.
-	Assumed bool
 }
 
 // Filters are the filters that the rules of an interface compile to.
@@ -263,7 +261,7 @@ const minBurst = 64 << 10
 func newPolicer(number uint16, r *qos.Rule) Policer {
 	p := Policer{Number: number, RateBytes: uint64(r.RateKbit) * 125, BurstBytes: uint64(r.BurstKbit) * 125}
 	if p.BurstBytes == 0 {
-		p.BurstBytes, p.Assumed = max(p.RateBytes/100, minBurst), true
+		p.BurstBytes = max(p.RateBytes/100, minBurst)
 	}
 	return p
 }

@@ -129,8 +129,8 @@ func TestPolicer(t *testing.T) {
 	}
 	want := []tc.Policer{
 		{Number: 1, RateBytes: 125000, BurstBytes: 12500},
-		{Number: 2, RateBytes: 125000, BurstBytes: 65536, Assumed: true},
-		{Number: tc.MaxRules, RateBytes: 536870911875, BurstBytes: 5368709118, Assumed: true},
+		{Number: 2, RateBytes: 125000, BurstBytes: 65536},
+		{Number: tc.MaxRules, RateBytes: 536870911875, BurstBytes: 5368709118},
 	}
 	if !slices.Equal(out.Policers, want) {
 		t.Errorf("got %+v", out.Policers)

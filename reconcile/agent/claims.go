@@ -27,7 +27,7 @@ type nodeClaims struct {
 
 func openClaims(c Config, base *hostengine.Base) (*nodeClaims, error) {
 	store, err := claims.Open(claims.Options{
-		Dir: filepath.Join(c.StateDir, "claims"), Locker: base.Journal, BootID: base.Host.BootID(), Now: c.Now,
+		Dir: filepath.Join(c.StateDir, "claims"), Locker: base.Journal, BootID: base.Host.BootID(),
 	})
 	if err != nil {
 		return nil, err

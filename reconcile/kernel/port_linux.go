@@ -55,7 +55,7 @@ func (c *conn) port(ctx context.Context, p ports.Port) (ports.State, error) {
 	if w.link.LinkKind != p.Kind || parentOf(w) != p.Parent {
 		return ports.State{}, nil
 	}
-	out := ports.State{Found: true, Up: *w.link.Up, Carrier: w.link.Carrier, Master: w.master}
+	out := ports.State{Found: true, Up: *w.link.Up, Carrier: w.link.Carrier}
 	for typ, v := range attributes(w.raw[unix.SizeofIfInfomsg:]) {
 		switch typ {
 		case unix.IFLA_STATS64:
@@ -106,8 +106,6 @@ func decodeBondPort(info []byte) *ports.BondPort {
 		}
 		for typ, v := range attributes(data) {
 			switch typ {
-			case unix.IFLA_BOND_SLAVE_STATE:
-				out.Active = u8(v) == 0
 			case unix.IFLA_BOND_SLAVE_MII_STATUS:
 				out.MII = u8(v) == 0
 			case unix.IFLA_BOND_SLAVE_AD_ACTOR_OPER_PORT_STATE:

@@ -43,7 +43,6 @@ type file struct {
 
 // desired is a sandbox that a file describes.
 type desired struct {
-	file      string // base name of the file
 	id        reconcile.SandboxID
 	netns     Netns
 	topology  *topology.Topology
@@ -55,7 +54,7 @@ type desired struct {
 	fromRecord bool
 }
 
-// same reports whether two are equal, except for the file.
+// same reports whether two are equal.
 func (w desired) same(o desired) bool {
 	if w.id != o.id || w.netns != o.netns || !maps.Equal(w.requested, o.requested) {
 		return false
@@ -111,12 +110,10 @@ func readDir(ctx context.Context, dir string, set contract.Set) (reading, error)
 		if err != nil {
 			out.broken[name] = fmt.Errorf("config file %q: %w", name, err)
 			if w.id != "" {
-				w.file = name
 				out.refused[name] = w
 			}
 			continue
 		}
-		w.file = name
 		out.desired[name] = w
 	}
 	out.refuseTwice()

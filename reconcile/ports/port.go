@@ -81,8 +81,6 @@ type State struct {
 	Up, Carrier bool
 	// CarrierChanges counts them since the link was made.
 	CarrierChanges uint32
-	// Master is the index of the link that it is a port of, 0 for none.
-	Master int
 	// Bond is the state of the port in its bond, nil if it is in none.
 	Bond *BondPort
 	// RDMA is the state of the RDMA port that belongs to the link, nil if there is none or if
@@ -98,8 +96,7 @@ type RDMAPort struct {
 
 // BondPort is the state of a port of a bond.
 type BondPort struct {
-	MII    bool // the bond's monitor reports the port as up
-	Active bool // the port is not a backup
+	MII bool // the bond's monitor reports the port as up
 	// LACP: the bond uses LACP. Partner: LACP has found a partner on this port, and both
 	// have agreed to use the port.
 	LACP, Partner bool

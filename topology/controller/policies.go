@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -37,7 +36,6 @@ import (
 // after an edit of a policy each node of the cluster writes its report.
 type Policies struct {
 	Client   client.Client
-	Log      *slog.Logger
 	Interval time.Duration
 	Compiled *exposure.Compiled
 }

@@ -13,7 +13,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/plumbline/plumbline/inventory"
@@ -42,7 +41,6 @@ const networkAttribute = inventory.Driver + "/" + string(inventory.AttrPhysicalN
 // Policy is a policy that was read and checked.
 type Policy struct {
 	Name         string
-	UID          types.UID
 	Generation   int64
 	Priority     int32
 	NodeSelector map[string]string
@@ -87,7 +85,7 @@ func (e *Invalid) add(format string, args ...any) {
 // come from a file, which no API server has validated.
 func New(o *v1alpha1.DeviceExposurePolicy) *Policy {
 	p := &Policy{
-		Name: o.Name, UID: o.UID, Generation: o.Generation,
+		Name: o.Name, Generation: o.Generation,
 		Priority: o.Spec.Priority, NodeSelector: o.Spec.NodeSelector, Action: cmp.Or(o.Spec.Action, v1alpha1.Expose),
 	}
 	e := &Invalid{Policy: o.Name}
@@ -136,11 +134,11 @@ func Uncompiled(o *v1alpha1.DeviceExposurePolicy) *Policy {
 }
 
 // Unreadable stands for a policy that cannot be decoded.
-func Unreadable(name string, uid types.UID, generation int64, priority int32, err error) *Policy {
+func Unreadable(name string, generation int64, priority int32, err error) *Policy {
 	e := &Invalid{Policy: name}
 	e.add("cannot be read: %v", err)
 	return &Policy{
-		Name: name, UID: uid, Generation: generation, Priority: priority, Err: e,
+		Name: name, Generation: generation, Priority: priority, Err: e,
 		unread: errors.New("the policy cannot be read"),
 	}
 }

@@ -86,7 +86,7 @@ func (w *world) restart(dir, bootID string) {
 		w.t.Fatal(err)
 	}
 	w.store, err = claims.Open(claims.Options{
-		Dir: filepath.Join(dir, "claims"), Locker: j, BootID: bootID, Now: time.Now,
+		Dir: filepath.Join(dir, "claims"), Locker: j, BootID: bootID,
 		Replace: func(path string, data []byte, o recordfile.Options) (uint64, error) {
 			if err := w.writes("record " + filepath.Base(path)); err != nil {
 				return 0, err

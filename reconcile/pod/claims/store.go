@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -44,7 +43,6 @@ type Options struct {
 	Dir    string
 	Locker Locker
 	BootID string
-	Now    func() time.Time
 	// Replace writes a file; default recordfile.Replace. A test fails in it.
 	Replace func(path string, data []byte, o recordfile.Options) (inode uint64, err error)
 }

@@ -33,7 +33,7 @@ func open(t testing.TB, dir, bootID string) *claims.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := claims.Open(claims.Options{Dir: filepath.Join(dir, "claims"), Locker: j, BootID: bootID, Now: time.Now})
+	s, err := claims.Open(claims.Options{Dir: filepath.Join(dir, "claims"), Locker: j, BootID: bootID})
 	if err != nil {
 		t.Fatal(err)
 	}

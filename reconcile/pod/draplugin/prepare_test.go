@@ -134,7 +134,7 @@ func newGiven(t *testing.T) *given {
 	}
 	g := &given{t: t, claims: map[string]*resourceapi.ResourceClaim{}}
 	g.cond = sync.NewCond(&g.mu)
-	if g.store, err = claims.Open(claims.Options{Dir: filepath.Join(dir, "claims"), Locker: j, BootID: "b", Now: time.Now}); err != nil {
+	if g.store, err = claims.Open(claims.Options{Dir: filepath.Join(dir, "claims"), Locker: j, BootID: "b"}); err != nil {
 		t.Fatal(err)
 	}
 	g.topology = &v1alpha1.NetworkTopology{

@@ -223,7 +223,7 @@ func policyOf(u *unstructured.Unstructured) *exposure.Policy {
 	o := &v1alpha1.DeviceExposurePolicy{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
 		priority, _, _ := unstructured.NestedInt64(u.Object, "spec", "priority")
-		return exposure.Unreadable(u.GetName(), u.GetUID(), u.GetGeneration(), int32(priority), err)
+		return exposure.Unreadable(u.GetName(), u.GetGeneration(), int32(priority), err)
 	}
 	return exposure.New(o)
 }
