@@ -15,6 +15,8 @@ import (
 type PodNetwork struct {
 	Interfaces []PodInterface
 	Routes     []PodRoute
+	// Environment is that of the container, RDMA the files in its /dev/infiniband with the RDMA device of each.
+	Environment, RDMA map[string]string
 }
 
 // PodInterface is an interface of a test pod.
