@@ -15,7 +15,6 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/ref"
 	"github.com/plumbline/plumbline/topology/suggest"
-	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Vet plans a valid topology on an imagined node and returns what is wrong with it on
@@ -248,9 +247,7 @@ func (p *Planner) pooled(link string) bool {
 
 // claimsAddress reports whether, on an imagined node, the current step may get an address of a claim.
 func (p *Planner) claimsAddress() bool {
-	return p.req.imagined != nil && slices.ContainsFunc(p.req.Topology.ClaimParameters, func(c v1alpha1.ClaimParameter) bool {
-		return c.Step == p.StepName() && c.Key == v1alpha1.ParameterAddresses
-	})
+	return p.req.imagined != nil && p.req.Topology.ClaimSetsAddresses(p.StepName())
 }
 
 // poolAddress is an address that an imagined node gives, or a gateway of it.

@@ -186,8 +186,8 @@ func (u *undoer) findMade(made netstate.Link) (netstate.Link, bool) {
 }
 
 // movedToHost finds a link we made that the kernel has moved to the host, as it does at the end of a namespace with links of kinds of
-// devices: under its name, or that of its index if it is taken (default_device_exit_net in net/core/dev.c). Its alias says whose it is, and its
-// parent that it is no device's, to which a pod can give name and alias of its partition's.
+// devices: under its name, or that of its index if it is taken (default_device_exit_net in net/core/dev.c). Its alias says whose it is.
+// It has a parent: a pod can give the name and the alias of a partition's interface to the device's, which has none.
 func (u *undoer) movedToHost(made netstate.Link) (netstate.Link, bool) {
 	if !made.KindTraits().OfDevice || made.Alias == nil || netstate.OnHost(made.Name) {
 		return netstate.Link{}, false

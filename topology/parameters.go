@@ -286,6 +286,13 @@ func subnetOf(s *v1alpha1.ParameterSubnet) (out chosen, err error) {
 
 var macPrefix = regexp.MustCompile(`^[0-9a-f]{2}(:[0-9a-f]{2}){0,4}$`)
 
+// ClaimSetsAddresses reports whether a claim may set the addresses of a step.
+func (t *Topology) ClaimSetsAddresses(step string) bool {
+	return slices.ContainsFunc(t.ClaimParameters, func(c v1alpha1.ClaimParameter) bool {
+		return c.Step == step && c.Key == v1alpha1.ParameterAddresses
+	})
+}
+
 // checkClaimParameters checks the bounds of spec.claimParameters, and reports whether there are few enough.
 func checkClaimParameters(inv *Invalid, list []v1alpha1.ClaimParameter) bool {
 	if len(list) > MaxParameters {

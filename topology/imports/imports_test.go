@@ -342,7 +342,7 @@ func alongside(objects []map[string]any, network map[string]any) map[string]bool
 		annotations, _ := pod["annotations"].(map[string]any)
 		list, _ := annotations["k8s.v1.cni.cncf.io/networks"].(string)
 		var names []string
-		for _, e := range strings.Split(list, ",") {
+		for e := range strings.SplitSeq(list, ",") {
 			name, _, _ := strings.Cut(e, "@")
 			names = append(names, name)
 		}
