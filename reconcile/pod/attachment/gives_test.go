@@ -2,6 +2,7 @@ package attachment_test
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
@@ -249,7 +251,7 @@ func TestExportUpdated(t *testing.T) {
 }
 
 // TestNodesChange: containers that are created after a repair get the device nodes that it has recorded, also if the agent was started again meanwhile;
-// while there are none, the gate is closed. A claim that is no longer attached keeps its gate closed.
+// while there are none, or the record cannot be read, the gate is closed. It stays as it is if the record is of another version. A claim that is no longer attached keeps its gate closed.
 func TestNodesChange(t *testing.T) {
 	w := newWorld(t)
 	w.prepare("a", "t1")
@@ -284,6 +286,15 @@ func TestNodesChange(t *testing.T) {
 	repaired("/dev/infiniband/uverbs8")
 	w.ok(w.Synchronize([]attachment.Pod{pod}))
 	w.wantNodes("a", "/dev/infiniband/uverbs8")
+
+	w.unread = &frame.OtherVersion{Err: errors.New(`version "9" is unknown`)}
+	w.refused(w.Synchronize([]attachment.Pod{pod}), fault.NotReady, "written by another version")
+	w.wantNodes("a", "/dev/infiniband/uverbs8")
+	w.unread = errors.New("input/output error")
+	w.refused(w.Synchronize([]attachment.Pod{pod}), fault.NotReady, "input/output error")
+	w.wantGate("a", "")
+	w.unread = nil
+	w.ok(w.Synchronize([]attachment.Pod{pod}))
 
 	w.Nodes.Pass(reconcile.Pass{Sandbox: id, NodesChanged: true})
 	w.ok(w.Withdraw(t.Context(), "a"))

@@ -44,6 +44,7 @@ type world struct {
 	netns  map[string]uint64 // inode by path
 	done   []string          // the calls of the engine
 	held   map[reconcile.SandboxID]reconcile.Record
+	unread error          // the engine cannot read its records
 	failAt string         // the topology whose Ensure fails
 	stuck  string         // the topology whose Release fails
 	fails  map[int64]bool // generations whose Ensure fails
@@ -188,7 +189,7 @@ func (w *world) Record(id reconcile.SandboxID) (reconcile.Record, bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	rec, known := w.held[id]
-	return rec, known, nil
+	return rec, known, w.unread
 }
 
 // Attaching implements attachment.Reporter.

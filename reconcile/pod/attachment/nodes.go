@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/table"
 )
@@ -85,13 +86,14 @@ func (k *Keeper) renewOne(ctx context.Context, uid types.UID) error {
 	return nil
 }
 
-// openOrHold opens the gate of a claim, or closes it if what it gives is not known.
+// openOrHold opens the gate of a claim, or closes it if what it gives is not known. A gate that another version of plumbline has
+// opened stays as it is, like the record of that version: the containers of the pod can be restarted during an upgrade or a rollback.
 func (k *Keeper) openOrHold(e *claims.Entry, s claims.Sandbox) error {
 	err := k.openGate(e, s.ID, s.Netns)
-	if err != nil {
-		err = errors.Join(err, k.Gate.Hold(e.UID))
+	if err == nil || frame.AsOtherVersion(err) != nil && k.Gate.OpenFor(e.UID) == s.ID {
+		return err
 	}
-	return err
+	return errors.Join(err, k.Gate.Hold(e.UID))
 }
 
 // hasNodes reports whether containers of the claim may have device nodes.
