@@ -205,3 +205,15 @@ func TestHolderByAnotherPath(t *testing.T) {
 		t.Errorf("of another boot: %v", err)
 	}
 }
+
+// TestStepTakenBack: a bridge that an edit has left with a port of ours is ours still when the next edit wants it again.
+func TestStepTakenBack(t *testing.T) {
+	e := newPair(t, "128")
+	const port = "    - {name: a, type: dummy, config: {name: a0}}\n"
+	bridged := shared(t, "first", "", port+"    - {name: br, type: bridge, dependOn: [a], config: {bridge: br0}}\n")
+	e.ensure(t, bridged)
+	e.ensure(t, shared(t, "first", "", port))
+	e.ensure(t, bridged)
+	e.unchanged(t, bridged)
+	e.release(t, bridged)
+}
