@@ -326,7 +326,7 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 		switch {
 		case !exists:
 			return q.makeLink(w, o, full, netstate.Change{})
-		case !ours && !w.adopt:
+		case !ours && !w.adopt && !LeftBehind(have):
 			return ConflictWith(o.Name, "the name %q is taken in the sandbox by a %s that is not ours", o.Name, describeKind(have))
 		case needsReplace(netstate.Diff(o, have)):
 			// On the host, a link of another kind is foreign, even if we made one of

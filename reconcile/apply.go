@@ -417,7 +417,7 @@ func (p *pass) renewNodes(plan *ops.Plan) {
 }
 
 // deleted returns a function that reports whether an object that we created no longer exists and is not wanted:
-// this pass deleted it, or an earlier one that was interrupted. A link that was left to another topology counts as deleted.
+// this pass deleted it, or an earlier one that was interrupted. A link that was left to those that have ports in it counts as deleted.
 func (p *pass) deleted(plan *ops.Plan) func(netstate.Change) bool {
 	exists := make(map[netstate.Key]bool, len(p.executed)) // after the last change of each
 	for _, done := range p.executed {
@@ -425,7 +425,7 @@ func (p *pass) deleted(plan *ops.Plan) func(netstate.Change) bool {
 	}
 	return func(c netstate.Change) bool {
 		have, there := p.snapshot.Get(c.Key())
-		if l, ok := have.(netstate.Link); ok && ops.LeftBehind(l) && p.othersIn(l.Name) && !plan.Wants(c.Key()) {
+		if l, ok := have.(netstate.Link); ok && ops.LeftBehind(l) && !plan.Wants(c.Key()) {
 			return true
 		}
 		if is, changed := exists[c.Key()]; changed {

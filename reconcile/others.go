@@ -54,16 +54,6 @@ func (p *pass) opened() NetnsID {
 	return p.domain.NetnsID()
 }
 
-// othersIn reports whether another topology of the namespace has a port in a bridge or VRF.
-func (p *pass) othersIn(master string) bool {
-	return slices.ContainsFunc(p.others, func(rec Record) bool {
-		return slices.ContainsFunc(rec.History, func(c netstate.Change) bool {
-			port, ok := c.After.(netstate.Link)
-			return ok && port.Master != nil && *port.Master == master
-		})
-	})
-}
-
 func othersOf(records []Record) []ops.Other {
 	out := make([]ops.Other, len(records))
 	for i, rec := range records {

@@ -206,7 +206,7 @@ func TestHolderByAnotherPath(t *testing.T) {
 	}
 }
 
-// TestStepTakenBack: a bridge that an edit has left with a port of ours is ours still when the next edit wants it again.
+// TestStepTakenBack: a bridge that an edit has left with a port in it is used again by an edit that wants it, and ends with the release.
 func TestStepTakenBack(t *testing.T) {
 	e := newPair(t, "128")
 	const port = "    - {name: a, type: dummy, config: {name: a0}}\n"
@@ -216,4 +216,7 @@ func TestStepTakenBack(t *testing.T) {
 	e.ensure(t, bridged)
 	e.unchanged(t, bridged)
 	e.release(t, bridged)
+	if diff := e.start.Equal(e.k.Snapshot); len(diff) > 0 {
+		t.Errorf("after the release: %v", diff)
+	}
 }
