@@ -31,6 +31,15 @@ func (p *Planner) Choose(of netstate.Key, field string, choose func() (string, e
 	return value, nil
 }
 
+// ChooseAgain replaces a choice that has not taken effect.
+func (p *Planner) ChooseAgain(of netstate.Key, field string, choose func() (string, error)) (string, error) {
+	value, err := choose()
+	if err == nil {
+		p.plan.Chosen[of.String()+" "+field] = value
+	}
+	return value, err
+}
+
 // choices are those that this plan asked for, and those of steps that are still to be planned.
 func (p *Planner) choices(pending bool) Choices {
 	if !pending {

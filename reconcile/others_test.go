@@ -220,3 +220,29 @@ func TestStepTakenBack(t *testing.T) {
 		t.Errorf("after the release: %v", diff)
 	}
 }
+
+// TestTableChosenTwice: an attachment that ended before its VRF was made does not keep the table, which another topology has chosen
+// since.
+func TestTableChosenTwice(t *testing.T) {
+	e := newPair(t, "128")
+	const steps = "    - {name: d, type: dummy, config: {name: LINK}}\n    - {name: v, type: vrf, dependOn: [d], config: {vrfname: vLINK}}\n"
+	a, b := shared(t, "first", "a0", steps), shared(t, "second", "b0", steps)
+	changes := 0
+	e.k.dead = func(c *netstate.Change) bool {
+		if c != nil {
+			changes++
+		}
+		return changes > 1
+	}
+	if _, err := e.Ensure(t.Context(), b); err == nil {
+		t.Fatal("the attachment was not interrupted")
+	}
+	e.k.dead = nil
+	e.ensure(t, a)
+	if _, err := e.Repair(t.Context(), b.ID); err != nil {
+		t.Error(err)
+	}
+	e.ensure(t, b)
+	e.unchanged(t, a)
+	e.unchanged(t, b)
+}

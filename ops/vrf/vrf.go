@@ -115,6 +115,19 @@ func refuse(p *ops.Planner, c config, table uint32, named bool) error {
 	return nil
 }
 
+// takenSince reports whether another VRF has the table that was chosen for one that has not been made: an attachment was
+// interrupted, and another topology chose meanwhile.
+func takenSince(p *ops.Planner, name, table string) bool {
+	taken := false
+	for _, l := range p.Links() {
+		if l.Name == name {
+			return false
+		}
+		taken = taken || l.VRF != nil && l.VRF.Table != nil && strconv.FormatUint(uint64(*l.VRF.Table), 10) == table && !p.Leaves(l.Key())
+	}
+	return taken
+}
+
 // tableOf returns the configured table, that of another step of the VRF, or the one that was chosen for
 // the VRF.
 func tableOf(p *ops.Planner, c config) (uint32, error) {
@@ -124,10 +137,14 @@ func tableOf(p *ops.Planner, c config) (uint32, error) {
 	if c.Table != 0 || p.Wanted(netstate.LinkKey(c.Name)) {
 		return tableFor(p, c)
 	}
-	chosen, err := p.Choose(netstate.LinkKey(c.Name), "vrf.table", func() (string, error) {
+	choose := func() (string, error) {
 		table, err := tableFor(p, c)
 		return strconv.FormatUint(uint64(table), 10), err
-	})
+	}
+	chosen, err := p.Choose(netstate.LinkKey(c.Name), "vrf.table", choose)
+	if err == nil && takenSince(p, c.Name, chosen) {
+		chosen, err = p.ChooseAgain(netstate.LinkKey(c.Name), "vrf.table", choose)
+	}
 	if err != nil {
 		return 0, err
 	}
