@@ -8,15 +8,10 @@ import (
 )
 
 // findOthers finds the other topologies that were applied in the open namespace. One that is
-// being released counts no more: it leaves to this one what both have made. A repair or check after a
-// pass that reached its end needs none: its history holds nothing that another topology has a share in and
-// this one does not want.
+// being released counts no more: it leaves to this one what both have made.
 func (p *pass) findOthers() {
 	p.others = nil
 	if p.sandbox.Netns == "" || p.domain == nil || p.domain.NetnsID() == (NetnsID{}) {
-		return
-	}
-	if (p.trigger == TriggerRepair || p.trigger == TriggerCheck) && p.record.Phase == Applied {
 		return
 	}
 	for _, rec := range p.beside() {

@@ -245,4 +245,13 @@ func TestTableChosenTwice(t *testing.T) {
 	e.ensure(t, b)
 	e.unchanged(t, a)
 	e.unchanged(t, b)
+
+	made, _ := e.k.Link("vb0") // with another table: somebody deletes it, and another topology takes the table
+	e.k.Snapshot.Apply(netstate.Change{Before: made})
+	e.ensure(t, shared(t, "third", "c0", steps))
+	if _, err := e.Repair(t.Context(), b.ID); err != nil {
+		t.Error(err)
+	}
+	e.unchanged(t, shared(t, "third", "c0", steps))
+	e.unchanged(t, b)
 }
