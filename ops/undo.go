@@ -459,8 +459,11 @@ func (u *undoer) dropLink(c netstate.Change, made netstate.Link) {
 // A bridge or VRF with another alias keeps that, and stays.
 const leftBehind = "plumbline: deleted with its last port"
 
-// LeftBehind reports whether a link is a bridge or VRF that was left to the others that have ports in it.
-func LeftBehind(l netstate.Link) bool { return l.Alias != nil && *l.Alias == leftBehind }
+// LeftBehind reports whether a link is a bridge or VRF that was left to the others that have ports in it. In its namespace a pod can
+// give the alias to any link, so that of another kind says nothing.
+func LeftBehind(l netstate.Link) bool {
+	return l.KindTraits().Shared && l.Alias != nil && *l.Alias == leftBehind
+}
 
 // occupied reports whether others are in a bridge or VRF.
 func (u *undoer) occupied(master netstate.Link) bool {
@@ -484,7 +487,7 @@ func (u *undoer) sweep(history []netstate.Change) {
 		switch {
 		case !there && !u.now.Known(netstate.Link{Name: *port.Master}):
 			u.missing[netstate.LinkKey(*port.Master)] = netstate.Link{Name: *port.Master}
-		case there && master.KindTraits().Shared && LeftBehind(master) && !u.occupied(master):
+		case there && LeftBehind(master) && !u.occupied(master):
 			u.do(netstate.Change{Step: c.Step, Before: master})
 		}
 	}

@@ -62,14 +62,7 @@ func TestTwoTopologies(t *testing.T) {
 			e.ensure(t, shared(t, "first", "a0", bare))
 			red, _ := e.k.Link("red")
 			e.k.Snapshot.Apply(netstate.Change{Before: red})
-			if _, err := e.Repair(t.Context(), e.b.ID); err != nil {
-				t.Error(err)
-			}
-			e.unchanged(t, e.a)
-			e.unchanged(t, e.b)
-			e.release(t, e.b)
-			e.unchanged(t, e.a)
-			e.release(t, e.a)
+			e.repairedAndEnded(t)
 		},
 		"an edit of the second is interrupted": func(t *testing.T, e *pair) {
 			e.ensure(t, shared(t, "second", "b0", ruled+"    - {name: x, type: dummy, config: {name: x0}}\n"))
@@ -82,14 +75,7 @@ func TestTwoTopologies(t *testing.T) {
 			if st, err := e.Check(t.Context(), e.b.ID); err != nil || slices.ContainsFunc(st.Changes, func(c netstate.Change) bool { return c.Key().Kind == netstate.KindUnreachable }) {
 				t.Errorf("a check would take from the first: %v, %v", st.Changes, err)
 			}
-			if _, err := e.Repair(t.Context(), e.b.ID); err != nil {
-				t.Error(err)
-			}
-			e.unchanged(t, e.a)
-			e.unchanged(t, e.b)
-			e.release(t, e.b)
-			e.unchanged(t, e.a)
-			e.release(t, e.a)
+			e.repairedAndEnded(t)
 		},
 		"the pod changed it between": func(t *testing.T, e *pair) {
 			e.k.Put(netstate.Sysctl{Path: somaxconn, Value: new("9")})
@@ -163,6 +149,19 @@ func (e *pair) release(t *testing.T, sb reconcile.Sandbox) {
 	if _, err := e.Release(t.Context(), sb.ID); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// repairedAndEnded holds that a repair of the second topology takes nothing from either, and releases the second before the first.
+func (e *pair) repairedAndEnded(t *testing.T) {
+	t.Helper()
+	if _, err := e.Repair(t.Context(), e.b.ID); err != nil {
+		t.Error(err)
+	}
+	e.unchanged(t, e.a)
+	e.unchanged(t, e.b)
+	e.release(t, e.b)
+	e.unchanged(t, e.a)
+	e.release(t, e.a)
 }
 
 // unchanged holds that a topology has all that it wants, and that a check of it writes nothing.
@@ -254,4 +253,14 @@ func TestTableChosenTwice(t *testing.T) {
 	}
 	e.unchanged(t, shared(t, "third", "c0", steps))
 	e.unchanged(t, b)
+}
+
+// TestAliasOfPod: a pod that gives a link of its own the name of a link of ours, and the alias of what was left behind, does not have it
+// taken for ours.
+func TestAliasOfPod(t *testing.T) {
+	e := newPair(t, "128")
+	e.k.Put(netstate.Link{Name: "a0", LinkKind: "dummy", Alias: new("plumbline: deleted with its last port"), Master: new("")})
+	if _, err := e.Ensure(t.Context(), shared(t, "first", "a0", bare)); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "is not ours") {
+		t.Errorf("a link of the pod is used: %v", err)
+	}
 }
