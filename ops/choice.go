@@ -22,22 +22,20 @@ func (p *Planner) Choose(of netstate.Key, field string, choose func() (string, e
 		value, ok = p.req.Chosen[name]
 	}
 	if !ok {
-		var err error
-		if value, err = choose(); err != nil {
-			return "", err
-		}
+		return p.ChooseAgain(of, field, choose)
 	}
 	p.plan.Chosen[name] = value
 	return value, nil
 }
 
-// ChooseAgain replaces a choice that has not taken effect.
+// ChooseAgain is Choose without regard to an earlier choice: one that has not taken effect, and can no longer.
 func (p *Planner) ChooseAgain(of netstate.Key, field string, choose func() (string, error)) (string, error) {
 	value, err := choose()
-	if err == nil {
-		p.plan.Chosen[of.String()+" "+field] = value
+	if err != nil {
+		return "", err
 	}
-	return value, err
+	p.plan.Chosen[of.String()+" "+field] = value
+	return value, nil
 }
 
 // choices are those that this plan asked for, and those of steps that are still to be planned.

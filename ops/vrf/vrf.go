@@ -2,6 +2,7 @@ package vrf
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/plumbline/plumbline/ops"
@@ -66,10 +67,8 @@ func plan(p *ops.Planner, c config) error {
 		return err
 	}
 	named := p.Wanted(netstate.LinkKey(c.Name)) // by an earlier step
-	for _, l := range p.Links() {
-		if l.Name != c.Name && l.VRF != nil && l.VRF.Table != nil && *l.VRF.Table == table && !p.Leaves(l.Key()) && !p.Kept() {
-			return ops.Conflict("table: VRF %q has table %d, and two VRFs cannot share one: use another table, or the name of that VRF", l.Name, table)
-		}
+	if other := holder(p, c.Name, table); other != "" && !p.Kept() {
+		return ops.Conflict("table: VRF %q has table %d, and two VRFs cannot share one: use another table, or the name of that VRF", other, table)
 	}
 	err = p.Adopt(netstate.Link{Name: c.Name, LinkKind: "vrf", VRF: &netstate.VRF{Table: &table}, Up: new(true)})
 	if err != nil {
@@ -115,17 +114,14 @@ func refuse(p *ops.Planner, c config, table uint32, named bool) error {
 	return nil
 }
 
-// takenSince reports whether another VRF has the table that was chosen for one that has not been made: an attachment was
-// interrupted, and another topology chose meanwhile.
-func takenSince(p *ops.Planner, name, table string) bool {
-	taken := false
+// holder returns the name of another VRF that has a table, "" if none has.
+func holder(p *ops.Planner, name string, table uint32) string {
 	for _, l := range p.Links() {
-		if l.Name == name {
-			return false
+		if l.Name != name && l.VRF != nil && l.VRF.Table != nil && *l.VRF.Table == table && !p.Leaves(l.Key()) {
+			return l.Name
 		}
-		taken = taken || l.VRF != nil && l.VRF.Table != nil && strconv.FormatUint(uint64(*l.VRF.Table), 10) == table && !p.Leaves(l.Key())
 	}
-	return taken
+	return ""
 }
 
 // tableOf returns the configured table, that of another step of the VRF, or the one that was chosen for
@@ -141,15 +137,21 @@ func tableOf(p *ops.Planner, c config) (uint32, error) {
 		table, err := tableFor(p, c)
 		return strconv.FormatUint(uint64(table), 10), err
 	}
-	chosen, err := p.Choose(netstate.LinkKey(c.Name), "vrf.table", choose)
-	if err == nil && takenSince(p, c.Name, chosen) {
-		chosen, err = p.ChooseAgain(netstate.LinkKey(c.Name), "vrf.table", choose)
-	}
+	key := netstate.LinkKey(c.Name)
+	chosen, err := p.Choose(key, "vrf.table", choose)
 	if err != nil {
 		return 0, err
 	}
 	table, err := strconv.ParseUint(chosen, 10, 32)
-	if field := p.NamedTables()[chosen]; err == nil && field != "" && !p.Foreign(netstate.LinkKey(c.Name)) && !p.Kept() {
+	// While the VRF was not there, another topology may have chosen the table.
+	made := slices.ContainsFunc(p.Links(), func(l netstate.Link) bool { return l.Name == c.Name })
+	if err == nil && !made && holder(p, c.Name, uint32(table)) != "" {
+		if chosen, err = p.ChooseAgain(key, "vrf.table", choose); err != nil {
+			return 0, err
+		}
+		table, err = strconv.ParseUint(chosen, 10, 32)
+	}
+	if field := p.NamedTables()[chosen]; err == nil && field != "" && !p.Foreign(key) && !p.Kept() {
 		return 0, ops.Invalid("table", "%d was chosen for VRF %q, and %s names it: use another table there, or write table: %d here if the VRF is to share it", table, c.Name, field, table)
 	}
 	return uint32(table), err
