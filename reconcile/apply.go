@@ -28,9 +28,8 @@ func (p *pass) ensure(ctx context.Context) (Report, error) {
 	if err := p.begin(ctx); err != nil {
 		return Report{}, err
 	}
-	p.findOthers()
 	var last *ops.Plan
-	plan, err := p.plan(ctx)
+	plan, err := p.planBeside(ctx)
 	if err != nil && p.trigger == TriggerRepair {
 		return Report{}, err // no change was attempted
 	}

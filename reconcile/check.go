@@ -131,8 +131,7 @@ func (p *pass) check(ctx context.Context) (*ops.Plan, error) {
 	if p.replaced() {
 		return nil, errReplaced(p.sandbox.Netns)
 	}
-	p.findOthers()
-	return p.plan(ctx)
+	return p.planBeside(ctx)
 }
 
 // drifts lists a plan field by field. Changes of an object that the plan creates are part of

@@ -1,11 +1,29 @@
 package reconcile
 
 import (
+	"context"
 	"slices"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 )
+
+// planBeside plans with regard to the other topologies of the namespace. They only take from what a repair or a check would change, so
+// that a pass that finds all as it should be does not look for their records.
+func (p *pass) planBeside(ctx context.Context) (*ops.Plan, error) {
+	if p.trigger == TriggerRepair || p.trigger == TriggerCheck {
+		plan, err := p.plan(ctx)
+		if err != nil || plan.Empty() {
+			return plan, err
+		}
+		if p.findOthers(); len(p.others) == 0 {
+			return plan, nil
+		}
+	} else {
+		p.findOthers()
+	}
+	return p.plan(ctx)
+}
 
 // findOthers finds the other topologies that were applied in the open namespace. One that is
 // being released counts no more: it leaves to this one what both have made.

@@ -113,8 +113,7 @@ func (r *Reconciler) Plan(ctx context.Context, sb Sandbox) (*ops.Plan, error) {
 	if err := p.refuseTaken(ctx, false); err != nil {
 		return nil, err
 	}
-	p.findOthers()
-	return p.plan(ctx)
+	return p.planBeside(ctx)
 }
 
 // Ensure applies the sandbox's topology, or leaves the sandbox as it was: if anything
