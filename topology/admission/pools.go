@@ -162,7 +162,7 @@ func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) 
 				}
 				a.warn("NetworkTopology %q, step %q: there is no %s %q%s: pods wait until there is one", t.Name, s.Name, v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names))
 			case layouts.of(o) != nil && disagrees(layouts.of(o), s) != nil:
-				a.warn("NetworkTopology %q, step %q: %v: pods wait until they agree", t.Name, s.Name, disagrees(layouts.of(o), s))
+				a.warn("NetworkTopology %q, step %q: %v: pods wait until step and pool agree", t.Name, s.Name, disagrees(layouts.of(o), s))
 			}
 		}
 		own := topology.SwitchOf(s)

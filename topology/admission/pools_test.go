@@ -42,7 +42,7 @@ func TestWarningsOfPools(t *testing.T) {
 		`{"ipam":{"type":"pool","pool":"host","interface":3}}`:                                                        nil,
 		`{"ipam":{"type":"multi-nic-ipam","pool":"host","subnet":"192.168.0.0/16","hostBlock":6,"interfaceBlock":2}}`: nil,
 		`{"ipam":{"type":"multi-nic-ipam","pool":"host","hostBlock":8,"interfaceBlock":2}}`: {
-			`NetworkTopology "t", step "s": ipam.hostBlock: AddressPool "host" has 6 bits, and the step says 8: write the pool's, or name another pool: pods wait until they agree`,
+			`NetworkTopology "t", step "s": ipam.hostBlock: AddressPool "host" has 6 bits, and the step says 8: write the pool's, or name another pool: pods wait until step and pool agree`,
 		},
 		`{"ipam":{"type":"multi-nic-ipam","hostBlock":6}}`: {
 			`NetworkTopology "t", step "s": there is no AddressPool "t": pods wait until there is one`,
@@ -82,7 +82,7 @@ func TestSubnets(t *testing.T) {
 	}{
 		"not made yet":  {[]string{step("a", blue+`,"subnets":"10.0.0.0/24"`)}, ""},
 		"too small":     {[]string{step("a", blue+`,"subnets":"10.0.0.0/30"`), step("b", blue+`,"subnets":"10.0.0.0/30"`), step("c", blue+`,"subnets":"10.0.0.0/30"`)}, "has 2 IPv4 addresses, and 3 steps of a pod take one each"},
-		"two subnets":   {[]string{step("a", blue+`,"subnets":"10.0.0.0/24"`), step("b", blue+`,"subnets":"10.0.1.0/24"`)}, `step "b": subnets: AddressPool "` + (&topology.OVN{Topology: "layer2", Name: "blue"}).Pool() + `" of this network has 10.0.0.0/24, and the step says 10.0.1.0/24: pods wait until they agree`},
+		"two subnets":   {[]string{step("a", blue+`,"subnets":"10.0.0.0/24"`), step("b", blue+`,"subnets":"10.0.1.0/24"`)}, `step "b": subnets: AddressPool "` + (&topology.OVN{Topology: "layer2", Name: "blue"}).Pool() + `" of this network has 10.0.0.0/24, and the step says 10.0.1.0/24: pods wait until step and pool agree`},
 		"others before": {[]string{step("a", strings.Replace(blue, "blue", "red", 1)+`,"subnets":"10.0.0.0/23"`)}, `of this network has 10.0.0.0/24, and the step says 10.0.0.0/23: pods wait`},
 		"a literal":     {[]string{step("a", blue+`,"subnets":"10.0.0.0/24"`), step("b", blue+`,"addresses":["10.0.0.5/24"]`)}, `10.0.0.5 is allocated to other pods by AddressPool "ovn-blue-`},
 		"excluded":      {[]string{step("a", blue+`,"subnets":"10.0.0.0/24","excludeSubnets":"10.0.0.5/32"`), step("b", blue+`,"addresses":["10.0.0.5/24"]`)}, ""},

@@ -145,7 +145,7 @@ func overlaps(l *addresspool.Layout, shared addresspool.Shared, networks []*arou
 			case n.Prefix.IsSingleIP():
 				out = append(out, fmt.Sprintf("%s is an address of %s, and would be given to a pod of %s: add it to exclude", n.Prefix.Addr(), n.Of, mine))
 			default:
-				out = append(out, fmt.Sprintf("%s shares addresses with %s of %s: a pod that has such an address may not reach them", mine, n.Prefix, n.Of))
+				out = append(out, fmt.Sprintf("%[1]s and %[2]s of %[3]s share addresses: a pod with one of these may not reach %[3]s: add them to exclude", mine, n.Prefix, n.Of))
 			}
 		}
 	}

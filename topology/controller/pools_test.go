@@ -82,7 +82,7 @@ func TestPoolStatus(t *testing.T) {
 		},
 		"Services": {
 			pool: pool("p", "192.0.2.0/29"), around: []Network{{netip.MustParsePrefix("198.51.100.0/24"), "nobody"}, {netip.MustParsePrefix("192.0.0.0/16"), "Services"}},
-			want: "Valid Overlap 6/0/0/0", message: `192.0.2.0/29 shares addresses with 192.0.0.0/16 of Services`,
+			want: "Valid Overlap 6/0/0/0", message: `192.0.2.0/29 and 192.0.0.0/16 of Services share addresses`,
 		},
 		"a node's own address": {
 			pool: pool("p", "192.0.2.0/29"), around: []Network{{netip.MustParsePrefix("192.0.2.3/32"), `node "a"`}},

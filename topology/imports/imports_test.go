@@ -170,7 +170,7 @@ func TestPlacesAndWords(t *testing.T) {
 		},
 		{
 			`{"type": "macvlan", "master": "eth1", "ipam": {"type": "host-local", "subnet": "10.1.0.0/24", "routes": [{"dst": "10.9.0.0/16", "gw": "10.1.0.7"}, {"dst": "0.0.0.0/0", "gw": "10.2.0.1"}]}}`, "",
-			`spec.config.ipam.routes[1].gw: "10.2.0.1" is on none of the networks of the addresses: write the gateway that pods reach`,
+			`spec.config.ipam.routes[1].gw: "10.2.0.1" is in no subnet of the addresses: write a gateway that pods reach`,
 		},
 		{`{"plugins": [{"type": "macvlan", "master": "eth1", "ipam": {"type": "dhcp"}}, {"type": "sbr"}]}`, "", `spec.config.plugins[1].type: needs addresses that are known in advance`},
 		{`{"plugins": [{"type": "macvlan", "master": "eth1", "ipam": {"type": "static"}}, {"type": "sbr"}]}`, "", `spec.config.plugins[1].type: needs addresses in the same step`},

@@ -68,7 +68,7 @@ func (c *converter) reachable(s *step, ipam *record) {
 			p, err := netip.ParsePrefix(n.Prefix)
 			return err != nil || p.Contains(gateway)
 		}) {
-			ipam.problem(fmt.Sprintf("routes[%d].gw", i), "%q is on none of the networks of the addresses: write the gateway that pods reach", text)
+			ipam.problem(fmt.Sprintf("routes[%d].gw", i), "%q is in no subnet of the addresses: write a gateway that pods reach", text)
 		}
 	}
 }

@@ -165,7 +165,7 @@ func (n networks) differs(step string, c topology.IPAM) (message string) {
 	if c.Network() == first.Network() {
 		return ""
 	}
-	return fmt.Sprintf("are %s, and %s has %s of the same network: write the same into both, or give the networks other names",
+	return fmt.Sprintf("are %s, but %s has %s for the same network: write the same subnets into both, or give one network another name",
 		strings.Join(c.Subnets, " and "), first.step, strings.Join(first.Subnets, " and "))
 }
 

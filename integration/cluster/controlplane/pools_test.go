@@ -186,7 +186,7 @@ func (b *bench) serviceAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.mustKubectl(t, addressPool("served", "{subnets: [{prefix: "+of.Spec.CIDRs[0]+"}]}"), "create", "--validate=strict", "-f", "-")
-	want := of.Spec.CIDRs[0] + " shares addresses with " + of.Spec.CIDRs[0] + " of Services"
+	want := of.Spec.CIDRs[0] + " and " + of.Spec.CIDRs[0] + " of Services share addresses"
 	b.eventually(t, "the pool says that Services have its addresses", func() error {
 		var o v1alpha1.AddressPool
 		if err := b.Get(t.Context(), client.ObjectKey{Name: "served"}, &o); err != nil {
