@@ -21,35 +21,6 @@ func RDMAParam() contract.Param {
 	}
 }
 
-// MovedConfig holds the common keys of sriov and host-device: a device that is moved to the sandbox, with its RDMA device.
-type MovedConfig struct {
-	DeviceConfig
-	AddressConfig
-	Name    string           `json:"name,omitempty"`
-	MTU     *uint32          `json:"mtu,omitempty"`
-	RDMA    *bool            `json:"rdma,omitempty"`
-	Nodes   []string         `json:"deviceNodes,omitempty"`
-	Require *RDMARequirement `json:"require,omitempty"`
-}
-
-// Move moves a device to the sandbox, with its RDMA device.
-func (c MovedConfig) Move(p *Planner, id string, mac *string) error {
-	if err := p.RDMA(id, c.RDMA, c.Require != nil); err != nil {
-		return err
-	}
-	if err := p.DeviceNodes(id, c.Nodes); err != nil {
-		return err
-	}
-	if err := p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: mac}, c.AddressConfig); err != nil {
-		return err
-	}
-	name, err := p.DefaultName(c.Name)
-	if err != nil {
-		return err
-	}
-	return p.RequireRDMA(name, c.Require)
-}
-
 // RDMAFields are the fields that a step with RDMAParam adds to its result.
 func RDMAFields() []contract.Param {
 	return []contract.Param{
