@@ -173,20 +173,14 @@ func Chooses(spec *v1alpha1.ClaimTemplate, namespace string, of map[string]strin
 	return slices.Contains(spec.Namespaces, namespace) || err == nil && selector.Matches(labels.Set(of))
 }
 
-// keepTemplate creates or updates one template; clash reports that another object has its name.
+// keepTemplate creates or updates one template; clash reports that another object has its name, or that a finalizer of others keeps
+// the earlier one.
 func (c *Controller) keepTemplate(ctx context.Context, o *v1alpha1.NetworkTopology, have,
 	want *resourceapi.ResourceClaimTemplate,
 ) (clash bool, err error) {
 	if have == nil {
-		err := c.Client.Create(ctx, want.DeepCopy())
-		switch {
-		case err == nil:
-			c.Log.Info("created a ResourceClaimTemplate", "topology", o.Name, "namespace", want.Namespace, "name", want.Name)
-			return false, nil
-		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err):
-			return false, nil // the namespace is being deleted, and its deletion triggers a pass
-		case !apierrors.IsAlreadyExists(err):
-			return false, fmt.Errorf("create ResourceClaimTemplate %q in namespace %q: %w", want.Name, want.Namespace, err)
+		if created, err := c.createTemplate(ctx, o, want); created || err != nil {
+			return false, err
 		}
 		// Perhaps ours, without the label by which the cache knows ours.
 		have = &resourceapi.ResourceClaimTemplate{}
@@ -197,11 +191,15 @@ func (c *Controller) keepTemplate(ctx context.Context, o *v1alpha1.NetworkTopolo
 			return true, nil
 		}
 	}
+	if !have.DeletionTimestamp.IsZero() {
+		return true, nil
+	}
 	if !equality.Semantic.DeepEqual(have.Spec, want.Spec) { // the spec is immutable
 		if err := c.deleteTemplate(ctx, have); err != nil {
 			return false, err
 		}
-		return c.keepTemplate(ctx, o, nil, want)
+		created, err := c.createTemplate(ctx, o, want) // once: who has the namespace could go on for ever
+		return !created, err
 	}
 	if have.Labels[claim.LabelTopology] == o.Name {
 		return false, nil
@@ -210,6 +208,22 @@ func (c *Controller) keepTemplate(ctx context.Context, o *v1alpha1.NetworkTopolo
 	metav1.SetMetaDataLabel(&fixed.ObjectMeta, claim.LabelTopology, o.Name)
 	if err := c.Client.Update(ctx, fixed); err != nil {
 		return false, fmt.Errorf("update ResourceClaimTemplate %q in namespace %q: %w", want.Name, want.Namespace, err)
+	}
+	return false, nil
+}
+
+// createTemplate creates a template, and reports false if its name is taken.
+func (c *Controller) createTemplate(ctx context.Context, o *v1alpha1.NetworkTopology,
+	want *resourceapi.ResourceClaimTemplate,
+) (created bool, err error) {
+	switch err := c.Client.Create(ctx, want.DeepCopy()); {
+	case err == nil:
+		c.Log.Info("created a ResourceClaimTemplate", "topology", o.Name, "namespace", want.Namespace, "name", want.Name)
+		return true, nil
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err):
+		return true, nil // the namespace is being deleted, and its deletion triggers a pass
+	case !apierrors.IsAlreadyExists(err):
+		return false, fmt.Errorf("create ResourceClaimTemplate %q in namespace %q: %w", want.Name, want.Namespace, err)
 	}
 	return false, nil
 }
@@ -242,7 +256,7 @@ func templatesCondition(found Templates) metav1.Condition {
 			where = ", among them " + names(found.Listed)
 		}
 		c.Reason = "Conflict"
-		c.Message = fmt.Sprintf("%s; in %s%s, another ResourceClaimTemplate has the name: delete it, or set spec.claimTemplate.name. `kubectl get resourceclaimtemplates -A --field-selector metadata.name=%s` lists them", kept, excerpt.Count(found.Clashes, "namespace"), where, found.Name)
+		c.Message = fmt.Sprintf("%s; in %s%s, another ResourceClaimTemplate has the name, or a finalizer keeps the earlier one: delete it, or set spec.claimTemplate.name. `kubectl get resourceclaimtemplates -A --field-selector metadata.name=%s` lists them", kept, excerpt.Count(found.Clashes, "namespace"), where, found.Name)
 	case found.Chosen == 0:
 		c.Reason, c.Message = "NoNamespace", "none of the namespaces that spec.claimTemplate chooses exists"
 	default:

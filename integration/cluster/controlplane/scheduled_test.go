@@ -486,7 +486,7 @@ func (b *bench) template(t *testing.T) {
 	b.mustKubectl(t, "{apiVersion: v1, kind: Namespace, metadata: {name: taken}}", "create", "-f", "-")
 	b.mustKubectl(t, "{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: bonded, namespace: taken}, spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu}}]}}}}", "create", "-f", "-")
 	b.mustKubectl(t, "", "label", "namespace", "taken", "network=fast")
-	b.templatesSay(t, "bonded", "Conflict", `ResourceClaimTemplate "bonded" is in 2 namespaces; in 1 namespace, another ResourceClaimTemplate has the name: delete it, or set spec.claimTemplate.name.`)
+	b.templatesSay(t, "bonded", "Conflict", `ResourceClaimTemplate "bonded" is in 2 namespaces; in 1 namespace, another ResourceClaimTemplate has the name, or a finalizer keeps the earlier one: delete it, or set spec.claimTemplate.name.`)
 	if c := meta.FindStatusCondition(b.topology(t, "bonded").Status.Conditions, v1alpha1.ConditionClaimTemplates); strings.Contains(c.Message, "taken") {
 		t.Errorf("all who use the topology are given the name of a namespace: %s", c.Message)
 	}
