@@ -152,16 +152,23 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 		if stopped {
 			return nil
 		}
+		var err error
 		began := c.Now()
 		if wait := turns.wait(namespace, began); wait > 0 {
 			c.queue.AddAfter(namespace, wait)
 			c.queue.Done(namespace)
 			continue
 		}
-		err := c.reconcile(ctx, namespace)
+		failed := "the status of NetworkQoS objects could not be written: retrying"
+		if namespace == everywhere {
+			_, err = c.list(ctx, metav1.ListOptions{})
+			failed = "conditions of NetworkQoS objects may be out of date, as a topology that they select has changed: retrying"
+		} else {
+			err = c.reconcile(ctx, namespace)
+		}
 		turns.took(namespace, c.Now().Sub(began), c.Now())
 		if err != nil && ctx.Err() == nil {
-			c.Log.Warn("the status of NetworkQoS objects could not be written: retrying", "namespace", namespace, "error", err)
+			c.Log.Warn(failed, "namespace", namespace, "error", err)
 			c.queue.AddRateLimited(namespace)
 		} else {
 			c.queue.Forget(namespace)
@@ -169,6 +176,9 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 		c.queue.Done(namespace)
 	}
 }
+
+// everywhere is in the queue of namespaces if the objects of all are to be read again.
+const everywhere = ""
 
 // followTopologies has all objects read again when the own network of pods changes, which no object is enforced on, or a topology
 // that is selected by the name of a NetworkAttachmentDefinition.
@@ -184,11 +194,7 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 		for _, o := range all {
 			if t, ok := o.(*v1alpha1.NetworkTopology); ok &&
 				(t.Spec.Role == v1alpha1.Primary || qosLabels(t, c.Contracts)[v1alpha1.AnnotationDefinition] != "") {
-				go func() { // it queries the API server
-					if _, err := c.list(ctx, metav1.ListOptions{}); err != nil && ctx.Err() == nil {
-						c.Log.Warn("conditions of NetworkQoS objects may be out of date: a topology that they select has changed", "topology", t.Name, "error", err)
-					}
-				}()
+				c.queue.AddAfter(everywhere, c.Interval)
 				return
 			}
 		}
