@@ -369,7 +369,9 @@ func newKubelet(
 	}, policies, publisher}
 }
 
-// Run serves the kubelet, and publishes devices once the policies are known, until ctx ends.
+// Run serves the kubelet, and publishes devices once the policies are known, until ctx ends. It ends with an error when the Node object is
+// another one, so that the agent is started again: the helper gives each slice the UID that it has read first as its owner
+// (k8s.io/dynamic-resource-allocation 0.37, syncPool), and Kubernetes deletes slices whose owner is gone.
 func (k *kubelet) Run(ctx context.Context) error {
 	return k.plugin.Run(ctx, k.serving, func(ctx context.Context, to draplugin.Publisher) error {
 		select {
@@ -377,7 +379,19 @@ func (k *kubelet) Run(ctx context.Context) error {
 			return nil
 		case <-k.policies.Ready():
 		}
-		return k.publisher.Run(ctx, to)
+		publishing, stop := context.WithCancel(ctx)
+		defer stop()
+		go func() {
+			defer stop()
+			select {
+			case <-publishing.Done():
+			case <-k.policies.Recreated():
+			}
+		}()
+		if err := k.publisher.Run(publishing, to); err != nil || ctx.Err() != nil {
+			return err
+		}
+		return fmt.Errorf("the Node %q was deleted and created again: the agent has to be started again, since its ResourceSlices are owned by the earlier one", k.serving.NodeName)
 	})
 }
 

@@ -179,13 +179,13 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 	p.Registration.helper.Set(helper)
 	defer helper.Stop()
 	if p.awaitRuntime(ctx) == nil {
-		if err := publish(ctx, helper); err != nil {
-			return err
-		}
+		err = publish(ctx, helper)
 	}
-	<-ctx.Done()
+	if err == nil {
+		<-ctx.Done()
+	}
 	p.calls.drain(stopGrace)
-	return nil
+	return err
 }
 
 // Ready returns nil once kubelet has accepted the plugin.

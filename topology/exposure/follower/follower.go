@@ -50,9 +50,11 @@ type Follower struct {
 	ready                  chan struct{}
 	absent                 chan struct{} // the cluster has no such CRD
 	once                   sync.Once
+	recreated              chan struct{} // closed by sawNode
 	reports                *nodereport.Writer
 
 	mu     sync.Mutex
+	first  types.UID                      // of the Node object
 	read   map[types.UID]*exposure.Policy // compiled, by object
 	stale  bool                           // set is older than the last change
 	set    exposure.Set
@@ -62,7 +64,7 @@ type Follower struct {
 // New returns a Follower that does nothing until Run.
 func New(o Options) *Follower {
 	f := &Follower{
-		Options: o, ready: make(chan struct{}), absent: make(chan struct{}),
+		Options: o, ready: make(chan struct{}), absent: make(chan struct{}), recreated: make(chan struct{}),
 		read: map[types.UID]*exposure.Policy{}, stale: true,
 	}
 	f.reports = nodereport.New(nodereport.Options{
@@ -93,6 +95,28 @@ func New(o Options) *Follower {
 // Ready is closed when devices can be decided.
 func (f *Follower) Ready() <-chan struct{} { return f.ready }
 
+// Recreated is closed when the Node object is another one than that which was seen first: it was deleted and created again.
+func (f *Follower) Recreated() <-chan struct{} { return f.recreated }
+
+func (f *Follower) sawNode(o any) {
+	n, ok := o.(*corev1.Node)
+	if !ok {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.first == "" {
+		f.first = n.UID
+	}
+	select {
+	case <-f.recreated:
+	default:
+		if n.UID != f.first {
+			close(f.recreated)
+		}
+	}
+}
+
 // Run follows until ctx ends.
 func (f *Follower) Run(ctx context.Context) {
 	var wg sync.WaitGroup
@@ -105,8 +129,9 @@ func (f *Follower) Run(ctx context.Context) {
 	}{
 		{"policies", f.policies, nil, f.onAny()},
 		{"the node", f.node, ofNode, cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { f.changed() },
+			AddFunc: func(o any) { f.sawNode(o); f.changed() },
 			UpdateFunc: func(before, after any) {
+				f.sawNode(after)
 				if a, b := before.(*corev1.Node), after.(*corev1.Node); !equalLabels(a.Labels, b.Labels) {
 					f.changed()
 				}
