@@ -115,7 +115,11 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 	for i := range pools.Items {
 		o := pools.Items[i].DeepCopy() // objects of the cache must not be changed
 		soon, err := c.one(ctx, o, byPool[o.Name], unwanted, func() v1alpha1.AddressPoolStatus {
-			return PoolStatus(o, layouts[o.Name], shared[o.Name], byPool[o.Name], networks)
+			s := PoolStatus(o, layouts[o.Name], shared[o.Name], byPool[o.Name], networks)
+			if c.networks == nil {
+				keepOverlap(&s, o.Status.Conditions)
+			}
+			return s
 		})
 		if apierrors.IsConflict(err) {
 			soon, err = 50*time.Millisecond, nil // the cache lags behind
@@ -125,6 +129,19 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 		}
 	}
 	return reconcile.Result{RequeueAfter: again}, errors.Join(errs...)
+}
+
+// keepOverlap leaves the condition Overlap of a status as it was: the networks of the cluster are not known yet, as when a controller
+// begins while the API server is overloaded.
+func keepOverlap(s *v1alpha1.AddressPoolStatus, before []metav1.Condition) {
+	i := slices.IndexFunc(s.Conditions, func(c metav1.Condition) bool { return c.Type == v1alpha1.ConditionOverlap })
+	switch was := meta.FindStatusCondition(before, v1alpha1.ConditionOverlap); {
+	case i < 0:
+	case was != nil:
+		s.Conditions[i] = *was
+	default:
+		s.Conditions = slices.Delete(s.Conditions, i, i+1)
+	}
 }
 
 // one writes the finalizer and the status of a pool, or deletes it.

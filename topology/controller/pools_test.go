@@ -1,15 +1,21 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
@@ -215,4 +221,48 @@ func TestKeptBeyond(t *testing.T) {
 	if len(got) != 2 || !got[fmt.Sprint("pa", addresspool.MaxKept)] || !got[fmt.Sprint("pa", addresspool.MaxKept+1)] {
 		t.Errorf("%v are ended", got)
 	}
+}
+
+// mute is an API server that does not list nodes.
+type mute struct{ client.Reader }
+
+func (m mute) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if _, nodes := list.(*corev1.NodeList); nodes {
+		return apierrors.NewTooManyRequests("later", 1)
+	}
+	return m.Reader.List(ctx, list, opts...)
+}
+
+// TestOverlapWithoutAnswer: a controller that has just begun says nothing of overlaps before it knows the networks of the cluster.
+func TestOverlapWithoutAnswer(t *testing.T) {
+	n := newNetwork(t)
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2", UID: "uid-n2"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.9"}}}}
+	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: v1alpha1.AddressPoolSpec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24"}}}}
+	if err := errors.Join(n.Create(t.Context(), node), n.Create(t.Context(), pool)); err != nil {
+		t.Fatal(err)
+	}
+	overlaps := func() metav1.ConditionStatus {
+		t.Helper()
+		if err := n.Get(t.Context(), client.ObjectKeyFromObject(pool), pool); err != nil {
+			t.Fatal(err)
+		}
+		if c := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionOverlap); c != nil {
+			return c.Status
+		}
+		return ""
+	}
+	pass := func(want metav1.ConditionStatus) {
+		t.Helper()
+		_, _ = n.pools.Reconcile(t.Context(), reconcile.Request{}) // whether it has failed
+		if is := overlaps(); is != want {
+			t.Errorf("Overlap %q, want %q", is, want)
+		}
+	}
+	n.pools.Live = mute{n.Client}
+	pass("")
+	n.pools.Live = n.Client
+	pass(metav1.ConditionTrue)
+	n.restart()
+	n.pools.Live = mute{n.Client}
+	pass(metav1.ConditionTrue)
 }
