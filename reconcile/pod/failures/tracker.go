@@ -182,11 +182,14 @@ func (t *Tracker) Failing() map[string]publish.Failing {
 		out[name] = publish.Failing{Lost: true, Evict: true}
 	}
 	for name, since := range t.held {
+		if since.After(now) { // the clock was set back
+			t.hold(name, now)
+		}
 		if now.Sub(since) >= hold {
 			delete(t.held, name)
 			continue
 		}
-		out[name] = publish.Failing{Lost: true, Held: true, Since: since}
+		out[name] = publish.Failing{Lost: true, Held: true, Since: t.held[name]}
 	}
 	for _, devices := range t.down {
 		for name, f := range devices {

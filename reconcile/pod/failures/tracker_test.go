@@ -207,3 +207,28 @@ func TestRestored(t *testing.T) {
 		})
 	}
 }
+
+// TestClockSetBack: a device is held for ten minutes, however far the clock of the node is set back meanwhile.
+func TestClockSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		back := time.Duration(0)
+		tracker := failures.New(failures.Options{
+			Claim:   func(types.UID) (claims.Claim, bool) { return claims.Claim{}, false },
+			InUse:   func() []string { return nil },
+			Changed: func() {}, Now: func() time.Time { return time.Now().Add(-back).Round(0) },
+		})
+		tracker.Restore(failing{"dev-left": {Lost: true, Evict: true}})
+		if f := tracker.Failing()["dev-left"]; !f.Held {
+			t.Fatalf("not held: %+v", f)
+		}
+		time.Sleep(5 * time.Minute)
+		back = 24 * time.Hour
+		if f := tracker.Failing()["dev-left"]; !f.Held || f.Since.After(time.Now().Add(-back)) {
+			t.Errorf("held since %s, which is later than now: %+v", f.Since, f)
+		}
+		time.Sleep(11 * time.Minute)
+		if f, is := tracker.Failing()["dev-left"]; is {
+			t.Errorf("still held: %+v", f)
+		}
+	})
+}
