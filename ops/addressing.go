@@ -106,7 +106,7 @@ func AddressParams() []contract.Param {
 		Name: "routes", Type: contract.List,
 		Description: "routes over the interface, in the table of its VRF",
 		Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
-			{Name: "destination", Aliases: []string{"dst"}, Type: contract.String, Format: contract.Prefix, Required: true, Description: "destination; 0.0.0.0/0 or ::/0: default route"},
+			{Name: "destination", Aliases: []string{"dst"}, Type: contract.String, Format: contract.Prefix, Required: true, Description: "destination; `default` is of the family of the gateway, else IPv6 if all addresses are"},
 			{Name: "gateway", Aliases: []string{"gw"}, Type: contract.String, Format: contract.IP, Description: "next hop; default: none, on the link"},
 			{Name: "metric", Aliases: []string{"priority"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "metric; without one, an existing route keeps the traffic"},
 			{Name: "table", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "routing table; default: the VRF's or main"},
@@ -194,6 +194,13 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	}
 	cfg.Addresses = slices.Concat(cfg.Addresses, given)
 	ownRoutes := len(cfg.Routes)
+	families := cfg.Addresses
+	if cfg.IPAM != nil && cfg.IPAM.Type == ipamDHCP {
+		families = nil
+	}
+	for i := range cfg.Routes {
+		cfg.Routes[i].Destination = destination(cfg.Routes[i], families)
+	}
 	cfg.Routes = append(cfg.Routes, p.givenRoutes(cfg.Routes)...)
 	leasedFrom := len(cfg.Addresses)
 	if cfg.IPAM != nil && cfg.IPAM.Type == ipamDHCP {

@@ -315,17 +315,20 @@ func (p *Planner) givenAddresses(link string, config []Address) ([]Address, erro
 func (p *Planner) givenRoutes(config []Route) []Route {
 	return slices.DeleteFunc(slices.Clone(p.req.Given[p.StepName()].Routes), func(given Route) bool {
 		return slices.ContainsFunc(config, func(r Route) bool {
-			return r.Table == nil && destination(r) == destination(given)
+			return r.Table == nil && r.Destination == given.Destination
 		})
 	})
 }
 
-// destination is the prefix that a route is to.
-func destination(r Route) string {
+// destination is the prefix that a route of a link with these addresses is to. "default" is of the family of the gateway;
+// without one it is IPv6 if all addresses are.
+func destination(r Route, addresses []Address) string {
 	if r.Destination != "default" {
 		return r.Destination
 	}
-	if strings.Contains(r.Gateway, ":") {
+	isV6 := func(a Address) bool { return strings.Contains(a.Address, ":") }
+	v4 := slices.ContainsFunc(addresses, func(a Address) bool { return !isV6(a) })
+	if strings.Contains(r.Gateway, ":") || r.Gateway == "" && !v4 && slices.ContainsFunc(addresses, isV6) {
 		return "::/0"
 	}
 	return "0.0.0.0/0"

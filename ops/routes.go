@@ -2,7 +2,6 @@ package ops
 
 import (
 	"net/netip"
-	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 )
@@ -53,12 +52,6 @@ func (s *routes) route(d deferredRoute) (netstate.Route, error) {
 	r := netstate.Route{
 		Link: d.link, Dst: d.route.Destination, Gateway: d.route.Gateway, Protocol: netstate.RouteProtocol,
 		Scope: d.route.Scope, Source: d.route.Source, MTU: d.route.MTU, AdvMSS: d.route.AdvMSS, OnLink: d.route.OnLink,
-	}
-	if r.Dst == "default" {
-		r.Dst = "0.0.0.0/0"
-		if strings.Contains(r.Gateway, ":") {
-			r.Dst = "::/0"
-		}
 	}
 	if r.IPv6() {
 		r.Scope = nil // of IPv6 routes the kernel has none: it says "global" of all

@@ -151,8 +151,9 @@ func add(routes []ops.Route, r ops.Route) []ops.Route {
 func over(gateways map[bool]string, routes []ops.Route) []ops.Route {
 	out := slices.Clone(routes)
 	for i := range out {
+		v4 := !strings.Contains(out[i].Destination, ":") && (out[i].Destination != "default" || gateways[true] != "")
 		if out[i].Gateway == "" && out[i].Scope == nil {
-			out[i].Gateway = gateways[!strings.Contains(out[i].Destination, ":")]
+			out[i].Gateway = gateways[v4]
 		}
 	}
 	return out
