@@ -91,6 +91,12 @@ func TestVetRefuses(t *testing.T) {
   claimParameters: [{step: b, key: addresses, subnets: [{prefix: 192.0.2.0/24}]}]`,
 			`step "a": config.sourceRouting: needs addresses in the same step`,
 		},
+		"one MAC address for two macvlans of a master": {
+			`
+    - {name: a, type: macvlan, config: {master: eth1, mac: "02:00:00:00:00:01"}}
+    - {name: b, type: macvlan, config: {master: eth1, mac: "02:00:00:00:00:01"}}`,
+			`step "b": config.mac: "net1" on the same master has "02:00:00:00:00:01" too, and the kernel refuses that: choose another`,
+		},
 		"one device twice": {
 			`
     - {name: a, type: sriov, config: {deviceID: "0000:01:10.0"}}

@@ -62,6 +62,9 @@ func plan(p *ops.Planner, c config) error {
 	if err := ops.CheckStack(p, parent, name, "macvlan"); err != nil {
 		return err
 	}
+	if err := checkMAC(p, parent, name, c); err != nil {
+		return err
+	}
 	if c.Mode == "passthru" {
 		if err := checkUplink(p, parent, name); err != nil {
 			return err
@@ -98,6 +101,27 @@ func checkUplink(p *ops.Planner, parent, name string) error {
 		return ops.Invalid("mode", "passthru would take all packets of %q from the node, which has its default route there: use bridge, private or vepa, or another master", netstate.BaseName(parent))
 	}
 	return err
+}
+
+// checkMAC refuses a MAC that the master or another link on it has (macvlan_addr_busy, drivers/net/macvlan.c). Those of other pods
+// are unknown here.
+func checkMAC(p *ops.Planner, parent, name string, c config) error {
+	if c.MAC == nil || c.Mode == "passthru" { // which gives its master the MAC
+		return nil
+	}
+	below, err := p.Link(parent)
+	if err != nil {
+		return fmt.Errorf("master: %w", err)
+	}
+	if below.MAC != nil && *below.MAC == *c.MAC {
+		return ops.Invalid("mac", "the master has %q itself, and the kernel refuses that: choose another", *c.MAC)
+	}
+	for _, l := range p.Links() {
+		if l.LinkKind == "macvlan" && l.Name != name && l.Parent != nil && *l.Parent == parent && l.MAC != nil && *l.MAC == *c.MAC && !p.Leaves(l.Key()) {
+			return ops.Invalid("mac", "%q on the same master has %q too, and the kernel refuses that: choose another", l.Name, *c.MAC)
+		}
+	}
+	return nil
 }
 
 // checkMTU refuses an MTU above that of a master on the host, which a step must not raise.

@@ -28,6 +28,7 @@ func TestRefusals(t *testing.T) {
 		{Name: "bond0", LinkKind: "bond", Bond: &netstate.Bond{Mode: new("active-backup")}},
 		up(dummy("busy")),
 		{Name: "m0", LinkKind: "macvlan", Parent: new("low"), MACVLAN: &netstate.MACVLAN{Mode: new("bridge")}},
+		{Name: "m1", LinkKind: "macvlan", Parent: new("low"), MAC: new("02:00:00:00:00:01"), MACVLAN: &netstate.MACVLAN{Mode: new("bridge")}},
 		{Name: "blue", LinkKind: "vrf", VRF: &netstate.VRF{Table: new(uint32(100))}},
 		tunnel("t1", "low", 1, 4789, false),
 	} {
@@ -50,6 +51,7 @@ func TestRefusals(t *testing.T) {
 		"MTU above parent's, later": {update("v1", l{MTU: new(uint32(1500))}, l{MTU: new(uint32(9000))}), fault.Invalid, []string{`update link "v1"`, "mtu 9000"}},
 		"VLAN id 4095":              {create(vlan("v3", "low", 4095)), fault.Invalid, []string{"numerical result out of range"}},
 		"ipvlan beside macvlan":     {create(l{Name: "i0", LinkKind: "ipvlan", Parent: new("low"), IPVLAN: &netstate.IPVLAN{Mode: new("l2")}}), fault.NotReady, []string{"device or resource busy"}},
+		"macvlan's MAC taken":       {update("m1", l{Up: new(false)}, l{Up: new(true)}), fault.Conflict, []string{`update link "m1"`, `"low" in the sandbox or another macvlan of it`, "has mac 02:00:00:00:00:01", "address already in use"}},
 		"VRF table 0":               {create(l{Name: "red", LinkKind: "vrf", VRF: &netstate.VRF{Table: new(uint32(0))}}), fault.Internal, []string{"Invalid VRF table id"}},
 		"kind unknown to us":        {create(l{Name: "w", LinkKind: "wireguard"}), fault.Unsupported, []string{"wireguard"}},
 		"device made":               {create(l{Name: "w", LinkKind: "device"}), fault.Unsupported, []string{"cannot be created"}},

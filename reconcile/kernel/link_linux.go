@@ -158,7 +158,7 @@ var linkKinds = map[string]linkKind{
 	"dummy":   {decode: func(*ifLink, []byte) {}, encode: func(*infoData, netstate.Link) {}},
 	"ipoib":   {decode: decodeIPoIB, encode: encodeIPoIB, explain: explainIPoIB},
 	"ipvlan":  {decode: decodeIPVLAN, encode: encodeIPVLAN},
-	"macvlan": {decode: decodeMACVLAN, encode: encodeMACVLAN},
+	"macvlan": {decode: decodeMACVLAN, encode: encodeMACVLAN, explain: explainMACVLAN},
 	"veth":    {decode: func(*ifLink, []byte) {}, encode: encodeVeth, taken: vethTaken},
 	"vlan":    {decode: decodeVLAN, encode: encodeVLAN, taken: vlanTaken, explain: explainVLAN},
 	"vrf":     {decode: decodeVRF, encode: encodeVRF},

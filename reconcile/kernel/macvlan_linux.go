@@ -1,9 +1,13 @@
 package kernel
 
 import (
+	"errors"
+
 	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 var macvlanModes = words{
@@ -33,4 +37,11 @@ func encodeMACVLAN(e *infoData, l netstate.Link) {
 	if n := l.MACVLAN.BroadcastQueue; n != nil {
 		e.u32(nl.IFLA_MACVLAN_BC_QUEUE_LEN, *n)
 	}
+}
+
+func explainMACVLAN(err error, l, _ netstate.Link) error {
+	if errors.Is(err, unix.EADDRINUSE) && l.MAC != nil && l.Parent != nil { // macvlan_open, when it comes up
+		return because(fault.Conflict, err, "%s or another macvlan of it, perhaps of another pod, has mac %s: choose another", where(*l.Parent), *l.MAC)
+	}
+	return err
 }
