@@ -70,8 +70,15 @@ func (s *routes) refuseShared(d deferredRoute, r netstate.Route, others []netsta
 	if r.IPv6() {
 		effect = "the kernel would spread the traffic over both"
 	}
-	return fault.New(fault.Conflict, Invalid(d.field+".metric", "%d is that of the route to %s via %s on %q, which is not of this topology: %s; write another metric, lower to take over the traffic and higher to leave it there",
-		r.Metric, r.Dst, nextHop(others[i]), others[i].Link, effect))
+	instead := "another metric, lower to take over the traffic and higher to leave it there"
+	switch {
+	case r.Metric == 0 && r.IsDefault():
+		instead = "a higher metric to leave the traffic there, or routes to 0.0.0.0/1 and 128.0.0.0/1 to take it over"
+	case r.Metric == 0:
+		instead = "a higher metric, which leaves the traffic there: none is lower"
+	}
+	return fault.New(fault.Conflict, Invalid(d.field+".metric", "%d is that of the route to %s via %s on %q, which is not of this topology: %s; write %s",
+		r.Metric, r.Dst, nextHop(others[i]), others[i].Link, effect, instead))
 }
 
 // foreignRoutes returns the routes to a destination that this topology has not made: of the
