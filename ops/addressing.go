@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -193,7 +194,6 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		return err
 	}
 	cfg.Addresses = slices.Concat(cfg.Addresses, given)
-	ownRoutes := len(cfg.Routes)
 	families := cfg.Addresses
 	if cfg.IPAM != nil && cfg.IPAM.Type == ipamDHCP {
 		families = nil
@@ -201,6 +201,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	for i := range cfg.Routes {
 		cfg.Routes[i].Destination = destination(cfg.Routes[i], families)
 	}
+	ownRoutes := len(cfg.Routes)
 	cfg.Routes = append(cfg.Routes, p.givenRoutes(cfg.Routes)...)
 	leasedFrom := len(cfg.Addresses)
 	if cfg.IPAM != nil && cfg.IPAM.Type == ipamDHCP {
@@ -228,7 +229,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 			return err
 		}
 	}
-	self, gateways := ownAddresses(cfg.Addresses)
+	refused, gateways := gatewaysOf(cfg.Addresses)
 	byFirst := map[bool]bool{} // families with routes that name no gateway
 	for i := range cfg.Routes {
 		r := &cfg.Routes[i]
@@ -241,7 +242,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		if i >= ownRoutes {
 			field = fmt.Sprintf("given route to %s", r.Destination)
 		}
-		if err := p.addressRoute(link, field, *r, self); err != nil {
+		if err := p.addressRoute(link, field, *r, refused); err != nil {
 			return err
 		}
 	}
@@ -257,19 +258,23 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	return p.policy(link, cfg)
 }
 
-// ownAddresses returns the set of the addresses, and the first gateway of each family, by "is IPv6".
-func ownAddresses(addresses []Address) (self map[string]bool, gateways map[bool]string) {
-	self, gateways = map[string]bool{}, map[bool]string{}
+// gatewaysOf returns the gateways that the kernel refuses because of the link's addresses, each with the reason, and the
+// first gateway of each family, by "is IPv6".
+func gatewaysOf(addresses []Address) (refused map[netip.Addr]string, gateways map[bool]string) {
+	refused, gateways = map[netip.Addr]string{}, map[bool]string{}
 	for _, a := range addresses {
 		if pre, err := a.Prefix(); err == nil {
-			self[pre.Addr().String()] = true
+			if all, has := addresspool.Broadcast(pre); has {
+				refused[all] = broadcastOf(pre)
+			}
+			refused[pre.Addr()] = "an address of the interface itself"
 		}
 		v6 := strings.Contains(a.Address, ":")
 		if a.Gateway != "" && gateways[v6] == "" {
 			gateways[v6] = a.Gateway
 		}
 	}
-	return self, gateways
+	return refused, gateways
 }
 
 // writtenAddress wants an address of the config, with its gateway.
@@ -280,21 +285,24 @@ func (p *Planner) writtenAddress(link, field string, a Address, cfg AddressConfi
 	if err := checkGateway(field+".gateway", a); err != nil {
 		return err
 	}
-	if ofNetwork(a) {
-		p.Note("%s: %s is the network address of its prefix, not an address of a host: write the address of the interface", field, a.Address)
+	if what := notOfHost(a); what != "" {
+		p.Note("%s: %s is the %s address of its prefix, not an address of a host: write the address of the interface", field, a.Address, what)
 	}
 	return nil
 }
 
-// addressRoute wants a route of a link, whose own addresses are no gateways.
-func (p *Planner) addressRoute(link, field string, r Route, own map[string]bool) error {
+// addressRoute wants a route of a link. refused are gateways that its addresses rule out, with the reason.
+func (p *Planner) addressRoute(link, field string, r Route, refused map[netip.Addr]string) error {
 	if r.Gateway != "" && strings.Contains(r.Gateway, ":") != strings.Contains(r.Destination, ":") {
 		return Invalid(field+".gateway", "%q and destination %q are of different families", r.Gateway, r.Destination)
 	}
 	v4 := !strings.Contains(r.Destination+r.Gateway, ":")
-	switch {
-	case own[r.Gateway]:
-		return Invalid(field+".gateway", "%q is an address of the interface itself, and the kernel refuses routes over it: name the router", r.Gateway)
+	gw, _ := netip.ParseAddr(r.Gateway) // invalid for none
+	switch why := cmp.Or(refused[gw], notARouter(gw)); {
+	case gw.IsValid() && gw.IsUnspecified():
+		return Invalid(field+".gateway", "%q is the unspecified address: for a route on the link remove the key", r.Gateway)
+	case why != "":
+		return Invalid(field+".gateway", "%q is %s, and the kernel refuses routes over it: name the router", r.Gateway, why)
 	case v4 && r.Gateway == "" && r.OnLink != nil && *r.OnLink:
 		return Invalid(field+".onlink", "needs a gateway: name it, or remove onlink")
 	case v4 && r.Gateway != "" && r.Scope != nil && *r.Scope != "global":
@@ -341,15 +349,52 @@ func checkGateway(field string, a Address) error {
 		return Invalid(field, "%q and address %q are of different families", a.Gateway, a.Address)
 	case gw == pre.Addr():
 		return Invalid(field, "%q is the address itself, and the kernel refuses routes over it: name the router, or remove gateway", a.Gateway)
+	case gw.IsUnspecified():
+		return Invalid(field, "%q is the unspecified address: name the router, or remove gateway", a.Gateway)
+	}
+	why := notARouter(gw)
+	if all, has := addresspool.Broadcast(pre); has && gw == all {
+		why = broadcastOf(pre)
+	}
+	if why != "" {
+		return Invalid(field, "%q is %s, and the kernel refuses routes over it: name the router, or remove gateway", a.Gateway, why)
 	}
 	return nil
 }
 
-// ofNetwork reports whether an address is the first of its network: IPv4 has it for the network,
-// IPv6 for its routers (RFC 4291 section 2.6.1). Networks of two have none (RFC 3021, RFC 6164).
-func ofNetwork(a Address) bool {
+func broadcastOf(pre netip.Prefix) string {
+	return fmt.Sprintf("the broadcast address of %q", pre.Masked())
+}
+
+// notARouter is what an address is that no router has, "" for others (fib_check_nh in net/ipv4/fib_semantics.c,
+// ip6_route_check_nh in net/ipv6/route.c).
+func notARouter(gw netip.Addr) string {
+	switch {
+	case gw.IsMulticast():
+		return "a multicast address"
+	case gw.IsLoopback():
+		return "an address of the loopback device"
+	case gw == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "the broadcast address"
+	}
+	return ""
+}
+
+// notOfHost is what an address is that no host of its prefix has. IPv4 has the first one for the network and the last for
+// broadcasts, IPv6 the first for its routers (RFC 4291 section 2.6.1). Networks of two have neither (RFC 3021, RFC 6164).
+func notOfHost(a Address) string {
 	pre, err := a.Prefix()
-	return err == nil && pre.Bits() < pre.Addr().BitLen()-1 && pre.Masked() == pre
+	if err != nil || pre.Bits() >= pre.Addr().BitLen()-1 {
+		return ""
+	}
+	all, has := addresspool.Broadcast(pre)
+	switch {
+	case pre.Masked() == pre:
+		return "network"
+	case has && pre.Addr() == all:
+		return "broadcast"
+	}
+	return ""
 }
 
 // isAlone reports whether a prefix is one address alone: a route to the gateway is on the link.

@@ -114,6 +114,38 @@ func TestVetRefuses(t *testing.T) {
 	}
 }
 
+// TestVetGateways holds that a gateway is refused which the kernel refuses on every node.
+func TestVetGateways(t *testing.T) {
+	for _, c := range []struct{ address, gateway, route, why string }{
+		{"192.0.2.5/24", "0.0.0.0", "10.0.0.0/8", "the unspecified address"},
+		{"192.0.2.5/24", "224.0.0.1", "10.0.0.0/8", "a multicast address"},
+		{"192.0.2.5/24", "127.0.0.1", "10.0.0.0/8", "an address of the loopback device"},
+		{"192.0.2.5/24", "255.255.255.255", "10.0.0.0/8", "the broadcast address"},
+		{"192.0.2.5/24", "192.0.2.255", "10.0.0.0/8", `the broadcast address of "192.0.2.0/24"`},
+		{"2001:db8::5/64", "::", "fd00::/8", "the unspecified address"},
+		{"2001:db8::5/64", "ff02::1", "fd00::/8", "a multicast address"},
+		{"2001:db8::5/64", "::1", "fd00::/8", "an address of the loopback device"},
+		{"192.0.2.5/24", "192.0.2.254", "10.0.0.0/8", ""},
+		{"192.0.2.0/31", "192.0.2.1", "10.0.0.0/8", ""}, // RFC 3021
+		{"2001:db8::5/64", "2001:db8::ffff:ffff:ffff:ffff", "fd00::/8", ""},
+		{"2001:db8::5/64", "fe80::1", "fd00::/8", ""},
+	} {
+		for field, config := range map[string]string{
+			"addresses[0].gateway": fmt.Sprintf(`{addresses: [{address: %q, gateway: %q}]}`, c.address, c.gateway),
+			"routes[0].gateway":    fmt.Sprintf(`{addresses: [%q], routes: [{dst: %q, gw: %q, onlink: true}]}`, c.address, c.route, c.gateway),
+		} {
+			reg, top := vetted(t, "\n    - {name: a, type: dummy, config: "+config+"}")
+			err := topology.Validate(t.Context(), top, reg)
+			switch want := fmt.Sprintf(`config.%s: %q is %s`, field, c.gateway, c.why); {
+			case c.why == "" && err != nil:
+				t.Errorf("%s: %v", config, err)
+			case c.why != "" && (err == nil || !strings.Contains(err.Error(), want)):
+				t.Errorf("%s: got  %v\nwant %s", config, err, want)
+			}
+		}
+	}
+}
+
 // TestVetAccepts holds that nothing is refused which some node would take.
 func TestVetAccepts(t *testing.T) {
 	for name, steps := range map[string]string{

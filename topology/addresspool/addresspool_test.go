@@ -90,6 +90,7 @@ func TestNew(t *testing.T) {
 		{"first behind last", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", First: "192.0.2.9", Last: "192.0.2.8"}}}, "is behind the last"},
 		{"first elsewhere", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", First: "192.0.3.9"}}}, `"192.0.3.9" is not in`},
 		{"gateway elsewhere", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "192.0.3.1"}}}, `gateway: "192.0.3.1" is not in`},
+		{"gateway for broadcasts", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "192.0.2.255"}}}, `gateway: "192.0.2.255" is the broadcast address of "192.0.2.0/24"`},
 		{"gateway with a zone", Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64", Gateway: "2001:db8::1%eth0"}}}, "is not an IP address"},
 		{"exclude elsewhere", Spec{Subnets: subnets("192.0.2.0/24"), Exclude: []string{"192.0.3.0/24"}}, "is in none of the pool's subnets"},
 		{"exclude backwards", Spec{Subnets: subnets("192.0.2.0/24"), Exclude: []string{"192.0.2.9-192.0.2.1"}}, "ends before it begins"},

@@ -250,6 +250,9 @@ func readSubnet(s SubnetSpec, at fields) (out subnet, err error) {
 		if out.gateway, err = within(at.gateway, s.Gateway); err != nil {
 			return out, err
 		}
+		if all, has := Broadcast(p); has && out.gateway == all {
+			return out, fieldError(at.gateway, "%q is the broadcast address of %q, which no router has", s.Gateway, p)
+		}
 	}
 	return out, nil
 }

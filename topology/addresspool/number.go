@@ -91,6 +91,11 @@ func last(p netip.Prefix) netip.Addr {
 	return numberOf(p.Masked().Addr()).plus(size).minus(one).addr(p.Addr().Is4())
 }
 
+// Broadcast returns the broadcast address of an IPv4 network; networks of two have none (RFC 3021).
+func Broadcast(p netip.Prefix) (a netip.Addr, has bool) {
+	return last(p), p.Addr().Is4() && p.Bits() < 31
+}
+
 // Subnet returns the network number index of those that are longer than base by bits.
 func Subnet(base netip.Prefix, bits int, index uint64) (netip.Prefix, error) {
 	switch {
