@@ -184,10 +184,15 @@ func Cached() map[client.Object]cache.ByObject {
 	}
 }
 
-// stripNode reduces a node to its name and whether it is ready.
+// stripNode reduces a node to its name and whether it is ready, or its metadata to the name.
 func stripNode(o any) (any, error) {
+	if m, ok := o.(metav1.Object); ok {
+		m.SetManagedFields(nil)
+		m.SetAnnotations(nil)
+		m.SetLabels(nil)
+	}
 	if n, ok := o.(*corev1.Node); ok {
-		n.ManagedFields, n.Annotations, n.Labels, n.Spec = nil, nil, nil, corev1.NodeSpec{}
+		n.Spec = corev1.NodeSpec{}
 		n.Status = corev1.NodeStatus{Conditions: slices.DeleteFunc(n.Status.Conditions,
 			func(c corev1.NodeCondition) bool { return c.Type != corev1.NodeReady })}
 	}

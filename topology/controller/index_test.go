@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -52,6 +53,23 @@ func TestStripClass(t *testing.T) {
 		}
 		if c.class.OwnerReferences == nil != (name == "without an owner") {
 			t.Errorf("%s: owner %+v", name, c.class.OwnerReferences)
+		}
+	}
+}
+
+// TestStripNode: of the nodes of a cluster their metadata is cached, too, of which only the name and the UID are used.
+func TestStripNode(t *testing.T) {
+	full := metav1.ObjectMeta{
+		Name: "n1", UID: "u", CreationTimestamp: metav1.Unix(1e9, 0), Labels: map[string]string{"l": "v"}, Annotations: map[string]string{"a": "v"},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "m"}},
+	}
+	for _, o := range []metav1.Object{&corev1.Node{ObjectMeta: full}, &metav1.PartialObjectMetadata{ObjectMeta: full}} {
+		if _, err := stripNode(o); err != nil {
+			t.Fatal(err)
+		}
+		if o.GetName() != "n1" || o.GetUID() != "u" || o.GetCreationTimestamp() != full.CreationTimestamp ||
+			o.GetManagedFields() != nil || o.GetAnnotations() != nil || o.GetLabels() != nil {
+			t.Errorf("%+v", o)
 		}
 	}
 }
