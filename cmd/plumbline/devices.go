@@ -66,7 +66,7 @@ func (a *app) decide(ctx context.Context, files []string, labels map[string]stri
 ) ([]inventory.Device, error) {
 	var all []*exposure.Policy
 	for _, file := range files {
-		data, name, err := a.read(file)
+		data, name, err := a.read(ctx, file)
 		if err != nil {
 			return nil, fmt.Errorf("policy: %w", err)
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 			if o.Pods && format == formatJSON {
 				return fmt.Errorf("--output: %s has no comments, and --pods writes its patches as comments: leave out --pods, or --output", formatJSON)
 			}
-			objects, err := a.toImport(files)
+			objects, err := a.toImport(cmd.Context(), files)
 			if from.on {
 				objects, err = a.ofCluster(cmd, from, o)
 			}
@@ -101,9 +102,9 @@ func (f *clusterFlags) check(cmd *cobra.Command, files int) error {
 }
 
 // toImport reads the objects of files.
-func (a *app) toImport(files fileList) (objects []map[string]any, err error) {
+func (a *app) toImport(ctx context.Context, files fileList) (objects []map[string]any, err error) {
 	for _, file := range files {
-		data, name, err := a.read(file)
+		data, name, err := a.read(ctx, file)
 		if err != nil {
 			return nil, err
 		}

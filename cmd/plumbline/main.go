@@ -26,7 +26,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	// The first signal cancels: a pass in progress is rolled back. The second one kills.
 	context.AfterFunc(ctx, stop)
-	std := stdio{os.Stdin, os.Stdout, os.Stderr}
+	std := stdio{os.Stdin, &output{Writer: os.Stdout}, os.Stderr}
 	cmd, args := program(os.Args[0], os.Args[1:], std)
 	os.Exit(runCommand(ctx, cmd, args, std))
 }
@@ -37,6 +37,21 @@ type stdio struct {
 	out, err io.Writer
 }
 
+// output is standard output. It keeps the first error, of a disk that is full: lines of text are written without a look at it.
+type output struct {
+	io.Writer
+	failed error
+}
+
+// Write implements io.Writer.
+func (o *output) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	if o.failed == nil {
+		o.failed = err
+	}
+	return n, err
+}
+
 // status is an exit status without an error message: something differs.
 type status int
 
@@ -44,6 +59,7 @@ func (s status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
 // run is the program, apart from signals and the exit of the process.
 func run(ctx context.Context, args []string, std stdio) int {
+	std.out = &output{Writer: std.out}
 	return runCommand(ctx, newRoot(std), args, std)
 }
 
@@ -51,7 +67,12 @@ func run(ctx context.Context, args []string, std stdio) int {
 func runCommand(ctx context.Context, cmd *cobra.Command, args []string, std stdio) int {
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)
-	if s := status(0); errors.As(err, &s) {
+	s := status(0)
+	differs := errors.As(err, &s)
+	if o, ok := std.out.(*output); ok && o.failed != nil && (err == nil || differs) {
+		err, differs = fmt.Errorf("the output is incomplete: %w", o.failed), false
+	}
+	if differs {
 		return int(s)
 	}
 	if err == nil {

@@ -67,21 +67,21 @@ func (t *target) flags(cmd *cobra.Command) {
 }
 
 // inputs reads what the flags name.
-func (t *target) inputs(a *app) (asked map[string]string, given ops.Givens, from source, err error) {
+func (t *target) inputs(ctx context.Context, a *app) (asked map[string]string, given ops.Givens, from source, err error) {
 	if asked, err = node.ParseDevices(t.devices); err != nil {
 		return nil, nil, from, fmt.Errorf("--device: %w", err)
 	}
 	if given, err = node.ParseAddresses(t.addresses); err != nil {
 		return nil, nil, from, fmt.Errorf("--address: %w", err)
 	}
-	from, err = a.sources(t.files)
+	from, err = a.sources(ctx, t.files)
 	return asked, given, from, err
 }
 
 // imagined plans on a node that nobody has.
 func (t *target) imagined(ctx context.Context, a *app) (reconcile.Sandbox, *ops.Plan, error) {
 	sb := reconcile.Sandbox{ID: "imagined/pod"}
-	asked, given, from, err := t.inputs(a)
+	asked, given, from, err := t.inputs(ctx, a)
 	if err != nil {
 		return sb, nil, err
 	}
@@ -131,7 +131,7 @@ func (t *target) imagined(ctx context.Context, a *app) (reconcile.Sandbox, *ops.
 // sandbox checks the flags and makes a sandbox of them. Nothing is written.
 func (t *target) sandbox(ctx context.Context, a *app, command string, writes bool) (*engine, reconcile.Sandbox, error) {
 	fail := func(err error) (*engine, reconcile.Sandbox, error) { return nil, reconcile.Sandbox{}, err }
-	asked, given, from, err := t.inputs(a)
+	asked, given, from, err := t.inputs(ctx, a)
 	if err != nil {
 		return fail(err)
 	}

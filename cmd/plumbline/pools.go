@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,10 +26,10 @@ type source struct {
 
 // sources reads files of which one has a NetworkTopology and all may have AddressPools and
 // NetworkQoS objects.
-func (a *app) sources(files []string) (s source, err error) {
+func (a *app) sources(ctx context.Context, files []string) (s source, err error) {
 	s.pools = map[string]*addresspool.Layout{}
 	for _, file := range files {
-		data, name, err := a.read(file)
+		data, name, err := a.read(ctx, file)
 		if err != nil {
 			return s, fmt.Errorf("topology: %w", err)
 		}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/mattn/go-isatty"
@@ -209,7 +210,7 @@ func addressFlag(cmd *cobra.Command, addresses *[]string, more string) {
 
 // load reads a topology and checks it together with what its steps are given.
 func (a *app) load(ctx context.Context, file string, given ops.Givens) (*topology.Topology, error) {
-	data, name, err := a.read(file)
+	data, name, err := a.read(ctx, file)
 	if err != nil {
 		return nil, fmt.Errorf("topology: %w", err)
 	}
@@ -234,27 +235,45 @@ func (a *app) decodeWith(ctx context.Context, data []byte, file string, given op
 }
 
 // read reads a file, or standard input, and returns its name for messages.
-func (a *app) read(file string) ([]byte, string, error) {
+func (a *app) read(ctx context.Context, file string) ([]byte, string, error) {
+	name := file
+	if file == "-" {
+		name = "standard input"
+	}
+	// A terminal or a pipe may never end, and neither a read nor an open ends with the context.
+	type content struct {
+		data []byte
+		err  error
+	}
+	done := make(chan content, 1)
+	go func() {
+		data, err := a.readAll(file)
+		done <- content{data, err}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil, name, fmt.Errorf("read %s: %w", name, ctx.Err())
+	case c := <-done:
+		return c.data, name, c.err
+	}
+}
+
+// readAll reads as much as Decode accepts, and one byte more, to detect larger input.
+func (a *app) readAll(file string) ([]byte, error) {
+	in := a.in
 	if file != "-" {
-		data, err := readFile(file)
-		return data, file, err
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
 	}
-	data, err := readBounded(a.in)
-	return data, "standard input", err
-}
-
-// readBounded reads as much as Decode accepts, and one byte more, to detect larger input.
-func readBounded(r io.Reader) ([]byte, error) {
-	return io.ReadAll(io.LimitReader(r, topology.MaxBytes+1))
-}
-
-func readFile(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
+	data, err := io.ReadAll(io.LimitReader(in, topology.MaxBytes+1))
+	if errors.Is(err, syscall.EISDIR) {
+		return nil, fmt.Errorf("%q is a directory: name each of its files with -f", file)
 	}
-	defer f.Close()
-	return readBounded(f)
+	return data, err
 }
 
 // outputFlag adds -o with these formats, of which the first is the default.
@@ -307,6 +326,10 @@ func netnsFlag(cmd *cobra.Command, value *string, usage string) {
 
 // colours reports whether the output may be coloured (https://no-color.org).
 func (a *app) colours() bool {
-	f, ok := a.out.(*os.File)
+	w := a.out
+	if o, counted := w.(*output); counted {
+		w = o.Writer
+	}
+	f, ok := w.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd()) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }

@@ -35,7 +35,7 @@ type runningDocument struct {
 
 // planRunning shows what a topology would change in the sandboxes that run it.
 func (a *app) planRunning(ctx context.Context, t *target) error {
-	from, err := a.sources(t.files)
+	from, err := a.sources(ctx, t.files)
 	if err != nil {
 		return err
 	}

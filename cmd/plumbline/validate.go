@@ -141,7 +141,7 @@ func (v *validation) run(ctx context.Context, files []string) error {
 	var all []error
 	var inputs []input
 	for _, file := range files {
-		data, name, err := v.read(file)
+		data, name, err := v.read(ctx, file)
 		if err != nil {
 			all = append(all, fmt.Errorf("topology: %w", err))
 			continue
