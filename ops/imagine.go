@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -165,7 +166,7 @@ func (r *Registry) PlanImagined(ctx context.Context, t *topology.Topology, given
 				case asked != "":
 					g.Device = asked
 				case c.Input.Device:
-					g.Device = im.devices[s.Name]
+					g.Device = cmp.Or(namedDevice(c, s), im.devices[s.Name])
 				}
 				if g.Device != "" {
 					req.Given[s.Name] = g
@@ -182,6 +183,15 @@ func (r *Registry) PlanImagined(ctx context.Context, t *topology.Topology, given
 		err = fault.New(fault.Invalid, errors.New("the topology is too large to be planned on an imagined node: plan it on a real one, with --netns"))
 	}
 	return nil, nil, err
+}
+
+// namedDevice is the PCI address that the config of a step names, "" if it names none.
+func namedDevice(c contract.Contract, s *topology.Step) string {
+	config, _ := c.Decode(s.Config, contract.Options{Unresolved: true})
+	runtime, _ := config["runtimeConfig"].(map[string]any)
+	id, _ := config["deviceID"].(string)
+	other, _ := runtime["deviceID"].(string)
+	return cmp.Or(id, other)
 }
 
 // unmade are notes on links that a step names and none makes.

@@ -235,6 +235,21 @@ func TestVetCases(t *testing.T) {
 	}
 }
 
+// TestImaginedDevice holds that a step has the device that its config names on an imagined node, too.
+func TestImaginedDevice(t *testing.T) {
+	for _, step := range []string{
+		`{name: a, type: sriov, config: {deviceID: "0000:03:00.1"}}`,
+		`{name: a, type: host-device, config: {pciBusID: "0000:03:00.1"}}`,
+		`{name: a, type: vfio-pci, config: {runtimeConfig: {deviceID: "0000:03:00.1"}}}`,
+	} {
+		reg, topo := vetted(t, "    - "+step)
+		_, given, err := reg.PlanImagined(t.Context(), topo, nil, ops.Rules{})
+		if err != nil || given["a"].Device != "0000:03:00.1" {
+			t.Errorf("%s: %q, %v", step, given["a"].Device, err)
+		}
+	}
+}
+
 // BenchmarkVet measures what validation adds, for a topology as it should be and for
 // those that cost most.
 func BenchmarkVet(b *testing.B) {
