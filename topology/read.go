@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/suggest"
@@ -58,7 +60,7 @@ func (r *reader) read(path string, v any, t reflect.Type) any {
 	case t == numberOrText:
 		return r.numberOrText(path, v)
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]()):
-		return v
+		return r.own(path, v, t)
 	}
 	switch t.Kind() {
 	case reflect.Struct:
@@ -104,9 +106,9 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 		if _, known := fields[k]; known {
 			continue
 		}
-		meant := suggest.Name(k, names)
-		if meant == "" {
-			r.unknown(path, k, ": known here are "+strings.Join(names, ", ")+r.elsewhere(k, t))
+		meant, elsewhere := suggest.Name(k, names), r.elsewhere(k, t)
+		if meant == "" || elsewhere != "" && !strings.EqualFold(k, meant) {
+			r.unknown(path, k, ": known here are "+strings.Join(names, ", ")+elsewhere)
 			continue
 		}
 		r.unknown(path, k, fmt.Sprintf(", did you mean %q?", meant))
@@ -115,6 +117,23 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 		}
 	}
 	return out
+}
+
+// own reads a value of a type that decodes itself, whose error names no field.
+func (r *reader) own(path string, v any, t reflect.Type) any {
+	raw, err := json.Marshal(v)
+	if err == nil {
+		err = json.Unmarshal(raw, reflect.New(t).Interface())
+	}
+	switch {
+	case err == nil:
+		return v
+	case t == reflect.TypeFor[resource.Quantity]():
+		r.refuse(path, "want a quantity such as 25G, got %s", kindOf(v))
+	default:
+		r.refuse(path, "got %s: %v", kindOf(v), err)
+	}
+	return nil
 }
 
 // elsewhere says that a field is known in a struct that contains this one, or in one that it

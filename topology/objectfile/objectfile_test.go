@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	resourceapi "k8s.io/api/resource/v1"
+
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/objectfile"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -39,6 +41,9 @@ func TestDecode(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for _, c := range []struct{ spec, want string }{
 		{`{nodeselector: {a: b}}`, `unknown field "spec.nodeselector", did you mean "nodeSelector"?`},
+		{`{physicalNetworks: [{name: a, nodeSelector: {a: b}}]}`, `unknown field "spec.physicalNetworks[0].nodeSelector": known here are addressPool, name, vlan; "nodeSelector" is known in spec`},
+		{`{exposure: {capacity: {bandwidth: {value: 25Gbps}}}}`, `spec.exposure.capacity.bandwidth.value: want a quantity such as 25G, got the string "25Gbps"`},
+		{`{selector: {expression: "true"}}`, `unknown field "spec.selector.expression", did you mean "cel"?`},
 		{`{selector: {matchLabels: {a: b}}}`, `unknown field "spec.selector.matchLabels": known here are cel`},
 		{`{physicalNetworks: [{name: a}, {nmae: b}]}`, `unknown field "spec.physicalNetworks[1].nmae", did you mean "name"?`},
 		{`{exposure: {capacity: {bandwidth: {values: 1}}}}`, `unknown field "spec.exposure.capacity.bandwidth.values", did you mean "value"?`},
@@ -58,6 +63,17 @@ func TestRefused(t *testing.T) {
 		if _, err := decode(head + "spec: " + c.spec); err == nil || err.Error() != `DeviceExposurePolicy "p": `+c.want {
 			t.Errorf("%s\nhave %v\nwant %s", c.spec, err, c.want)
 		}
+	}
+}
+
+// TestKnownElsewhere holds that an error names the place of a field that is written one level too high, and not the field
+// that shares a word with it.
+func TestKnownElsewhere(t *testing.T) {
+	const text = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c}\nspec: {devices: {requests: [{name: a, deviceClassName: b}]}}\n"
+	_, _, err := objectfile.Decode[resourceapi.ResourceClaim]([]byte(text), resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"))
+	const want = `ResourceClaim "c": unknown field "spec.devices.requests[0].deviceClassName": known here are exactly, firstAvailable, name; "deviceClassName" is known in spec.devices.requests[0].exactly`
+	if err == nil || err.Error() != want {
+		t.Errorf("have %v\nwant %s", err, want)
 	}
 }
 

@@ -6,6 +6,7 @@
 package suggest
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -13,9 +14,21 @@ import (
 // maxLength is the longest name compared; the distance is quadratic.
 const maxLength = 64
 
+// synonyms are the words that netplan, nmstate, iproute2 and IPAM plugins have for ours, in lower case without dashes.
+var synonyms = map[string][]string{
+	"to": {"destination"}, "dst": {"destination"},
+	"via": {"gateway"}, "gw": {"gateway"}, "nexthop": {"gateway"}, "nexthopaddress": {"gateway"},
+	"cidr": {"prefix"}, "subnet": {"prefix"}, "range": {"prefix", "subnets"}, "ranges": {"subnets"}, "ipranges": {"subnets"},
+	"rangestart": {"first"}, "start": {"first"}, "rangeend": {"last"}, "end": {"last"},
+	"expression": {"cel"},
+}
+
+// opposites are words that are near and mean the opposite; with "", the second negates what follows.
+var opposites = [][2]string{{"", "im"}, {"", "in"}, {"", "un"}, {"", "non"}, {"", "dis"}, {"ingress", "egress"}, {"min", "max"}, {"rx", "tx"}}
+
 // Name returns the candidate nearest to name, or "" when none is near. Equal
 // but for case wins, then few typing errors, then a shared word ("vlanId" and
-// "id"). Among equals the first candidate wins.
+// "id"), then the word of another project. Among equals the first candidate wins.
 func Name(name string, candidates []string) string {
 	if name == "" || len(name) > maxLength {
 		return ""
@@ -27,7 +40,21 @@ func Name(name string, candidates []string) string {
 			best, bestCost = c, cost
 		}
 	}
+	if best == "" {
+		for _, s := range synonyms[strings.Join(words(name), "")] {
+			if slices.Contains(candidates, s) {
+				return s
+			}
+		}
+	}
 	return best
+}
+
+func opposite(a, b string) bool {
+	a, b = strings.ToLower(a), strings.ToLower(b)
+	return a != b && slices.ContainsFunc(opposites, func(o [2]string) bool {
+		return strings.Replace(a, o[0], o[1], 1) == b || strings.Replace(b, o[0], o[1], 1) == a
+	})
 }
 
 // Hint returns the end of an error message, `, did you mean "x"?`, or "" when no
@@ -45,6 +72,9 @@ func distance(name, candidate string) (cost int, near bool) {
 	}
 	if strings.EqualFold(name, candidate) {
 		return 0, true
+	}
+	if opposite(name, candidate) {
+		return 0, false
 	}
 	limit := 1
 	if n := min(len(name), len(candidate)); n >= 8 {
