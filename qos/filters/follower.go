@@ -651,6 +651,11 @@ func (f *Follower) finish(c *claims.Claim, changed bool, err error) {
 		said = err.Error()
 	}
 	f.mu.Lock()
+	delete(f.updating, c.UID)
+	if f.claims[c.UID] == nil { // it has ended meanwhile, and follow has forgotten it
+		f.mu.Unlock()
+		return
+	}
 	if changed || err != nil {
 		f.updated[c.UID] = f.Now()
 	}
@@ -659,7 +664,6 @@ func (f *Follower) finish(c *claims.Claim, changed bool, err error) {
 	if said == "" {
 		delete(f.failures, c.UID)
 	}
-	delete(f.updating, c.UID)
 	f.mu.Unlock()
 	f.reports.Changed()
 	switch {
