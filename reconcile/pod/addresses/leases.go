@@ -247,6 +247,9 @@ func (a *Allocator) adopt(ctx context.Context, node string) error {
 	}); err != nil {
 		return err
 	}
+	a.mu.Lock()
+	maps.DeleteFunc(a.checked, func(name string, _ *known) bool { return !names[name] }) // those that were given up
+	a.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if a.upToDate(name, held[name], uids[name], told[name]) {
 			continue
