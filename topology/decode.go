@@ -77,13 +77,18 @@ func Decode(data []byte) (*Topology, error) {
 		}
 		return nil, fmt.Errorf("%d NetworkTopologies (%s), exactly one is wanted", len(found), strings.Join(names, ", "))
 	case len(found) == 0 && len(ignored) > 0:
-		return nil, fmt.Errorf("no NetworkTopology, only %s", strings.Join(ignored, ", "))
+		return nil, &None{ignored}
 	case len(found) == 0:
 		return nil, errors.New("no NetworkTopology: the input is empty")
 	}
 	found[0].Ignored = ignored
 	return found[0], nil
 }
+
+// None is the error of a file that has objects, none of which is a NetworkTopology.
+type None struct{ Others []string }
+
+func (n *None) Error() string { return "no NetworkTopology, only " + strings.Join(n.Others, ", ") }
 
 // FromObject converts an API object. It applies the limits of the CRD once more: an object
 // may come from a file, which no API server has validated. The error is an *Invalid; the
@@ -362,6 +367,9 @@ func (d document) title() string {
 	return title
 }
 
+// ourGroups are the API groups whose kinds are read here.
+var ourGroups = []string{v1alpha1.GroupVersion.Group, "cni.networking.k8s.io", "k8s.ovn.org"}
+
 // unsupportedKinds are kinds that users of other drivers may expect here.
 var unsupportedKinds = map[string]string{
 	"CNIPlugin":                   "not supported: step types are built in",
@@ -422,7 +430,7 @@ func Objects(data []byte, kind string) (found [][]byte, others int, err error) {
 }
 
 // Others describes the documents of a file that are of none of these kinds. A kind that differs
-// from one of them in case alone is an error.
+// from one of them in case alone is an error, and one of our API groups that is like one of them.
 func Others(data []byte, kinds ...string) ([]string, error) {
 	if len(data) > MaxBytes {
 		return nil, fmt.Errorf("the input has more than %d bytes", MaxBytes)
@@ -437,6 +445,11 @@ func Others(data []byte, kinds ...string) ([]string, error) {
 		for _, k := range kinds {
 			if kind != k && strings.EqualFold(kind, k) {
 				return nil, fmt.Errorf("unknown kind %q, did you mean %q?", excerpt.Of(kind, maxKey), k)
+			}
+		}
+		if group, _, _ := strings.Cut(d.text("apiVersion"), "/"); slices.Contains(ourGroups, group) && !slices.Contains(kinds, kind) {
+			if meant := suggest.Name(kind, kinds); meant != "" {
+				return nil, fmt.Errorf("unknown kind %q, did you mean %q?", excerpt.Of(kind, maxKey), meant)
 			}
 		}
 		if !slices.Contains(kinds, kind) {

@@ -184,3 +184,24 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// TestOtherKinds holds that a kind of our groups that is like one that is read is a mistake, and that other kinds of them are not.
+func TestOtherKinds(t *testing.T) {
+	read := []string{"NetworkTopology", "AddressPool", "DeviceExposurePolicy", "NetworkQoS", "CNIPluginSchema"}
+	for _, c := range []struct{ group, kind, meant string }{
+		{"networking.dra.io", "AddressPools", "AddressPool"},
+		{"networking.dra.io", "AdressPool", "AddressPool"},
+		{"k8s.ovn.org", "NetworkQoSes", "NetworkQoS"},
+		{"networking.dra.io", "AddressLease", ""},
+		{"networking.dra.io", "DeviceExposureReport", ""},
+		{"networking.dra.io", "NetworkQoSReport", ""},
+		{"networking.dra.io", "NetworkQoSDestinations", ""},
+		{"k8s.ovn.org", "EgressQoS", ""},
+		{"other.example.com", "AddressPools", ""},
+	} {
+		others, err := topology.Others([]byte("apiVersion: "+c.group+"/v1\nkind: "+c.kind+"\nmetadata: {name: a}\n"), read...)
+		if c.meant == "" && (err != nil || len(others) != 1) || c.meant != "" && (err == nil || !strings.Contains(err.Error(), `did you mean "`+c.meant+`"?`)) {
+			t.Errorf("%s of %s: %q, %v", c.kind, c.group, others, err)
+		}
+	}
+}

@@ -78,6 +78,7 @@ type validation struct {
 	*app
 	given   ops.Givens
 	strict  bool
+	files   int
 	notes   int
 	set     contract.Set // the built-in types, and those that schemas of the files describe
 	objects validity.Objects
@@ -140,6 +141,7 @@ func (v *validation) note(format string, args ...any) {
 func (v *validation) run(ctx context.Context, files []string) error {
 	var all []error
 	var inputs []input
+	v.files = len(files)
 	for _, file := range files {
 		data, name, err := v.read(ctx, file)
 		if err != nil {
@@ -159,6 +161,11 @@ func (v *validation) run(ctx context.Context, files []string) error {
 	notes, errs := validity.Across(ctx, v.objects, v.set)
 	for _, n := range notes {
 		v.note("%s", n)
+	}
+	if len(errs) == 0 {
+		for _, c := range v.objects.Claims {
+			fmt.Fprintf(v.out, "%s %q is valid: %s.\n", c.Source.Kind, c.Source.Name, excerpt.Count(len(c.Spec.Requests), "request"))
+		}
 	}
 	if v.strict && v.notes > 0 {
 		errs = append(errs, fmt.Errorf("--strict: %s, of which none is accepted", excerpt.Count(v.notes, "note")))
@@ -198,7 +205,7 @@ func (v *validation) schemas(inputs []input) error {
 
 // file checks the objects of a file.
 func (v *validation) file(ctx context.Context, in input) error {
-	checked, kinds := 0, []string{v1alpha1.Kind, schemav1alpha1.Kind, validity.KindClaim, validity.KindTemplate, "DeviceClass", "List"}
+	checked, kinds := 0, []string{"DeviceClass", "List", v1alpha1.Kind, schemav1alpha1.Kind, validity.KindClaim, validity.KindTemplate}
 	for _, other := range []struct {
 		kind     string
 		validate func(data []byte, name string) error
@@ -244,7 +251,16 @@ func (v *validation) file(ctx context.Context, in input) error {
 	if checked > 0 {
 		v.unchecked(others)
 	}
-	return v.topology(ctx, in.data, in.name, checked == 0)
+	err = v.topology(ctx, in.data, in.name, checked == 0)
+	none, ok := errors.AsType[*topology.None](err)
+	switch {
+	case !ok:
+		return err
+	case v.files > 1: // as if they were in one file
+		v.unchecked(others)
+		return nil
+	}
+	return fmt.Errorf("%s: nothing to validate, only %s: the kinds are %s", in.name, strings.Join(none.Others, ", "), strings.Join(kinds[2:], ", "))
 }
 
 // unchecked notes documents of kinds that validate does not know.

@@ -289,7 +289,7 @@ const maxNamed = 6
 
 // claim compares a claim with the topologies that it requests.
 func (o Objects) claim(ctx context.Context, c Claim, set contract.Set) (notes []string, errs []error) {
-	classes := map[string]*resourceapi.DeviceClass{}
+	classes, selectors := map[string]*resourceapi.DeviceClass{}, map[string]string{}
 	var known []string
 	for _, t := range o.Topologies {
 		for _, s := range claim.Roots(t.Topology, set) {
@@ -298,7 +298,7 @@ func (o Objects) claim(ctx context.Context, c Claim, set contract.Set) (notes []
 			if err != nil {
 				return nil, []error{err}
 			}
-			known = append(known, name)
+			known, selectors[name] = append(known, name), s.Selector
 			classes[name] = &resourceapi.DeviceClass{
 				ObjectMeta: metav1.ObjectMeta{Name: name},
 				Spec: resourceapi.DeviceClassSpec{Config: []resourceapi.DeviceClassConfiguration{{
@@ -309,6 +309,7 @@ func (o Objects) claim(ctx context.Context, c Claim, set contract.Set) (notes []
 			}
 		}
 	}
+	notes, errs = c.itself(selectors)
 	missing := func(request, class string) {
 		if class == "" || classes[class] != nil || slices.Contains(o.Classes, class) {
 			return

@@ -1,0 +1,78 @@
+package validity
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/suggest"
+)
+
+// itself returns what is wrong with the requests of a claim, whatever they are for: the API server says it, too. Notes are on selectors
+// of requests for the DeviceClasses of topologies, by their name with the selector of their step.
+func (c Claim) itself(classes map[string]string) (notes []string, errs []error) {
+	var names []string
+	request := func(name, class string, mode resourceapi.DeviceAllocationMode, selectors []resourceapi.DeviceSelector) {
+		names = append(names, name)
+		modes := []string{string(resourceapi.DeviceAllocationModeExactCount), string(resourceapi.DeviceAllocationModeAll)}
+		if mode != "" && !slices.Contains(modes, string(mode)) {
+			errs = append(errs, fmt.Errorf("%s: request %q: allocationMode: %q is not one of %s%s",
+				c.title(), name, excerpt.Of(string(mode), maxText), strings.Join(modes, ", "), suggest.Hint(string(mode), modes)))
+		}
+		for i, s := range selectors {
+			if s.CEL == nil {
+				continue
+			}
+			at := fmt.Sprintf("%s: request %q: selectors[%d].cel: ", c.title(), name, i)
+			if wrong := Compiled(s.CEL.Expression).Err; wrong != nil {
+				errs = append(errs, fmt.Errorf("%s%s", at, strings.TrimPrefix(wrong.Error(), "selector.cel: ")))
+				continue
+			}
+			of, ours := classes[class]
+			for _, doubt := range doubts(of, s.CEL.Expression) {
+				if ours {
+					notes = append(notes, at+doubt)
+				}
+			}
+		}
+	}
+	for _, r := range c.Spec.Requests {
+		if e := r.Exactly; e != nil {
+			request(r.Name, e.DeviceClassName, e.AllocationMode, e.Selectors)
+			continue
+		}
+		names = append(names, r.Name)
+		for _, s := range r.FirstAvailable {
+			request(r.Name+"/"+s.Name, s.DeviceClassName, s.AllocationMode, s.Selectors)
+		}
+	}
+	for i, constraint := range c.Spec.Constraints {
+		at := fmt.Sprintf("%s: constraints[%d]", c.title(), i)
+		for j, name := range constraint.Requests {
+			if !slices.Contains(names, name) {
+				errs = append(errs, fmt.Errorf("%s.requests[%d]: no request is named %q: the requests are %s", at, j, excerpt.Of(name, maxText), strings.Join(names, ", ")))
+			}
+		}
+		for _, attribute := range []*resourceapi.FullyQualifiedName{constraint.MatchAttribute, constraint.DistinctAttribute} {
+			if attribute != nil && !strings.Contains(string(*attribute), "/") {
+				errs = append(errs, fmt.Errorf("%s: %q has no domain: write %s/%s", at, excerpt.Of(string(*attribute), maxText), claim.Driver, excerpt.Of(string(*attribute), maxText)))
+			}
+		}
+	}
+	return notes, errs
+}
+
+const maxText = 253 // bytes that an error quotes
+
+// doubts are remarks on a request's selector, which sees only devices that the selector of the step has selected.
+func doubts(step, expr string) []string {
+	if step == "" {
+		return Compiled(expr).Unknown
+	}
+	known := Compiled(step).Unknown
+	return slices.DeleteFunc(slices.Clone(Compiled("("+step+") && ("+expr+")").Unknown), func(d string) bool { return slices.Contains(known, d) })
+}
