@@ -85,8 +85,9 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 	if err := c.Client.List(ctx, &leases, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list leases: %w", err)
 	}
-	again, errs := c.endOrphans(ctx, leases.Items)
-	later, more := c.endKept(ctx, leases.Items, pools.Items)
+	left := maxEnds
+	again, errs := c.endOrphans(ctx, leases.Items, &left)
+	later, more := c.endKept(ctx, leases.Items, pools.Items, &left)
 	if errs = append(errs, more...); later > 0 {
 		again = shorter(again, later)
 	}
@@ -122,7 +123,7 @@ func (c *Pools) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 			return s
 		})
 		if apierrors.IsConflict(err) {
-			soon, err = 50*time.Millisecond, nil // the cache lags behind
+			soon, err = goOn, nil // the cache lags behind
 		}
 		if errs = append(errs, err); soon > 0 {
 			again = shorter(again, soon)
@@ -202,15 +203,22 @@ func (c *Pools) keep(ctx context.Context, o *v1alpha1.AddressPool, leased bool) 
 	return nil
 }
 
-// endOrphans deletes leases of nodes that have not existed for Grace. A node that was
+// maxEnds is how many leases one pass ends, each with one or two requests: nodes wait meanwhile to be given addresses of a pool that is
+// new, which is not protected yet. The next pass follows after goOn.
+const (
+	maxEnds = 100
+	goOn    = 50 * time.Millisecond
+)
+
+// endOrphans deletes leases of nodes that have not existed for Grace, as many as are left. A node that was
 // created again takes over its lease, which changes the lease, so that the deletion is
 // refused.
-func (c *Pools) endOrphans(ctx context.Context, leases []v1alpha1.AddressLease) (again time.Duration, errs []error) {
+func (c *Pools) endOrphans(ctx context.Context, leases []v1alpha1.AddressLease, left *int) (again time.Duration, errs []error) {
 	gone := map[types.UID]time.Time{}
 	for i := range leases {
 		l := &leases[i]
-		if l.Spec.KeptUntil != nil {
-			continue // it is no node's
+		if l.Spec.KeptUntil != nil || !l.DeletionTimestamp.IsZero() {
+			continue // it is no node's, or ends
 		}
 		n := &metav1.PartialObjectMetadata{}
 		n.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Node"))
@@ -228,8 +236,12 @@ func (c *Pools) endOrphans(ctx context.Context, leases []v1alpha1.AddressLease) 
 			since = c.Now()
 		}
 		gone[l.UID] = since
-		if left := graceLeft(n, since, c.Now(), c.Grace); left > 0 {
-			again = shorter(again, left)
+		if wait := graceLeft(n, since, c.Now(), c.Grace); wait > 0 {
+			again = shorter(again, wait)
+			continue
+		}
+		if *left--; *left < 0 {
+			again = shorter(again, goOn)
 			continue
 		}
 		if err := c.end(ctx, l, since); err != nil {
@@ -241,9 +253,9 @@ func (c *Pools) endOrphans(ctx context.Context, leases []v1alpha1.AddressLease) 
 }
 
 // endKept deletes leases that were kept for long enough, and all that are kept of a pool which
-// ends. A lease that a node takes over meanwhile has changed, so that the deletion is refused.
+// ends, as many as are left. A lease that a node takes over meanwhile has changed, so that the deletion is refused.
 func (c *Pools) endKept(ctx context.Context, leases []v1alpha1.AddressLease,
-	pools []v1alpha1.AddressPool,
+	pools []v1alpha1.AddressPool, left *int,
 ) (again time.Duration, errs []error) {
 	stays := map[string]bool{}
 	for i := range pools {
@@ -253,11 +265,15 @@ func (c *Pools) endKept(ctx context.Context, leases []v1alpha1.AddressLease,
 	tooMany := beyond(leases, ends)
 	for i := range leases {
 		l := &leases[i]
-		if l.Spec.KeptUntil == nil {
+		if l.Spec.KeptUntil == nil || !l.DeletionTimestamp.IsZero() {
 			continue
 		}
-		if left := ends[l.Name].Sub(c.Now()); left > 0 && stays[l.Spec.Pool] && !tooMany[l.Name] {
-			again = shorter(again, left)
+		if wait := ends[l.Name].Sub(c.Now()); wait > 0 && stays[l.Spec.Pool] && !tooMany[l.Name] {
+			again = shorter(again, wait)
+			continue
+		}
+		if *left--; *left < 0 {
+			again = shorter(again, goOn)
 			continue
 		}
 		err := c.Client.Delete(ctx, l.DeepCopy(), client.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion})

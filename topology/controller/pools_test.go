@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plumbline/plumbline/topology"
@@ -265,4 +266,67 @@ func TestOverlapWithoutAnswer(t *testing.T) {
 	n.restart()
 	n.pools.Live = mute{n.Client}
 	pass(metav1.ConditionTrue)
+}
+
+// TestManyEnd: a pool that is new is protected, and so usable, soon, however many leases end at the same time: those of nodes that are
+// gone, and those of a pool that ends. All of them end in the end.
+func TestManyEnd(t *testing.T) {
+	const many = 120
+	n := newNetwork(t)
+	lease := func(i int, spec v1alpha1.AddressLeaseSpec) {
+		spec.Pool, spec.Block = "old", fmt.Sprintf("10.0.%d.%d/32", i/250, i%250)
+		l := &v1alpha1.AddressLease{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("lease", i), UID: types.UID(fmt.Sprint(i))}, Spec: spec}
+		if err := n.Create(t.Context(), l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range many {
+		lease(2*i, v1alpha1.AddressLeaseSpec{Node: fmt.Sprint("gone", i), NodeUID: "u"})
+		lease(2*i+1, v1alpha1.AddressLeaseSpec{Node: v1alpha1.KeptNode, For: fmt.Sprintf("a%d/p/c/t/s", i), KeptUntil: new(metav1.NewTime(n.now.Add(time.Minute)))})
+	}
+	fresh := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "fresh"}, Spec: v1alpha1.AddressPoolSpec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24"}}}}
+	if err := n.Create(t.Context(), fresh); err != nil {
+		t.Fatal(err)
+	}
+	requests, protected := 0, 0
+	counted := interceptor.NewClient(n.Client.(client.WithWatch), interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if _, live := o.(*corev1.Node); live {
+				requests++
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			requests++
+			return c.Delete(ctx, o, opts...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			protected = requests
+			return c.Patch(ctx, o, p, opts...)
+		},
+	})
+	n.pools.Client, n.pools.Live = counted, counted
+	for range many {
+		result, err := n.pools.Reconcile(t.Context(), reconcile.Request{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := &v1alpha1.AddressLeaseList{}
+		if err := n.List(t.Context(), left); err != nil {
+			t.Fatal(err)
+		}
+		if len(left.Items) == 0 {
+			break
+		}
+		if result.RequeueAfter == 0 || result.RequeueAfter > time.Second {
+			t.Fatalf("%d leases are left, and go on after %s", len(left.Items), result.RequeueAfter)
+		}
+		n.now = n.now.Add(result.RequeueAfter)
+	}
+	if protected > 250 {
+		t.Errorf("the new pool was protected after %d requests", protected)
+	}
+	if left := (&v1alpha1.AddressLeaseList{}); n.List(t.Context(), left) != nil || len(left.Items) > 0 {
+		t.Errorf("%d leases are left", len(left.Items))
+	}
 }
