@@ -188,7 +188,9 @@ func (c *converter) read(object map[string]any) {
 	case !slices.Contains(strings.Split(k.groups, ","), s.group):
 		s.problem("apiVersion", "%q is not of the group %q", version, k.groups)
 	case s.name == "":
-		s.problem("metadata.name", "is missing")
+		if len(s.problems) == 0 { // it may be there, and no string
+			s.problem("metadata.name", "is missing")
+		}
 	default:
 		s.labels = meta.pairs("labels")
 		meta.ignore("annotations", "creationTimestamp", "finalizers", "generateName", "generation", "managedFields", "ownerReferences",

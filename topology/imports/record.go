@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/excerpt"
 )
 
@@ -79,6 +81,13 @@ func (r *record) note(key, format string, args ...any) { r.of.note(r.path(key), 
 
 func (r *record) problem(key, format string, args ...any) { r.of.problem(r.path(key), format, args...) }
 
+// misfit refuses a value that is not of a type, in the words for the fields of our own objects.
+func misfit[T any](r *record, key string, v any) {
+	for _, wrong := range topology.Misfits(v, reflect.TypeFor[T]()) {
+		r.problem(key, "%s", wrong)
+	}
+}
+
 // take returns the value of a key, if it is there and not null.
 func (r *record) take(key string) (any, bool) {
 	v, has := r.left[key]
@@ -94,7 +103,7 @@ func (r *record) text(key string) string {
 	v, has := r.take(key)
 	s, isText := v.(string)
 	if has && !isText {
-		r.problem(key, "is not a string")
+		misfit[string](r, key, v)
 	}
 	return s
 }
@@ -104,7 +113,7 @@ func (r *record) flag(key string) bool {
 	v, has := r.take(key)
 	b, isBool := v.(bool)
 	if has && !isBool {
-		r.problem(key, "is neither true nor false")
+		misfit[bool](r, key, v)
 	}
 	return b
 }
@@ -123,7 +132,7 @@ func (r *record) number(key string) (n int64, ok bool) {
 		}
 	}
 	if has {
-		r.problem(key, "is not an integer")
+		misfit[int64](r, key, v)
 	}
 	return 0, false
 }
@@ -138,7 +147,7 @@ func (r *record) texts(key string) (out []string) {
 	for i, e := range list {
 		s, isText := e.(string)
 		if !isText {
-			r.problem(fmt.Sprintf("%s[%d]", key, i), "is not a string")
+			misfit[string](r, fmt.Sprintf("%s[%d]", key, i), e)
 			continue
 		}
 		out = append(out, s)
@@ -151,7 +160,7 @@ func (r *record) sub(key string) *record {
 	v, has := r.take(key)
 	object, isObject := v.(map[string]any)
 	if has && !isObject {
-		r.problem(key, "is not an object")
+		misfit[map[string]any](r, key, v)
 	}
 	return r.below(r.path(key), object)
 }
@@ -167,7 +176,7 @@ func (r *record) subs(key string) (out []*record) {
 		at := fmt.Sprintf("%s[%d]", key, i)
 		object, isObject := e.(map[string]any)
 		if !isObject {
-			r.problem(at, "is not an object")
+			misfit[map[string]any](r, at, e)
 			continue
 		}
 		out = append(out, r.below(r.path(at), object))

@@ -211,8 +211,12 @@ func (c *converter) sriovIBNetwork(s *source) {
 func (c *converter) withResource(s *source, spec *record, prefix string) *network {
 	n := c.definedBy(s, spec)
 	resource := spec.text("resourceName")
-	if resource == "" {
+	switch _, bare, hasPrefix := strings.Cut(resource, "/"); {
+	case resource == "":
 		spec.problem("resourceName", "is missing")
+		return n
+	case hasPrefix:
+		spec.problem("resourceName", "%q has the prefix, which the operator adds: write %q", resource, bare)
 		return n
 	}
 	n.resource, n.resourceAt = prefix+"/"+resource, spec.path("resourceName")

@@ -16,6 +16,11 @@ const maxDepth = 16
 // parse takes the JSON that a key has as a string. A comma before a closing bracket is accepted, and noted: programs differ
 // about it. before and after are added to the text.
 func (r *record) parse(key, before, after string) (any, bool) {
+	if _, isObject := r.left[key].(map[string]any); isObject {
+		r.take(key)
+		r.problem(key, "want JSON in a string, got an object: put it in quotes, as in '{\"type\": \"macvlan\"}'")
+		return nil, false
+	}
 	text := r.text(key)
 	if strings.TrimSpace(text) == "" {
 		return nil, false
