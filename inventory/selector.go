@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -246,7 +247,7 @@ func oneLine(report string) string {
 			// What the parser says of the rest follows from it.
 			return at + `: "=" is no operator, did you mean "=="?`
 		}
-		found = append(found, strings.TrimSpace(message))
+		found = append(found, explained(strings.TrimSpace(message)))
 	}
 	if len(found) == 0 {
 		return strings.Join(strings.Fields(report), " ")
@@ -255,6 +256,30 @@ func oneLine(report string) string {
 		found = append(found[:listMax], fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(found, "; ")
+}
+
+var (
+	wordOperator = regexp.MustCompile(`^([0-9:]+): Syntax error: mismatched input '(and|or)' expecting <EOF>$`)
+	undeclared   = regexp.MustCompile(`undeclared reference to '(\w+)' \(in container ''\)$`)
+	ofAttributes = regexp.MustCompile(`found no matching overload for '.*' applied to '.*map\(string, dyn\)`)
+)
+
+// explained adds the probable mistake to a message of the compiler, which has no types of error.
+func explained(message string) string {
+	if m := wordOperator.FindStringSubmatch(message); m != nil {
+		return fmt.Sprintf("%s: %q is no operator, did you mean %q?", m[1], m[2], map[string]string{"and": "&&", "or": "||"}[m[2]])
+	}
+	domain, _, _ := strings.Cut(Driver, ".")
+	m := undeclared.FindStringSubmatch(message)
+	switch {
+	case m != nil && m[1] == domain:
+		return message + fmt.Sprintf(": write %q in quotes", Driver)
+	case m != nil && slices.Contains(AttributeNames(), m[1]):
+		return message + ": write " + expressionOf(qualified(Driver, m[1]))
+	case ofAttributes.MatchString(message):
+		return message + ": attributes are by domain, as in " + expressionOf(AttrIfName)
+	}
+	return message
 }
 
 // attributesRead returns the attributes an expression reads by a constant name,
