@@ -652,7 +652,11 @@ func (p *Planner) claim(o netstate.Object) error {
 	}
 	for _, f := range netstate.Fields(o) {
 		prev, taken := p.claims[k][f.Path]
-		if taken && prev.step != p.StepName() && netstate.FormatValue(prev.value) != netstate.FormatValue(f.Value) {
+		if taken && netstate.FormatValue(prev.value) != netstate.FormatValue(f.Value) {
+			if prev.step == p.StepName() {
+				return fault.New(fault.Invalid, fmt.Errorf("wants %s %s = %s, and %s too: remove one of them",
+					k, f.Path, netstate.FormatValue(prev.value), netstate.FormatValue(f.Value)))
+			}
 			return fault.New(fault.Invalid, fmt.Errorf("wants %s %s = %s, but step %q wants %s: remove one of them",
 				k, f.Path, netstate.FormatValue(f.Value), prev.step, netstate.FormatValue(prev.value)))
 		}
