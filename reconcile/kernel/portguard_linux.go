@@ -470,7 +470,10 @@ func explainGuards(err error) error {
 	switch {
 	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT),
 		errors.Is(err, unix.ENOENT):
-		return because(fault.Unsupported, err, "the kernel cannot guard ports of bridges by nftables: it needs the modules nf_tables and nft_meta_bridge; load them, or set macspoofchk: false and raGuard: false")
+		if first, ok := errors.AsType[unix.Errno](err); ok { // of many, one for each message
+			err = first
+		}
+		return because(fault.Unsupported, err, "the kernel cannot guard ports of bridges by nftables: it needs the modules nf_tables and nft_meta_bridge; load them, or create the bridge on the node, with macspoofchk: false and raGuard: false in the step")
 	}
 	return explainNAT(err)
 }
