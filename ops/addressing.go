@@ -113,8 +113,9 @@ func AddressParams() []contract.Param {
 			{Name: "table", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "routing table; default: the VRF's or main"},
 			{Name: "scope", Type: contract.String, Enum: []string{"global", "link", "host"}, Refused: refusedScopes, Description: "route scope"},
 			{Name: "src", Type: contract.String, Format: contract.IP, Description: "preferred source address"},
-			{Name: "mtu", Type: contract.Integer, Minimum: contract.Int(68), Maximum: contract.Int(65535), Description: "path MTU in bytes"},
-			{Name: "advmss", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535), Description: "advertised TCP MSS in bytes"},
+			// more than that the kernel changes to it (ip_metrics_convert in net/ipv4/metrics.c)
+			{Name: "mtu", Type: contract.Integer, Minimum: contract.Int(68), Maximum: contract.Int(65535 - 15), Description: "path MTU in bytes"},
+			{Name: "advmss", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535 - 40), Description: "advertised TCP MSS in bytes"},
 			{Name: "onlink", Type: contract.Boolean, Description: "gateway is reached directly, outside the link's subnets"},
 		}},
 	}
@@ -307,6 +308,10 @@ func (p *Planner) addressRoute(link, field string, r Route, refused map[netip.Ad
 		return Invalid(field+".onlink", "needs a gateway: name it, or remove onlink")
 	case v4 && r.Gateway != "" && r.Scope != nil && *r.Scope != "global":
 		return Invalid(field+".scope", "%q is for routes without a gateway, and the route has gateway %q: remove one of the two", *r.Scope, r.Gateway)
+	case r.Source != nil && strings.Contains(*r.Source, ":") != strings.Contains(r.Destination, ":"):
+		return Invalid(field+".src", "%q and destination %q are of different families", *r.Source, r.Destination)
+	case r.Source != nil && !isSource(*r.Source):
+		return Invalid(field+".src", "%q is no address that a packet is sent from: name an address of the pod, or remove the key", *r.Source)
 	case r.Table != nil && *r.Table == 255 && !p.Kept():
 		return Invalid(field+".table", "255 is the kernel's table \"local\", of the node's own addresses: use another, or none")
 	}
@@ -315,6 +320,12 @@ func (p *Planner) addressRoute(link, field string, r Route, refused map[netip.Ad
 	}
 	p.routes.deferred = append(p.routes.deferred, deferredRoute{step: p.current, link: link, field: field, route: r})
 	return nil
+}
+
+// isSource reports whether the kernel can use an address as a source. It takes the unspecified one for none.
+func isSource(text string) bool {
+	a, err := netip.ParseAddr(text)
+	return err == nil && !a.IsUnspecified() && !a.IsMulticast()
 }
 
 // noteUnusedGateways adds a note on each gateway that no route uses, because routes without a gateway

@@ -91,6 +91,26 @@ func TestVetRefuses(t *testing.T) {
   claimParameters: [{step: b, key: addresses, subnets: [{prefix: 192.0.2.0/24}]}]`,
 			`step "a": config.sourceRouting: needs addresses in the same step`,
 		},
+		"a source of the other family": {
+			`
+    - {name: a, type: dummy, config: {addresses: [192.0.2.5/24], routes: [{dst: 10.0.0.0/8, gw: 192.0.2.1, src: "2001:db8::5"}]}}`,
+			`step "a": config.routes[0].src: "2001:db8::5" and destination "10.0.0.0/8" are of different families`,
+		},
+		"a source that stands for none": {
+			`
+    - {name: a, type: dummy, config: {addresses: ["2001:db8::5/64"], routes: [{dst: "fd00::/8", gw: "2001:db8::1", src: "::"}]}}`,
+			`step "a": config.routes[0].src: "::" is no address that a packet is sent from: name an address of the pod, or remove the key`,
+		},
+		"a multicast source": {
+			`
+    - {name: a, type: dummy, config: {addresses: [192.0.2.5/24], routes: [{dst: 10.0.0.0/8, gw: 192.0.2.1, src: 224.0.0.1}]}}`,
+			`step "a": config.routes[0].src: "224.0.0.1" is no address that a packet is sent from: name an address of the pod, or remove the key`,
+		},
+		"an MTU of a route that the kernel lowers": {
+			`
+    - {name: a, type: dummy, config: {addresses: [192.0.2.5/24], routes: [{dst: 10.0.0.0/8, gw: 192.0.2.1, mtu: 65521}]}}`,
+			`step "a": config.routes[0].mtu: 65521 is above the maximum 65520`,
+		},
 		"one MAC address for two macvlans of a master": {
 			`
     - {name: a, type: macvlan, config: {master: eth1, mac: "02:00:00:00:00:01"}}
