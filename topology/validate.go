@@ -167,7 +167,9 @@ func (v *validator) step(i int) {
 	if s.Selector != "" && !s.Root() {
 		addTo(v.inv, i, s.Name, "selector", "only a root step allocates a device: remove the selector, or dependOn")
 	}
-	v.oneOf(s.Name, "driftPolicy", string(s.DriftPolicy), string(Repair), string(Observe))
+	if s.DriftPolicy != v.t.DriftPolicy { // else it is that of the topology
+		v.oneOf(s.Name, "driftPolicy", string(s.DriftPolicy), string(Repair), string(Observe))
+	}
 }
 
 func (v *validator) unknownType(i int) {

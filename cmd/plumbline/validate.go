@@ -307,6 +307,7 @@ func (v *validation) pools(data []byte, name string) error {
 		if o.Name == "" {
 			errs = append(errs, fmt.Errorf("%s %q: metadata.name: is missing", v1alpha1.AddressPoolKind, o.Name))
 		}
+		v.unscoped(v1alpha1.AddressPoolKind, o, "")
 		l, err := addresspool.Of(o)
 		if errs = append(errs, err); err != nil {
 			continue
@@ -340,6 +341,13 @@ func (v *validation) pools(data []byte, name string) error {
 	}
 	_, err = io.WriteString(v.out, strings.Join(valid, ""))
 	return err
+}
+
+// unscoped notes a namespace of an object that has none: the API server ignores it, and the user probably relies on it.
+func (v *validation) unscoped(kind string, o metav1.Object, instead string) {
+	if o.GetNamespace() != "" {
+		v.note("%s %q: metadata.namespace: is ignored, since the kind is cluster-scoped: remove it%s", kind, o.GetName(), instead)
+	}
 }
 
 // inAnother is the error of an object that two files have: kubectl applies the last one.
@@ -401,6 +409,7 @@ func (v *validation) topology(ctx context.Context, data []byte, name string, alo
 	if err := json.Unmarshal(found[0], o); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
+	v.unscoped(v1alpha1.Kind, o, ". spec.claimTemplate.namespaces has the namespaces of its ResourceClaimTemplates")
 	v.objects.Topologies = append(v.objects.Topologies, validity.Named{Topology: t, Object: o})
 	return nil
 }
@@ -414,6 +423,7 @@ func (v *validation) policies(data []byte, name string) error {
 	var errs []error
 	all := make([]*exposure.Policy, len(objects))
 	for i, o := range objects {
+		v.unscoped(v1alpha1.PolicyKind, o, "")
 		all[i] = exposure.New(o)
 		if slices.ContainsFunc(v.objects.Policies, func(p *exposure.Policy) bool { return p.Name == o.Name }) {
 			errs = append(errs, inAnother(name, v1alpha1.PolicyKind, o.Name))

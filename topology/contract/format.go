@@ -98,8 +98,12 @@ func parsePrefix(s, what string, subnet func(netip.Addr, int) netip.Prefix) (net
 	if err != nil {
 		return netip.Prefix{}, fmt.Errorf("%s is not %s, as in 10.100.0.5/24", quote(s), what)
 	}
-	if err := pure(s, p.Addr()); err != nil {
-		return netip.Prefix{}, err
+	err = pure(s, p.Addr())
+	switch {
+	case err != nil && p.Bits() >= 96: // of the 128 bits the first 96 say that it is IPv4
+		return netip.Prefix{}, fmt.Errorf("%s is IPv4 written as IPv6: write %q", quote(s), netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96))
+	case err != nil:
+		return netip.Prefix{}, fmt.Errorf("%w with the prefix length of its subnet", err)
 	}
 	return p, nil
 }

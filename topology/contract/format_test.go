@@ -32,7 +32,8 @@ func TestCanonical(t *testing.T) {
 		{contract.CIDR, "10.100.0.5", `!"10.100.0.5" has no prefix length: write that of the subnet, as in "10.100.0.5/24", or "10.100.0.5/32" for the one address`},
 		{contract.CIDR, "10.100.0.5/33", `!"10.100.0.5/33" is not an address with its prefix length, as in 10.100.0.5/24`},
 		{contract.CIDR, "fe80::1%eth0/64", `!"fe80::1%eth0/64" is not an address with its prefix length, as in 10.100.0.5/24`},
-		{contract.CIDR, "::ffff:10.0.0.1/120", `!"::ffff:10.0.0.1/120" is IPv4 written as IPv6: write "10.0.0.1"`},
+		{contract.CIDR, "::ffff:10.0.0.1/120", `!"::ffff:10.0.0.1/120" is IPv4 written as IPv6: write "10.0.0.1/24"`},
+		{contract.CIDR, "::ffff:10.0.0.1/80", `!"::ffff:10.0.0.1/80" is IPv4 written as IPv6: write "10.0.0.1" with the prefix length of its subnet`},
 		{contract.CIDR, "010.0.0.1/8", `!"010.0.0.1/8" is not an address with its prefix length, as in 10.100.0.5/24`},
 
 		{contract.Prefix, "10.100.0.0/16", "10.100.0.0/16"},
