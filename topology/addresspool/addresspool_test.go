@@ -1053,3 +1053,12 @@ func TestKeptBounds(t *testing.T) {
 		t.Errorf("%d rest, %d are kept, %d of the namespace with one", len(h.Resting), all, kept("small"))
 	}
 }
+
+// TestExampleBehindExclusion holds that a large excluded range at the beginning of a subnet hides no example.
+func TestExampleBehindExclusion(t *testing.T) {
+	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64"}}, Exclude: []string{"2001:db8::/100"}})
+	got, err := new(Holdings).Example(l, Owner{Topology: "t", Step: "a"}, 0)
+	if err != nil || len(got) != 1 || netip.MustParsePrefix("2001:db8::/100").Contains(got[0].Addr()) {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
