@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -53,8 +54,11 @@ func (s *routes) metric(d deferredRoute, r *netstate.Route) error {
 	}
 	r.Metric = uint32(metric)
 	if r.Metric == YieldMetric && len(others) > 0 {
-		s.p.Note("its route to %s via %s gets metric %d: the route of %q via %s stays preferred; set a metric to change that",
-			r.Dst, nextHop(*r), YieldMetric, others[0].Link, nextHop(others[0]))
+		of := fmt.Sprintf("%q via %s", others[0].Link, nextHop(others[0]))
+		if others[0].Link == podUplink { // of an imagined node
+			of = "the pod's own interface"
+		}
+		s.p.Note("its route to %s via %s gets metric %d: the route of %s stays preferred; set a metric to change that", r.Dst, nextHop(*r), YieldMetric, of)
 	}
 	return nil
 }

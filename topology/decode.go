@@ -379,18 +379,20 @@ var unsupportedKinds = map[string]string{
 
 // items returns the documents of a List, as kubectl get -o yaml prints them; any
 // other document is its only item.
-func (d document) items() []document {
+func (d document) items() ([]document, error) {
 	list, ok := d.value["items"].([]any)
 	if !ok || !strings.HasSuffix(d.text("kind"), "List") {
-		return []document{d}
+		return []document{d}, nil
 	}
 	var out []document
-	for _, item := range list {
-		if m, ok := item.(map[string]any); ok {
-			out = append(out, document{d.number, m})
+	for i, item := range list {
+		m, ok := item.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("document %d: items[%d]: want an object with apiVersion and kind, got %s", d.number, i, kindOf(item))
 		}
+		out = append(out, document{d.number, m})
 	}
-	return out
+	return out, nil
 }
 
 // Documents returns the documents of a YAML or JSON file as plain JSON values. It has the bounds and the errors of Decode.
@@ -496,7 +498,11 @@ func documents(data []byte) ([]document, error) {
 	}
 	var out []document
 	for _, d := range docs {
-		out = append(out, d.items()...)
+		items, err := d.items()
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, items...)
 	}
 	return out, nil
 }

@@ -185,6 +185,14 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
+// TestListItems holds that an item of a List that is no object is refused, not passed over.
+func TestListItems(t *testing.T) {
+	_, err := topology.Decode([]byte("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Pod}, vf0]\n"))
+	if want := `document 1: items[1]: want an object with apiVersion and kind, got the string "vf0"`; err == nil || err.Error() != want {
+		t.Errorf("have %v\nwant %s", err, want)
+	}
+}
+
 // TestOtherKinds holds that a kind of our groups that is like one that is read is a mistake, and that other kinds of them are not.
 func TestOtherKinds(t *testing.T) {
 	read := []string{"NetworkTopology", "AddressPool", "DeviceExposurePolicy", "NetworkQoS", "CNIPluginSchema"}

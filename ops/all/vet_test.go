@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -267,6 +268,19 @@ func TestImaginedDevice(t *testing.T) {
 		if err != nil || given["a"].Device != "0000:03:00.1" {
 			t.Errorf("%s: %q, %v", step, given["a"].Device, err)
 		}
+	}
+}
+
+// TestImaginedUplink holds how a note names the pod's own interface, whose name no node has said.
+func TestImaginedUplink(t *testing.T) {
+	reg, topo := vetted(t, "    - {name: a, type: dummy, config: {addresses: [192.0.2.5/24], routes: [{dst: 0.0.0.0/0, gw: 192.0.2.1}]}}")
+	p, _, err := reg.PlanImagined(t.Context(), topo, nil, ops.Rules{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "gets metric 4096: the route of the pod's own interface stays preferred"
+	if !slices.ContainsFunc(p.Notes, func(n string) bool { return strings.Contains(n, want) }) {
+		t.Errorf("have %q, want %q", p.Notes, want)
 	}
 }
 

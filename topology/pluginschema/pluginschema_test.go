@@ -171,7 +171,7 @@ func TestWrong(t *testing.T) {
 		{"interfaces", `{cniType: x, input: {prevResult: {interfaces: {minItems: 3, maxItems: 2}}}}`, "at most 2 interfaces are fewer than the least 3"},
 		{"sentence", `{cniType: x, output: {explain: "red\u001b[31m"}}`, "output.explain: want a sentence of at most 512 bytes without control characters"},
 		{"sentence to", `{cniType: x, output: {explainTo: [{cniType: bond, explain: "a\nb"}]}}`, "output.explainTo[0].explain: want a sentence"},
-		{"no type", `{}`, "the type has no name"},
+		{"no type", `{}`, "spec.cniType: is missing"},
 		{"deep", `{cniType: x, configParameters: {optional: [{name: a, type: "` + strings.Repeat("[]", 12) + `string"}]}}`, "nested deeper than 8 levels"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -32,6 +32,9 @@ const (
 
 // Contract reads a schema. The error has all its problems, up to 64.
 func Contract(s *v1alpha1.CNIPluginSchema) (contract.Contract, error) {
+	if s.Spec.CNIType == "" {
+		return contract.Contract{}, errors.New("spec.cniType: is missing: it names the CNI plugin, which is the type of the steps")
+	}
 	r := &reader{}
 	c := contract.Contract{
 		Type:    s.Spec.CNIType,
