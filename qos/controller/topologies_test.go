@@ -53,8 +53,8 @@ func TestManyTopologies(t *testing.T) {
 			list.Items = append(list.Items, *named(i, "ns/a"))
 		}
 		topologies := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-			ListFunc:  func(metav1.ListOptions) (runtime.Object, error) { return list, nil },
-			WatchFunc: func(metav1.ListOptions) (watch.Interface, error) { return events, nil },
+			ListWithContextFunc:  func(context.Context, metav1.ListOptions) (runtime.Object, error) { return list, nil },
+			WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return events, nil },
 		}, unstreamed{}), &v1alpha1.NetworkTopology{}, 0, nil)
 		var listed, failing atomic.Int64
 		metadatas := metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme())

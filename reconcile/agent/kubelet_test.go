@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
+	corev1 "k8s.io/api/core/v1"          //nolint:depguard // the objects of a cluster that the test plays
+	resourceapi "k8s.io/api/resource/v1" //nolint:depguard // as above
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
