@@ -185,6 +185,14 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
+// TestMisspeltField holds that a field with a typing error is the near one, also where another struct has a field of that name.
+func TestMisspeltField(t *testing.T) {
+	_, err := topology.Decode([]byte(strings.Replace(header, "steps:", "step:", 1) + "      {}\n"))
+	if want := `unknown field "spec.step", did you mean "steps"?`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("have %v\nwant %s", err, want)
+	}
+}
+
 // TestListItems holds that an item of a List that is no object is refused, not passed over.
 func TestListItems(t *testing.T) {
 	_, err := topology.Decode([]byte("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Pod}, vf0]\n"))

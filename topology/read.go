@@ -107,7 +107,8 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 			continue
 		}
 		meant, elsewhere := suggest.Name(k, names), r.elsewhere(k, t)
-		if meant == "" || elsewhere != "" && !strings.EqualFold(k, meant) {
+		word := len(meant) < len(k) && strings.Contains(strings.ToLower(k), strings.ToLower(meant)) // deviceClassName and name
+		if meant == "" || elsewhere != "" && word {
 			r.unknown(path, k, ": known here are "+strings.Join(names, ", ")+elsewhere)
 			continue
 		}
