@@ -78,7 +78,7 @@ func TestGivenRefused(t *testing.T) {
 		{
 			"IPv4 in IPv6", "\n  - {name: d, type: dummy}\n",
 			ops.Givens{"d": {Addresses: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr("::ffff:192.0.2.5"), 120)}}},
-			`step "d": given addresses: "::ffff:192.0.2.5/120" is IPv4 written as IPv6: write "192.0.2.5"`,
+			`step "d": given addresses: "::ffff:192.0.2.5/120" is IPv4 written as IPv6: write "192.0.2.5/24"`,
 		},
 		{
 			"none at all", "\n  - {name: d, type: dummy}\n",
