@@ -213,6 +213,7 @@ func TestOtherKinds(t *testing.T) {
 		{"networking.dra.io", "NetworkQoSReport", ""},
 		{"networking.dra.io", "NetworkQoSDestinations", ""},
 		{"k8s.ovn.org", "EgressQoS", ""},
+		{"networking.dra.io", "CNIPlugin", ""}, // of the proposal, and answered by its own reason
 		{"other.example.com", "AddressPools", ""},
 	} {
 		others, err := topology.Others([]byte("apiVersion: "+c.group+"/v1\nkind: "+c.kind+"\nmetadata: {name: a}\n"), read...)
