@@ -135,6 +135,10 @@ func (s *leases) want(link string, cfg AddressConfig) ([]Address, []Route, error
 	}
 	s.p.current.leased = append(s.p.current.leased, link)
 	have, _ := netstate.Lookup(s.p.req.Have, want)
+	asksElse := func(d netstate.FieldDiff) bool { return d.Mode == netstate.Immutable && d.Before != nil }
+	if slices.ContainsFunc(netstate.Diff(want, have), asksElse) {
+		have = netstate.DHCPLease{} // the next lease may say something else
+	}
 	if im := s.p.req.imagined; im != nil {
 		im.pooled[link] = true
 		have.Address = im.addresses(s.p.position())[0].String()

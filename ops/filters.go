@@ -113,6 +113,10 @@ func (s *rules) sendsForPod(link string) bool {
 			return false
 		}
 	}
-	carries := slices.ContainsFunc(s.p.Links(), func(other netstate.Link) bool { return other.Parent != nil && *other.Parent == link })
-	return !carries || slices.ContainsFunc(s.p.Addrs(link), func(a netstate.Addr) bool { return !netstate.KernelMade(a) })
+	carries := slices.ContainsFunc(s.p.Links(), func(other netstate.Link) bool {
+		return other.Parent != nil && *other.Parent == link && !s.p.Leaves(other.Key())
+	})
+	return !carries || slices.ContainsFunc(s.p.Addrs(link), func(a netstate.Addr) bool {
+		return !netstate.KernelMade(a) && !s.p.Leaves(a.Key())
+	})
 }

@@ -208,7 +208,7 @@ func (m *mtus) standing(name string, depth int) uint32 {
 	case !kind.PortsMTU:
 		born = kind.DefaultMTU
 	}
-	if there {
+	if there && !m.p.leftovers.reborn[name] {
 		return min(born, have)
 	}
 	return born

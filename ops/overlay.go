@@ -161,7 +161,8 @@ func byReachability(changes []netstate.Change) []netstate.Change {
 // itself or whose link no longer exists.
 func survivor(now *netstate.Snapshot, o netstate.Object) (netstate.Object, bool) {
 	l, there := now.Link(netstate.LinkOf(o))
-	if !there || o.Traits().Phase <= netstate.PhaseLinks {
+	alone := o.LivesOn() == (netstate.Key{})
+	if !there && !alone || o.Traits().Phase <= netstate.PhaseLinks {
 		return nil, false
 	}
 	r, isRoute := o.(netstate.Route)

@@ -187,6 +187,7 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 	p.mtus = mtus{p: p, settled: settled}
 	p.rules = rules{p, map[string]netstate.LogicalPort{}}
 	p.leases = leases{p: p, expires: map[netstate.Key]int64{}}
+	p.leftovers = newLeftovers(p)
 	p.guards.p, p.renames.p, p.ownership.req = p, p, &p.req
 	p.routes = routes{p: p, sourced: map[uint32]string{}}
 	return p
@@ -205,6 +206,7 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 		return &Plan{Missing: sortedObjects(p.missing)}, nil
 	}
 	p.view = p.req.Have.Clone()
+	p.leftovers.reset()
 	refused, err := r.planSteps(p, order)
 	if err != nil {
 		return nil, err
@@ -212,7 +214,7 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if len(refused) > 0 {
 		return nil, errors.Join(refused...)
 	}
-	for _, want := range []func() error{p.rules.want, p.ignoreRouters, p.guards.want} {
+	for _, want := range []func() error{p.leftovers.leave, p.rules.want, p.ignoreRouters, p.guards.want, p.leftovers.find} {
 		if err := want(); err != nil {
 			return nil, err
 		}
@@ -224,7 +226,9 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 		return nil, err
 	}
 	p.leases.settleMTUs()
-	for _, settle := range []func() error{newStacking(p).check, p.mtus.settle, p.routes.settle, p.leases.settleRoutes} {
+	for _, settle := range []func() error{
+		newStacking(p).check, p.mtus.settle, p.leftovers.settleMTUs, p.routes.settle, p.leases.settleRoutes, p.leftovers.findRoutes,
+	} {
 		if err := settle(); err != nil {
 			return nil, err
 		}

@@ -36,6 +36,7 @@ type Planner struct {
 	ownership ownership
 	mtus      mtus
 	leases    leases
+	leftovers leftovers
 	makers    map[string]string        // link to the step that makes it
 	ipv6      map[string]netstate.Addr // wanted, by link and address without its prefix length
 	// unsettledLinks are to come up in a later stage, which knows their settings.

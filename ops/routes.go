@@ -105,7 +105,11 @@ func (s *routes) routeTable(d deferredRoute) uint32 {
 
 // tableOf is the table by which packets over a link are routed: that of its VRF, else the main one.
 func (p *Planner) tableOf(link string) uint32 {
-	if t, ok := p.vrfTable(link); ok {
+	return tableOf(p.view, link)
+}
+
+func tableOf(s *netstate.Snapshot, link string) uint32 {
+	if t, ok := vrfTable(s, link); ok {
 		return t
 	}
 	return netstate.TableMain
@@ -113,11 +117,15 @@ func (p *Planner) tableOf(link string) uint32 {
 
 // vrfTable returns the table of the VRF a link is in.
 func (p *Planner) vrfTable(link string) (uint32, bool) {
-	l, ok := p.view.Link(link)
+	return vrfTable(p.view, link)
+}
+
+func vrfTable(s *netstate.Snapshot, link string) (uint32, bool) {
+	l, ok := s.Link(link)
 	if !ok || l.Master == nil || *l.Master == "" {
 		return 0, false
 	}
-	m, ok := p.view.Link(*l.Master)
+	m, ok := s.Link(*l.Master)
 	if !ok || m.VRF == nil || m.VRF.Table == nil {
 		return 0, false
 	}

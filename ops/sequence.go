@@ -18,6 +18,7 @@ type sequencer struct {
 	made   map[netstate.Key]bool // created by us, according to the record
 	record map[netstate.Key]bool // what the record contains
 	stale  []netstate.Change     // filters to delete once others decide instead
+	behind []netstate.Change     // bridges and VRFs to leave to others, see leaveBehind
 	held   []netstate.Change     // see Plan
 	shared []netstate.Change     // see Plan
 	stuck  []Pending             // what cannot be undone now
@@ -78,6 +79,9 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			if phase == netstate.PhaseLinks {
 				q.rise(i)
 			}
+		}
+		if phase == netstate.PhaseLinks {
+			q.leaveBehind()
 		}
 		q.recreateLost(q.interrupted()...) // those without their gateway follow after the addresses
 	}
@@ -166,6 +170,11 @@ func (q *sequencer) prune() []netstate.Object {
 			gone = append(gone, c)
 		}
 	}
+	for _, l := range q.p.leftovers.leaving { // first, so that nothing is in a master that is deleted
+		if have, there := q.now.Link(l.Name); there {
+			q.update(q.p.claims[l.Key()]["master"].step, have, l)
+		}
+	}
 	changes, missing := Undo(q.now, gone)
 	for _, c := range gone {
 		// It ends with its link, and is restored with it if the plan fails.
@@ -180,11 +189,35 @@ func (q *sequencer) prune() []netstate.Object {
 		case c.Implied || c.Foreign && !netstate.OfHost(c.Object()):
 		case q.isReplaced(c):
 			q.stale = append(q.stale, c)
+		case leaves(c):
+			q.behind = append(q.behind, c)
 		default:
 			q.do(c)
 		}
 	}
 	return missing
+}
+
+// leaveBehind deletes bridges and VRFs that no step wants any more, if all ports that they had have joined others, and leaves
+// the rest to whoever has ports in them.
+func (q *sequencer) leaveBehind() {
+	for _, c := range q.behind {
+		l, there := q.now.Link(c.Key().ID)
+		switch {
+		case !there:
+		case q.hasPorts(l):
+			q.do(c)
+		default:
+			q.do(netstate.Change{Step: c.Step, Before: l})
+		}
+	}
+}
+
+func (q *sequencer) hasPorts(master netstate.Link) bool {
+	return len(q.ports(master.Name)) > 0 || slices.ContainsFunc(master.Ports, func(port string) bool {
+		_, there := q.now.Link(netstate.HostName(port))
+		return !there && !q.now.Known(netstate.Link{Name: netstate.HostName(port)})
+	})
 }
 
 // lose decides about objects that the kernel deletes with a change: all are listed; those
@@ -201,6 +234,9 @@ func (q *sequencer) interrupted() []netstate.Change {
 	}
 	var out []netstate.Change
 	for _, c := range q.p.req.Owned {
+		if r, isRoute := c.After.(netstate.Route); isRoute && c.Before == nil && r.Table != tableOf(q.now, r.Link) {
+			continue // it was in the table of a VRF that its link has left
+		}
 		if c.Foreign && c.After != nil {
 			out = append(out, netstate.Change{Step: c.Step, Before: c.After, Foreign: true, Why: keptForOwner})
 		}
@@ -328,7 +364,7 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 			return q.makeLink(w, o, full, netstate.Change{})
 		case !ours && !w.adopt && !LeftBehind(have):
 			return ConflictWith(o.Name, "the name %q is taken in the sandbox by a %s that is not ours", o.Name, describeKind(have))
-		case needsReplace(netstate.Diff(o, have)):
+		case needsReplace(netstate.Diff(o, have)), q.p.leftovers.outdated[o.Name] != "" && !q.now.Fresh(o.Name):
 			// On the host, a link of another kind is foreign, even if we made one of
 			// this name.
 			if !ours || netstate.OnHost(o.Name) && have.LinkKind != o.LinkKind {
@@ -337,8 +373,9 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 			}
 			// Until the new link is made, the record holds the old link's index, by which
 			// undo finds that.
-			full.Index = have.Index
-			return q.makeLink(w, o, full, netstate.Change{Before: have, Recreate: true})
+			why := q.p.leftovers.outdated[o.Name]
+			full.Index, full.Outdated = have.Index, why != ""
+			return q.makeLink(w, o, full, netstate.Change{Before: have, Recreate: true, Why: why})
 		}
 	} else if !exists {
 		return fault.New(fault.NotReady, fmt.Errorf("no link %q in the sandbox", netstate.BaseName(o.Name)))
@@ -436,6 +473,9 @@ func (q *sequencer) join(w want, o, have netstate.Link) error {
 	if master.KindTraits().ForcesPorts {
 		q.hold(w.step, o)
 		return nil
+	}
+	if master.KindTraits().PortVLANs {
+		have.Port = &netstate.Port{Hairpin: new(false), Isolated: new(false)} // as it has joined (new_nbp in net/bridge/br_if.c)
 	}
 	q.update(w.step, have, o)
 	return nil

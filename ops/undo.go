@@ -23,7 +23,8 @@ import (
 func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
 	u := &undoer{
 		made: map[netstate.Key]bool{}, ends: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{},
-		willDelete: map[string]bool{}, touched: map[string]bool{}, adminMAC: map[string]string{}, ownMAC: map[string]string{},
+		willDelete: map[string]bool{}, touched: map[string]bool{}, leaves: map[string]string{},
+		adminMAC: map[string]string{}, ownMAC: map[string]string{},
 		where: map[string]string{}, homes: map[string]string{}, settings: map[string]map[string]string{},
 		ownGUIDs: map[string]netstate.Binding{},
 	}
@@ -32,6 +33,11 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 	u.collectDeleted(history)
 	for _, c := range backward(history) {
 		u.undo(c)
+	}
+	for _, w := range slices.Backward(u.mtus) { // a link before those on it
+		if have, there := u.now.Link(w.link.Name); there {
+			u.update(w.step, have, w.link)
+		}
 	}
 	u.raise()
 	for i := range u.later {
@@ -98,10 +104,12 @@ type undoer struct {
 	made       map[netstate.Key]bool // what the history says we made
 	ends       map[netstate.Key]bool // of pairs, whose other end we made
 	ups        []raise               // links to set up once all links are there again
+	mtus       []raise               // MTUs to restore once those of the links below are, see fitting
 	later      []netstate.Change     // addresses and routes to recreate
 	missing    map[netstate.Key]netstate.Object
-	willDelete map[string]bool // links that will be deleted
-	touched    map[string]bool // links in the history
+	willDelete map[string]bool   // links that will be deleted
+	touched    map[string]bool   // links in the history
+	leaves     map[string]string // links that the undo takes out of a master, by their names
 	// adminMAC is the MAC the physical function held for a VF before.
 	adminMAC map[string]string
 	ownMAC   map[string]string // see OwnMAC
@@ -161,6 +169,9 @@ func (u *undoer) collectDeleted(history []netstate.Change) {
 		}
 		if ok {
 			u.touched[made.Name] = true
+		}
+		if before, _ := c.Before.(netstate.Link); ok && before.Master != nil && made.Master != nil && *before.Master != *made.Master {
+			u.leaves[made.Name] = *made.Master
 		}
 		if !ok || c.Before != nil {
 			continue
@@ -334,7 +345,11 @@ func (u *undoer) hasSetting(link, name string) bool {
 // are recreated after all links are restored: before that, gateways may be unreachable,
 // and later changes of links could delete them again.
 func (u *undoer) recreate(c netstate.Change) {
-	if c.Before.Traits().Setting || c.After != nil && !hasLinkKind(c.Before) && !c.Restored() && !fuller(c.Before, c.After) {
+	if _, isLink := c.Before.(netstate.Link); isLink && !hasLinkKind(c.Before) {
+		return // fields of a link that somebody else makes
+	}
+	replaced := c.After != nil && needsReplace(netstate.Diff(c.Before, c.After)) // of which no update changes a field
+	if c.Before.Traits().Setting || c.After != nil && !hasLinkKind(c.Before) && !c.Restored() && !fuller(c.Before, c.After) && !replaced {
 		return
 	}
 	switch {
@@ -355,12 +370,27 @@ func (u *undoer) staysPort(link string) bool {
 // downFirst returns the object to recreate. A link comes up when its parent has.
 func (u *undoer) downFirst(c netstate.Change) netstate.Object {
 	l, ok := c.Before.(netstate.Link)
-	if !ok || l.Up == nil || !*l.Up {
+	if !ok {
 		return c.Before
 	}
-	u.ups = append(u.ups, raise{c.Step, netstate.Link{Name: l.Name, Up: l.Up}})
-	l.Up = nil
+	l = u.fitting(c.Step, l, l)
+	if l.Up != nil && *l.Up {
+		u.ups = append(u.ups, raise{c.Step, netstate.Link{Name: l.Name, Up: l.Up}})
+		l.Up = nil
+	}
 	return l
+}
+
+// fitting returns the fields of a link that its parent allows now. An MTU above that of the parent comes when that is restored.
+func (u *undoer) fitting(step string, fields, link netstate.Link) netstate.Link {
+	if fields.MTU == nil || link.Parent == nil {
+		return fields
+	}
+	if parent, there := u.now.Link(*link.Parent); there && parent.MTU != nil && *parent.MTU < *fields.MTU {
+		u.mtus = append(u.mtus, raise{step, netstate.Link{Name: fields.Name, MTU: fields.MTU}})
+		fields.MTU = nil
+	}
+	return fields
 }
 
 // raise sets links up, a parent before its VLANs.
@@ -394,6 +424,9 @@ func fuller(o, than netstate.Object) bool {
 
 // restore restores the fields that an update of ours changed.
 func (u *undoer) restore(c netstate.Change, have netstate.Object) {
+	if l, isLink := netstate.Merge(have, c.Before).(netstate.Link); isLink && (l.Master == nil || *l.Master == "") {
+		c.Before = netstate.Restrict(c.Before, func(path string) bool { return !strings.HasPrefix(path, "port.") }) // of a port
+	}
 	back, differs := netstate.NewUpdate(c.Step, have, c.Before)
 	if !differs {
 		return
@@ -413,6 +446,7 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 		u.do(back)
 		return
 	}
+	l = u.fitting(c.Step, l, have.(netstate.Link))
 	if link := have.(netstate.Link); l.Up != nil && *l.Up && u.parentDown(link) {
 		u.ups = append(u.ups, raise{c.Step, netstate.Link{Name: l.Name, Up: l.Up}})
 		l.Up = nil
@@ -465,13 +499,20 @@ func LeftBehind(l netstate.Link) bool {
 	return l.KindTraits().Shared && l.Alias != nil && *l.Alias == leftBehind
 }
 
+// leaves reports whether a change of an undo leaves a bridge or VRF behind.
+func leaves(c netstate.Change) bool {
+	l, ok := c.After.(netstate.Link)
+	return ok && l.Alias != nil && *l.Alias == leftBehind
+}
+
 // occupied reports whether others are in a bridge or VRF.
 func (u *undoer) occupied(master netstate.Link) bool {
 	if slices.ContainsFunc(master.Ports, func(port string) bool { return !u.touched[netstate.HostName(port)] }) {
 		return true
 	}
 	return len(u.now.LinksWhere(func(l netstate.Link) bool {
-		return l.Master != nil && *l.Master == master.Name && !u.willDelete[l.Name] && !u.released(l.Name)
+		return l.Master != nil && *l.Master == master.Name && u.leaves[l.Name] != master.Name &&
+			!u.willDelete[l.Name] && !u.released(l.Name)
 	})) > 0
 }
 

@@ -368,7 +368,7 @@ func (p *pass) finish(plan *ops.Plan) (Report, error) {
 	held := slices.Concat(plan.Shared, plan.Held)
 	history := p.dropLeft(netstate.Coalesce(p.record.History, held...), plan)
 	history = netstate.DropDeleted(netstate.Compact(history, p.snapshot, held...), p.deleted(plan))
-	p.record.History = withIndexes(history, p.snapshot)
+	p.record.History = netstate.WithIndexes(plan.Record(history), p.snapshot)
 	if p.trigger != TriggerRepair {
 		p.record.Fighting = nil // it concerned the earlier state; the loop records further contention
 	}
@@ -434,29 +434,6 @@ func (p *pass) deleted(plan *ops.Plan) func(netstate.Change) bool {
 		// still ours. The kernel has deleted an object that no step wants any more: a leased address.
 		return (p.trigger == TriggerEnsure || !plan.Wants(c.Key())) && !there && p.snapshot.Known(c.Object())
 	}
-}
-
-// withIndexes adds to a history the indexes of the links we created and of the devices
-// we moved: by index they are found after a rename.
-func withIndexes(history []netstate.Change, seen *netstate.Snapshot) []netstate.Change {
-	for i, c := range history {
-		if moved, ok := c.After.(netstate.Device); ok && moved.At != nil {
-			if d, ok := seen.Device(moved.ID); ok && d.At != nil && *d.At == *moved.At {
-				moved.Index = d.Index
-				history[i].After = moved
-			}
-			continue
-		}
-		made, ok := c.After.(netstate.Link)
-		if !ok || c.Before != nil {
-			continue
-		}
-		if l, ok := seen.Link(made.Name); ok && l.LinkKind == made.LinkKind {
-			made.Index = l.Index
-			history[i].After = made
-		}
-	}
-	return history
 }
 
 // fail ends a pass after an error. An Ensure is rolled back; a repair keeps its successful

@@ -191,9 +191,14 @@ func (p *pass) makePlan(ctx context.Context) (*ops.Plan, error) {
 		Topology: p.sandbox.Topology, Sandbox: string(p.sandbox.ID), BootID: p.r.opts.BootID, Client: p.sandbox.ID.Client(p.r.opts.BootID),
 		Netns: p.sandbox.Netns, Given: p.sandbox.Given, Rules: p.sandbox.Rules, Refused: p.record.Refused,
 		Chosen: p.record.Chosen, Others: othersOf(p.others), Prepared: p.sandbox.Prepared != "",
-		Have: p.snapshot, Owned: p.record.History, Interrupted: p.known && p.before.Phase == Applying,
+		Have: p.snapshot, Owned: p.record.History, Interrupted: p.interrupted(),
 		Kept: p.sameTopology(), AppliedBefore: p.sandbox.AppliedBefore,
 	})
+}
+
+// interrupted reports whether the last pass did not end, or could not be rolled back and is now made again.
+func (p *pass) interrupted() bool {
+	return p.known && (p.before.Phase == Applying || p.before.Phase == Failed && p.trigger == TriggerEnsure)
 }
 
 // sameTopology reports whether the topology of this pass and what its steps are given are

@@ -63,7 +63,7 @@ func TestWithIndexes(t *testing.T) {
 		netstate.Link{Name: "bond0", LinkKind: "bond", Index: 9},
 		netstate.Link{Name: "taken", LinkKind: "dummy", Index: 10},
 	)
-	history := withIndexes([]netstate.Change{
+	history := netstate.WithIndexes([]netstate.Change{
 		{After: netstate.Device{ID: "here", At: new("net1")}},
 		{After: netstate.Device{ID: "elsewhere", At: new("net2")}},
 		{After: netstate.Device{ID: "here"}},

@@ -79,6 +79,34 @@ func updateCases() []updateCase {
 				t.Error("extra0 is missing")
 			}
 		},
+	}, {
+		name: "left out",
+		before: `
+- {name: a, type: dummy, config: {name: a0}}
+- {name: b, type: dummy, config: {name: b0}}
+- {name: c, type: dummy, config: {name: c0, mtu: 1400, addresses: [192.0.2.5/24, "2001:db8::5/64"], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1, mtu: 1300, src: 192.0.2.5}]}}
+- {name: v, type: vlan, dependOn: [c], config: {id: 7, name: v0, mtu: 1300, mac: "02:00:00:00:00:07"}}
+- {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: 802.3ad, mtu: 1400, updelay: 300, lacpRate: fast, adSelect: count, xmitHashPolicy: layer3+4, minLinks: 1, addresses: ["2001:db8:1::5/64"]}}
+- {name: tune, type: tuning, dependOn: [c], config: {dev: c0, txQLen: 300, promisc: true, allmulti: true, sysctl: {net.ipv4.conf.IFNAME.rp_filter: "2"}}}
+- {name: x, type: vxlan, dependOn: [c], config: {id: 9, name: x0, mtu: 1280, ttl: 9, remote: 192.0.2.9}}
+- {name: red, type: vrf, dependOn: [v], config: {vrfname: red, table: 1001}}
+- {name: mac, type: tuning, dependOn: [red], config: {dev: red, mac: "02:00:00:00:00:09"}}
+`,
+		after: `
+- {name: a, type: dummy, config: {name: a0}}
+- {name: b, type: dummy, config: {name: b0}}
+- {name: c, type: dummy, config: {name: c0, addresses: [192.0.2.5/24], routes: [{dst: 198.51.100.0/24, gw: 192.0.2.1}]}}
+- {name: v, type: vlan, dependOn: [c], config: {id: 7, name: v0}}
+- {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: 802.3ad}}
+- {name: x, type: vxlan, dependOn: [c], config: {id: 9, name: x0}}
+`,
+		check: func(t *testing.T, _, after *netstate.Snapshot) {
+			absent(t, after, "red")
+			vlan(t, after, "v0", 7, 1500)
+			if c, _ := after.Link("c0"); *c.MTU != 1500 || *c.TxQueueLen != 1000 || *c.Promisc || *c.AllMulti {
+				t.Errorf("c0: %+v", c)
+			}
+		},
 	}}
 	if !hasCards() {
 		return out // no PCI there
@@ -273,7 +301,7 @@ func (p *pod) explain(steps string) {
 	p.t.Logf("%v\n%s", err, plan)
 }
 
-// TestUpdate brings an edit to a pod that runs, and back.
+// TestUpdate brings an edit to a pod that runs, and back. The edit leads to what a new attachment of its topology makes.
 func TestUpdate(t *testing.T) {
 	for _, c := range updateCases() {
 		t.Run(c.name, func(t *testing.T) {
@@ -290,6 +318,12 @@ func TestUpdate(t *testing.T) {
 				t.Fatal(err)
 			}
 			p.mustEqual(host, "", "after the claim's end")
+			c.before = c.after
+			p = c.attached(t)
+			p.mustEqual(after, p.path, "attached as it was edited")
+			if err := p.keeper(nil).Withdraw(ctxFor(t), "c"); err != nil {
+				t.Fatal(err)
+			}
 		})
 	}
 }

@@ -350,15 +350,20 @@ func example(p contract.Param) (out []any) {
 // refused is the outcome of a topology that is not accepted.
 const refused = "refused: "
 
-// outcome is the result of a topology.
-func (e *effects) outcome(ctx context.Context, s start, config any) string {
+// withConfig is the topology of a start whose step has another config.
+func (s start) withConfig(config any) ([]byte, error) {
 	var doc map[string]any
 	if err := yaml.Unmarshal([]byte(s.text), &doc); err != nil {
-		return refused + err.Error()
+		return nil, err
 	}
 	step := doc["spec"].(map[string]any)["steps"].([]any)[s.step].(map[string]any)
 	step["config"] = config
-	text, err := json.Marshal(doc)
+	return json.Marshal(doc)
+}
+
+// outcome is the result of a topology.
+func (e *effects) outcome(ctx context.Context, s start, config any) string {
+	text, err := s.withConfig(config)
 	if err != nil {
 		return refused + err.Error()
 	}
@@ -373,14 +378,24 @@ func (e *effects) outcome(ctx context.Context, s start, config any) string {
 	return got
 }
 
-func (e *effects) plan(ctx context.Context, file string, text []byte) (string, error) {
+// caseOf is the case of a start whose step has another config.
+func (e *effects) caseOf(s start, config any) (*optest.Case, error) {
+	text, err := s.withConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	return e.given(s.file, text)
+}
+
+// given is a case with the addresses that an allocator would give.
+func (e *effects) given(file string, text []byte) (*optest.Case, error) {
 	c := *e.cases[file]
 	var err error
 	if c.Topology, err = topology.Decode(text); err != nil {
-		return "", err
+		return nil, err
 	}
 	c.Given = maps.Clone(c.Given)
-	for i := range c.Topology.Steps { // what an allocator would give
+	for i := range c.Topology.Steps {
 		name := c.Topology.Steps[i].Name
 		if g := c.Given[name]; len(g.Addresses) == 0 {
 			if _, _, ok := topology.FromPool(&c.Topology.Steps[i]); ok {
@@ -392,7 +407,15 @@ func (e *effects) plan(ctx context.Context, file string, text []byte) (string, e
 			}
 		}
 	}
-	out, err := optest.Outcome(ctx, e.reg, &c)
+	return &c, nil
+}
+
+func (e *effects) plan(ctx context.Context, file string, text []byte) (string, error) {
+	c, err := e.given(file, text)
+	if err != nil {
+		return "", err
+	}
+	out, err := optest.Outcome(ctx, e.reg, c)
 	if err != nil {
 		return "", err
 	}

@@ -19,10 +19,10 @@ func TestReplace(t *testing.T) {
 		t.Fatal(err)
 	}
 	top := vlanOnDummy()
-	d0 := netstate.Link{Alias: new(""), Name: "d0", LinkKind: "dummy", MTU: new(uint32(1500)), Up: new(true), Master: new(""), Promisc: new(false), AllMulti: new(false), Index: 6}
+	d0 := netstate.Link{Alias: new(""), Name: "d0", LinkKind: "dummy", MTU: new(uint32(1500)), Up: new(true), Master: new(""), Promisc: new(false), AllMulti: new(false), TxQueueLen: new(uint32(1000)), Index: 6}
 	data0 := netstate.Link{
 		Name: "data0", LinkKind: "vlan", Alias: new(""), Parent: new("d0"), VLAN: &netstate.VLAN{ID: new(uint16(100)), Protocol: new("802.1q")},
-		MTU: new(uint32(1500)), Up: new(true), Master: new(""), Promisc: new(false), AllMulti: new(false), Index: 7,
+		MTU: new(uint32(1500)), Up: new(true), Master: new(""), Promisc: new(false), AllMulti: new(false), TxQueueLen: new(uint32(1000)), Index: 7,
 	}
 	addr := netstate.Addr{Link: "data0", Address: "192.0.2.5/24"}
 	owned := []netstate.Change{{Step: "d", After: d0}, {Step: "v", After: data0}, {Step: "v", After: addr}}

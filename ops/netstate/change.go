@@ -307,9 +307,15 @@ func Lasting(changes []Change) []Change {
 	})
 }
 
-// DropDeleted drops from a history what we made and is gone.
+// DropDeleted drops from a history what we made and is gone, and what of others ended with it.
 func DropDeleted(history []Change, gone func(Change) bool) []Change {
-	return slices.DeleteFunc(slices.Clone(history), func(c Change) bool { return c.Before == nil && gone(c) })
+	ended := map[Key]bool{}
+	for _, c := range history {
+		ended[c.Key()] = c.Before == nil && gone(c)
+	}
+	return slices.DeleteFunc(slices.Clone(history), func(c Change) bool {
+		return ended[c.Key()] || c.After == nil && ended[c.Before.LivesOn()]
+	})
 }
 
 // Compact drops from a history what was restored, except for what is held: settings
@@ -333,6 +339,29 @@ func Compact(history []Change, now *Snapshot, held ...Change) []Change {
 		}
 	}
 	return out
+}
+
+// WithIndexes adds to a history the indexes of the links we created and of the devices
+// we moved: by index they are found after a rename.
+func WithIndexes(history []Change, seen *Snapshot) []Change {
+	for i, c := range history {
+		if moved, ok := c.After.(Device); ok && moved.At != nil {
+			if d, ok := seen.Device(moved.ID); ok && d.At != nil && *d.At == *moved.At {
+				moved.Index = d.Index
+				history[i].After = moved
+			}
+			continue
+		}
+		made, ok := c.After.(Link)
+		if !ok || c.Before != nil {
+			continue
+		}
+		if l, ok := seen.Link(made.Name); ok && l.LinkKind == made.LinkKind {
+			made.Index, made.Outdated = l.Index, false
+			history[i].After = made
+		}
+	}
+	return history
 }
 
 // mistaken reports whether an update may have intended what has not come about: a

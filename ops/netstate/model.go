@@ -135,6 +135,9 @@ func (m *model) createLink(l Link) {
 		l.AllMulti = new(false)
 	}
 	kind := l.KindTraits()
+	if born, known := l.atBirth("txQueueLen"); known && l.TxQueueLen == nil {
+		l.TxQueueLen = born.TxQueueLen
+	}
 	if l.Parent != nil {
 		if p, ok := m.Link(*l.Parent); ok {
 			if !kind.OwnMTU {

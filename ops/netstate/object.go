@@ -64,6 +64,8 @@ type Link struct {
 	DeviceID string   `json:"device,omitempty" plan:"-"` // PCI address behind it
 	Carrier  bool     `json:"carrier,omitempty" plan:"-"`
 	AltNames []string `json:"altNames,omitempty" plan:"-"`
+	// Outdated is set only in records: the link of the index is to be made again.
+	Outdated bool     `json:"outdated,omitempty" plan:"-"`
 	Ports    []string `json:"ports,omitempty" plan:"-"` // of a bridge on the host, which is never dumped
 }
 
@@ -336,6 +338,17 @@ func (s Sysctl) Link() string {
 		return p[3]
 	}
 	return ""
+}
+
+// OfNewLinks returns the sysctl that gives new links their value (inetdev_init in net/ipv4/devinet.c, ipv6_add_dev in
+// net/ipv6/addrconf.c), false where the kernel computes it.
+func (s Sysctl) OfNewLinks() (Sysctl, bool) {
+	p := strings.Split(s.Path, "/")
+	if s.Link() == "" || len(p) != 5 || p[2] != "conf" || p[1] != "ipv4" && p[1] != "ipv6" {
+		return s, false
+	}
+	p[3] = "default"
+	return Sysctl{Path: strings.Join(p, "/")}, p[4] != "mtu" && !s.Secret()
 }
 
 // The classes of ethtool settings.

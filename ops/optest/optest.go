@@ -220,6 +220,12 @@ type World struct {
 	appears map[netstate.Key]netstate.Object
 	// interrupted says that a crash came before.
 	interrupted bool
+	// kept says that the topology was applied before, see ops.Request.
+	kept bool
+	// edits says that the world has sysctls of new links.
+	edits bool
+	// links is how many links the kernel has made: it counts their indexes.
+	links int
 	// chosen are the choices of the last plan, as the record has them.
 	chosen ops.Choices
 	// others are the other topologies of the sandbox.
@@ -237,7 +243,9 @@ func NewWorld(c *Case) *World {
 }
 
 func (w *World) clone() *World {
-	return &World{w.Clone(), w.appears, w.interrupted, w.chosen, w.others}
+	out := *w
+	out.Snapshot = w.Clone()
+	return &out
 }
 
 // observe answers what a plan or an undo misses: what is not there is absent.
@@ -246,7 +254,11 @@ func (w *World) observe(missing []netstate.Object) {
 		if a, ok := w.appears[o.Key()]; ok && w.linkThere(a) {
 			w.Put(a)
 		} else if sc, ok := o.(netstate.Sysctl); ok && sc.Link() != "" && w.linkThere(sc) {
-			w.Put(netstate.Sysctl{Path: sc.Path, Value: new("default")}) // every link has them
+			of, _ := sc.OfNewLinks()
+			have, _ := netstate.Lookup(w.Snapshot, of)
+			w.Put(netstate.Sysctl{Path: sc.Path, Value: cmp.Or(have.Value, new("default"))}) // every link has them
+		} else if ok && w.edits && strings.Contains(sc.Path, "/conf/default/") {
+			w.Put(netstate.Sysctl{Path: sc.Path, Value: new("default")})
 		} else {
 			w.PutAbsent(o.Key())
 		}
@@ -267,6 +279,7 @@ func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []net
 				Topology: c.Topology, Netns: "/run/netns/" + cmp.Or(c.Sandbox, "pod"), Sandbox: c.Sandbox, Given: c.Given,
 				Rules: ops.Rules{Filters: c.Filters, LogicalRules: c.Rules}, Refused: c.Refused,
 				Have: w.Snapshot, Owned: owned, Chosen: w.chosen, Others: w.others, Interrupted: w.interrupted,
+				Kept: w.kept,
 			})
 		if err != nil || len(p.Missing) == 0 {
 			if err == nil {
@@ -279,19 +292,35 @@ func plan(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []net
 	return nil, broken("planning never stops querying objects")
 }
 
+// drawnMAC is the MAC of a link that nobody gave one.
+const drawnMAC = "02:00:00:00:00:fe"
+
+// firstIndex is above the index of each link that a case has.
+const firstIndex = 1000
+
 // settle models the time between two stages: a link that was made now has
 // everything a kernel gives it, so nothing about it is fresh any more.
 func (w *World) settle(changes []netstate.Change) error {
 	for _, c := range changes {
+		if c.Implied {
+			continue // was made with the change before
+		}
 		if err := Apply(w.Snapshot, c); err != nil {
 			return err
 		}
 	}
 	all := netstate.All[netstate.Object](w.Snapshot)
 	for i, o := range all {
-		if l, ok := o.(netstate.Link); ok && l.MAC == nil && w.Fresh(l.Name) {
-			all[i] = netstate.Merge(l, netstate.Link{MAC: new("02:00:00:00:00:fe")}) // the kernel's choice
+		l, ok := o.(netstate.Link)
+		if !ok || !w.Fresh(l.Name) {
+			continue
 		}
+		if l.MAC == nil {
+			l = netstate.Merge(l, netstate.Link{MAC: new(drawnMAC)}) // the kernel's choice
+		}
+		w.links++
+		l.Index = firstIndex + w.links
+		all[i] = l
 	}
 	w.Snapshot = netstate.NewSnapshot(all...)
 	return nil
@@ -302,7 +331,7 @@ func (w *World) settle(changes []netstate.Change) error {
 // over a parent that is up, and that some fields change only while a link is down or has
 // no ports.
 func Apply(s *netstate.Snapshot, c netstate.Change) error {
-	if err := refuseMode(s, c); err != nil {
+	if err := errors.Join(refuseMode(s, c), refuseMTU(s, c)); err != nil {
 		return err
 	}
 	if want, ok := c.After.(netstate.Link); ok && !c.Implied && want.Master != nil {
@@ -352,6 +381,25 @@ func refuseMode(s *netstate.Snapshot, c netstate.Change) error {
 	return nil
 }
 
+// refuseMTU refuses an MTU above that of the link below (vlan_newlink in net/8021q/vlan_netlink.c, macvlan_common_newlink in
+// drivers/net/macvlan.c, and the functions that change it).
+func refuseMTU(s *netstate.Snapshot, c netstate.Change) error {
+	want, isLink := c.After.(netstate.Link)
+	if c.Implied || !isLink || want.MTU == nil {
+		return nil
+	}
+	if have, there := s.Link(want.Name); there && c.Action() == netstate.Update {
+		want.LinkKind, want.Parent = have.LinkKind, have.Parent
+	}
+	if want.LinkKind != "vlan" && want.LinkKind != "macvlan" || want.Parent == nil {
+		return nil
+	}
+	if parent, there := s.Link(*want.Parent); there && parent.MTU != nil && *want.MTU > *parent.MTU {
+		return fmt.Errorf("%s: mtu exceeds the %d of %q", c, *parent.MTU, *want.Parent)
+	}
+	return nil
+}
+
 // converge plans and applies in stages until nothing is left to do. It returns
 // all changes and their text, stages set apart by a line.
 func converge(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned []netstate.Change) ([]netstate.Change, string, error) {
@@ -359,7 +407,7 @@ func converge(ctx context.Context, reg *ops.Registry, c *Case, w *World, owned [
 	var text strings.Builder
 	var confirmed *ops.Plan
 	for stage := range 8 {
-		p, err := plan(ctx, reg, c, w, netstate.Coalesce(owned, all...))
+		p, err := plan(ctx, reg, c, w, netstate.Coalesce(owned, netstate.Lasting(all)...))
 		if err != nil {
 			return all, "", err
 		}
@@ -499,7 +547,13 @@ func checkUndo(t *testing.T, c *Case, w *World, history []netstate.Change, when 
 		t.Errorf("%s: %v", when, err)
 		return
 	}
-	if diff := NewWorld(c).Equal(w.Snapshot); len(diff) > 0 {
+	start := NewWorld(c)
+	for _, s := range netstate.All[netstate.Sysctl](w.Snapshot) {
+		if s.Value != nil && *s.Value == "default" && s.Link() == "" {
+			start.Put(s) // was only observed
+		}
+	}
+	if diff := start.Equal(w.Snapshot); len(diff) > 0 {
 		t.Errorf("%s, undo does not restore the start:\n%s", when, strings.Join(diff, "\n"))
 	}
 }
@@ -639,6 +693,7 @@ func moved(o netstate.Object) bool {
 type attachedTopology struct {
 	*Case
 	history []netstate.Change
+	held    []netstate.Change
 	chosen  ops.Choices
 }
 
@@ -659,8 +714,8 @@ func (w *World) attach(ctx context.Context, reg *ops.Registry, c *Case, beside *
 	if err != nil {
 		return nil, err
 	}
-	history := netstate.Coalesce(nil, slices.Concat(settled.Shared, changes, settled.Held)...)
-	return &attachedTopology{c, history, w.chosen}, nil
+	history := netstate.Coalesce(nil, slices.Concat(settled.Shared, netstate.Lasting(changes), settled.Held)...)
+	return &attachedTopology{c, history, settled.Held, w.chosen}, nil
 }
 
 // undisturbed holds that a check of a topology finds nothing to do.
@@ -709,6 +764,7 @@ func undo(w *World, history []netstate.Change) error {
 				return fmt.Errorf("undo: %w", err)
 			}
 		}
+		w.Snapshot = netstate.NewSnapshot(netstate.All[netstate.Object](w.Snapshot)...)
 	}
 	return fmt.Errorf("undo finds no end")
 }

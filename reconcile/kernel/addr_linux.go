@@ -69,9 +69,7 @@ func (a ifAddr) object(link string, reportsOrigin bool) netstate.Addr {
 	if ip.Is6() {
 		out.NoDAD = new(a.flags&unix.IFA_F_NODAD != 0)
 	}
-	if a.flags&unix.IFA_F_NOPREFIXROUTE != 0 {
-		out.NoPrefixRoute = new(true)
-	}
+	out.NoPrefixRoute = new(a.flags&unix.IFA_F_NOPREFIXROUTE != 0)
 	switch {
 	case link == "lo" && (out.Address == "127.0.0.1/8" || out.Address == "::1/128"):
 		out.Kernel = true // the kernel does not say so of the IPv4 one
