@@ -117,7 +117,8 @@ func checkMAC(p *ops.Planner, parent, name string, c config) error {
 		return ops.Invalid("mac", "the master has %q itself, and the kernel refuses that: choose another", *c.MAC)
 	}
 	for _, l := range p.Links() {
-		if l.LinkKind == "macvlan" && l.Name != name && l.Parent != nil && *l.Parent == parent && l.MAC != nil && *l.MAC == *c.MAC && !p.Leaves(l.Key()) {
+		beside := l.LinkKind == "macvlan" && l.Name != name && l.Parent != nil && *l.Parent == parent
+		if beside && l.MAC != nil && *l.MAC == *c.MAC && !p.Leaves(l.Key()) {
 			return ops.Invalid("mac", "%q on the same master has %q too, and the kernel refuses that: choose another", l.Name, *c.MAC)
 		}
 	}
