@@ -450,7 +450,8 @@ func Others(data []byte, kinds ...string) ([]string, error) {
 			}
 		}
 		_, answered := unsupportedKinds[kind]
-		if group, _, _ := strings.Cut(d.text("apiVersion"), "/"); !answered && slices.Contains(ourGroups, group) && !slices.Contains(kinds, kind) {
+		group, _, _ := strings.Cut(d.text("apiVersion"), "/")
+		if !answered && slices.Contains(ourGroups, group) && !slices.Contains(kinds, kind) {
 			if meant := suggest.Name(kind, kinds); meant != "" {
 				return nil, fmt.Errorf("unknown kind %q, did you mean %q?", excerpt.Of(kind, maxKey), meant)
 			}

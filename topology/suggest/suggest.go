@@ -24,7 +24,9 @@ var synonyms = map[string][]string{
 }
 
 // opposites are words that are near and mean the opposite; with "", the second negates what follows.
-var opposites = [][2]string{{"", "im"}, {"", "in"}, {"", "un"}, {"", "non"}, {"", "dis"}, {"ingress", "egress"}, {"min", "max"}, {"rx", "tx"}}
+var opposites = [][2]string{
+	{"", "im"}, {"", "in"}, {"", "un"}, {"", "non"}, {"", "dis"}, {"ingress", "egress"}, {"min", "max"}, {"rx", "tx"},
+}
 
 // Name returns the candidate nearest to name, or "" when none is near. Equal
 // but for case wins, then few typing errors, then a shared word ("vlanId" and

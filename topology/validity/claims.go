@@ -59,7 +59,8 @@ func (c Claim) itself(classes map[string]string) (notes []string, errs []error) 
 		}
 		for _, attribute := range []*resourceapi.FullyQualifiedName{constraint.MatchAttribute, constraint.DistinctAttribute} {
 			if attribute != nil && !strings.Contains(string(*attribute), "/") {
-				errs = append(errs, fmt.Errorf("%s: %q has no domain: write %s/%s", at, excerpt.Of(string(*attribute), maxText), claim.Driver, excerpt.Of(string(*attribute), maxText)))
+				name := excerpt.Of(string(*attribute), maxText)
+				errs = append(errs, fmt.Errorf("%s: %q has no domain: write %s/%s", at, name, claim.Driver, name))
 			}
 		}
 	}
@@ -74,5 +75,6 @@ func doubts(step, expr string) []string {
 		return Compiled(expr).Unknown
 	}
 	known := Compiled(step).Unknown
-	return slices.DeleteFunc(slices.Clone(Compiled("("+step+") && ("+expr+")").Unknown), func(d string) bool { return slices.Contains(known, d) })
+	both := slices.Clone(Compiled("(" + step + ") && (" + expr + ")").Unknown)
+	return slices.DeleteFunc(both, func(d string) bool { return slices.Contains(known, d) })
 }
