@@ -1,12 +1,14 @@
 package validity
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 
+	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/suggest"
@@ -29,7 +31,11 @@ func (c Claim) itself(classes map[string]string) (notes []string, errs []error) 
 			}
 			at := fmt.Sprintf("%s: request %q: selectors[%d].cel: ", c.title(), name, i)
 			if wrong := Compiled(s.CEL.Expression).Err; wrong != nil {
-				errs = append(errs, fmt.Errorf("%s%s", at, strings.TrimPrefix(wrong.Error(), "selector.cel: ")))
+				said := wrong.Error()
+				if e, ok := errors.AsType[*inventory.SelectorError](wrong); ok {
+					said = e.Message
+				}
+				errs = append(errs, errors.New(at+said))
 				continue
 			}
 			of, ours := classes[class]
