@@ -346,10 +346,7 @@ func TestEditUndone(t *testing.T) {
 				if changes[n].Implied {
 					continue
 				}
-				end := n + 1 // what goes along with a change is on record with it
-				for end < len(changes) && changes[end].Implied {
-					end++
-				}
+				end := optest.RecordedWith(changes, n)
 				for _, made := range []bool{true, false} {
 					w.have = observed(start)
 					for i, ch := range changes[:n+1] {

@@ -23,13 +23,7 @@ import (
 
 // FuzzEdit holds the law of edits (optest.Edited) on random topologies, of which keys and steps are removed.
 func FuzzEdit(f *testing.F) {
-	seeds := make([]uint64, 400)
-	for i := range seeds {
-		seeds[i] = uint64(i)
-	}
-	for _, seed := range effort.Sample(f, 4, seeds) {
-		f.Add(seed, seed*7919)
-	}
+	addSeeds(f, 400)
 	reg, err := all.Registry()
 	if err != nil {
 		f.Fatal(err)

@@ -20,15 +20,21 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 )
 
-// FuzzLaws holds the laws on random topologies and random drift.
-func FuzzLaws(f *testing.F) {
-	seeds := make([]uint64, 200)
+// addSeeds adds the first inputs of a target that draws from two random numbers.
+func addSeeds(f *testing.F, n int) {
+	f.Helper()
+	seeds := make([]uint64, n)
 	for i := range seeds {
 		seeds[i] = uint64(i)
 	}
 	for _, seed := range effort.Sample(f, 4, seeds) {
 		f.Add(seed, seed*7919)
 	}
+}
+
+// FuzzLaws holds the laws on random topologies and random drift.
+func FuzzLaws(f *testing.F) {
+	addSeeds(f, 200)
 	reg, err := all.Registry()
 	if err != nil {
 		f.Fatal(err)

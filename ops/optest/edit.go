@@ -38,10 +38,7 @@ func Edited(ctx context.Context, t *testing.T, reg *ops.Registry, before, after,
 		if parts[n].Implied {
 			continue
 		}
-		end := n + 1 // what goes along with a change is on record with it
-		for end < len(parts) && parts[end].Implied {
-			end++
-		}
+		end := RecordedWith(parts, n)
 		w := e.start.clone()
 		for _, c := range parts[:n] {
 			if err := w.settle([]netstate.Change{c}); err != nil {
@@ -267,4 +264,13 @@ func equalOrUnset(a, b any) bool {
 		return v == nil || reflect.ValueOf(v).IsZero() || reflect.ValueOf(v).Kind() == reflect.Slice && reflect.ValueOf(v).Len() == 0
 	}
 	return isZero(a) && isZero(b) || netstate.FormatValue(a) == netstate.FormatValue(b)
+}
+
+// RecordedWith returns the index behind the changes that are on record together with a change: what goes along with it follows.
+func RecordedWith(changes []netstate.Change, n int) int {
+	end := n + 1
+	for end < len(changes) && changes[end].Implied {
+		end++
+	}
+	return end
 }

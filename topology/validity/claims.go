@@ -38,9 +38,8 @@ func (c Claim) itself(classes map[string]string) (notes []string, errs []error) 
 				errs = append(errs, errors.New(at+said))
 				continue
 			}
-			of, ours := classes[class]
-			for _, doubt := range doubts(of, s.CEL.Expression) {
-				if ours {
+			if of, ours := classes[class]; ours {
+				for _, doubt := range doubts(of, s.CEL.Expression) {
 					notes = append(notes, at+doubt)
 				}
 			}
