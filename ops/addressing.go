@@ -311,7 +311,7 @@ func (p *Planner) addressRoute(link, field string, r Route, refused map[netip.Ad
 	case r.Source != nil && strings.Contains(*r.Source, ":") != strings.Contains(r.Destination, ":"):
 		return Invalid(field+".src", "%q and destination %q are of different families", *r.Source, r.Destination)
 	case r.Source != nil && !isSource(*r.Source):
-		return Invalid(field+".src", "%q is no address that a packet is sent from: name an address of the pod, or remove the key", *r.Source)
+		return Invalid(field+".src", "%q cannot be a source address: name an address of the pod, or remove the key", *r.Source)
 	case r.Table != nil && *r.Table == 255 && !p.Kept():
 		return Invalid(field+".table", "255 is the kernel's table \"local\", of the node's own addresses: use another, or none")
 	}

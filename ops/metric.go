@@ -79,7 +79,7 @@ func (s *routes) refuseShared(d deferredRoute, r netstate.Route, others []netsta
 	case r.Metric == 0 && r.IsDefault():
 		instead = "a higher metric to leave the traffic there, or routes to 0.0.0.0/1 and 128.0.0.0/1 to take it over"
 	case r.Metric == 0:
-		instead = "a higher metric, which leaves the traffic there: none is lower"
+		instead = "a higher metric, which leaves the traffic there; no metric is lower than 0"
 	}
 	return fault.New(fault.Conflict, Invalid(d.field+".metric", "%d is that of the route to %s via %s on %q, which is not of this topology: %s; write %s",
 		r.Metric, r.Dst, nextHop(others[i]), others[i].Link, effect, instead))

@@ -655,7 +655,7 @@ func (p *Planner) claim(o netstate.Object) error {
 		prev, taken := p.claims[k][f.Path]
 		if taken && netstate.FormatValue(prev.value) != netstate.FormatValue(f.Value) {
 			if prev.step == p.StepName() {
-				return fault.New(fault.Invalid, fmt.Errorf("wants %s %s = %s, and %s too: remove one of them",
+				return fault.New(fault.Invalid, fmt.Errorf("wants %s %s = %s and also %s: remove one of them",
 					k, f.Path, netstate.FormatValue(prev.value), netstate.FormatValue(f.Value)))
 			}
 			return fault.New(fault.Invalid, fmt.Errorf("wants %s %s = %s, but step %q wants %s: remove one of them",

@@ -100,12 +100,12 @@ func TestVetRefuses(t *testing.T) {
 		"a source that stands for none": {
 			`
     - {name: a, type: dummy, config: {addresses: ["2001:db8::5/64"], routes: [{dst: "fd00::/8", gw: "2001:db8::1", src: "::"}]}}`,
-			`step "a": config.routes[0].src: "::" is no address that a packet is sent from: name an address of the pod, or remove the key`,
+			`step "a": config.routes[0].src: "::" cannot be a source address: name an address of the pod, or remove the key`,
 		},
 		"a multicast source": {
 			`
     - {name: a, type: dummy, config: {addresses: [192.0.2.5/24], routes: [{dst: 10.0.0.0/8, gw: 192.0.2.1, src: 224.0.0.1}]}}`,
-			`step "a": config.routes[0].src: "224.0.0.1" is no address that a packet is sent from: name an address of the pod, or remove the key`,
+			`step "a": config.routes[0].src: "224.0.0.1" cannot be a source address: name an address of the pod, or remove the key`,
 		},
 		"an MTU of a route that the kernel lowers": {
 			`

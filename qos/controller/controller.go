@@ -162,7 +162,7 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 		failed := "the status of NetworkQoS objects could not be written: retrying"
 		if namespace == everywhere {
 			_, err = c.list(ctx, metav1.ListOptions{})
-			failed = "conditions of NetworkQoS objects may be out of date, as a topology that they select has changed: retrying"
+			failed = "failed to list NetworkQoS objects after a NetworkTopology changed; their conditions may be out of date: retrying"
 		} else {
 			err = c.reconcile(ctx, namespace)
 		}

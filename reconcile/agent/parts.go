@@ -391,7 +391,7 @@ func (k *kubelet) Run(ctx context.Context) error {
 		if err := k.publisher.Run(publishing, to); err != nil || ctx.Err() != nil {
 			return err
 		}
-		return fmt.Errorf("the Node %q was deleted and created again: the agent has to be started again, since its ResourceSlices are owned by the earlier one", k.serving.NodeName)
+		return fmt.Errorf("the Node %q was deleted and created again: restarting the agent, since its ResourceSlices are owned by the deleted Node", k.serving.NodeName)
 	})
 }
 

@@ -24,7 +24,7 @@ func TestMACOfMACVLANTaken(t *testing.T) {
 // guards in any case, which know the addresses of each port. The kernel answers each message of a transaction.
 func TestGuardsUnsupported(t *testing.T) {
 	err := explainGuards(errors.Join(fmt.Errorf("conn.Receive: %w", unix.EOPNOTSUPP), unix.EOPNOTSUPP, unix.EOPNOTSUPP))
-	want := "the kernel cannot guard ports of bridges by nftables: it needs the modules nf_tables and nft_meta_bridge; load them, or create the bridge on the node, with macspoofchk: false and raGuard: false in the step: operation not supported"
+	want := "the kernel has no nftables for bridges, which guard the ports: load the modules nf_tables and nft_meta_bridge, or create the bridge on the node and set macspoofchk: false and raGuard: false in the step: operation not supported"
 	if err.Error() != want || fault.Of(err) != fault.Unsupported {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

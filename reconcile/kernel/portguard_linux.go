@@ -473,7 +473,7 @@ func explainGuards(err error) error {
 		if first, ok := errors.AsType[unix.Errno](err); ok { // of many, one for each message
 			err = first
 		}
-		return because(fault.Unsupported, err, "the kernel cannot guard ports of bridges by nftables: it needs the modules nf_tables and nft_meta_bridge; load them, or create the bridge on the node, with macspoofchk: false and raGuard: false in the step")
+		return because(fault.Unsupported, err, "the kernel has no nftables for bridges, which guard the ports: load the modules nf_tables and nft_meta_bridge, or create the bridge on the node and set macspoofchk: false and raGuard: false in the step")
 	}
 	return explainNAT(err)
 }
