@@ -3,6 +3,8 @@ package maintenance
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/plumbline/plumbline/inventory"
@@ -36,8 +39,16 @@ type Device struct {
 
 func (d Device) String() string { return d.Node + "/" + d.Name }
 
-// rule is the name of the rule for a device.
-func (d Device) rule() string { return "plumbline-maintain-" + d.Node + "-" + d.Name }
+// rule is the name of the rule for a device. The API server accepts no longer one than a node may have by itself.
+func (d Device) rule() string {
+	name := "plumbline-maintain-" + d.Node + "-" + d.Name
+	if len(name) <= validation.DNS1123SubdomainMaxLength {
+		return name
+	}
+	sum := sha256.Sum256([]byte(d.String()))
+	hash := hex.EncodeToString(sum[:8])
+	return strings.TrimRight(name[:validation.DNS1123SubdomainMaxLength-len(hash)-1], "-.") + "-" + hash
+}
 
 // User is a pod that uses one of the devices.
 type User struct {

@@ -1,10 +1,12 @@
 package maintenance
 
 import (
+	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/plumbline/plumbline/inventory"
 )
@@ -60,6 +62,29 @@ func TestTolerated(t *testing.T) {
 	} {
 		if got := tolerated([]resourceapi.DeviceToleration{tt.toleration}); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// Each device has a rule of its own, with a name that the API server accepts, however long the names of nodes are.
+func TestRuleNames(t *testing.T) {
+	if got := (Device{"n1", "pci-0000-03-10-0"}).rule(); got != "plumbline-maintain-n1-pci-0000-03-10-0" {
+		t.Errorf("the rule of a short name is %q", got)
+	}
+	device := map[string]Device{}
+	for n := 150; n <= 253; n++ {
+		// With dots at each place, as no label ends with a dash.
+		node := strings.Repeat("a.", n/2)[:n-1] + "b"
+		for _, name := range []string{"d", "pci-0000-03-10-0", strings.Repeat("d", 62) + "1", strings.Repeat("d", 62) + "2"} {
+			d := Device{node, name}
+			rule := d.rule()
+			if wrong := validation.IsDNS1123Subdomain(rule); len(wrong) > 0 {
+				t.Errorf("a node with a name of %d bytes: %q: %v", n, rule, wrong)
+			}
+			if other, has := device[rule]; has || rule != d.rule() {
+				t.Errorf("%v and %v have rule %q", d, other, rule)
+			}
+			device[rule] = d
 		}
 	}
 }
