@@ -82,21 +82,13 @@ func TestChartHasFlags(t *testing.T) {
 
 // TestControllerRules holds that the ClusterRole of the controller has what the comments say that each part needs, and no more.
 func TestControllerRules(t *testing.T) {
-	read := func(path ...string) string {
-		text, err := os.ReadFile(filepath.Join(append([]string{"..", ".."}, path...)...))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
 	needed := map[string][]string{ // and what comments of other forms say
-		"networking.dra.io networktopologies/finalizers": {"update"},
 		" events": {"create", "patch"}, // of the election of a leader
 		"admissionregistration.k8s.io validatingwebhookconfigurations": {"get", "list", "watch", "update", "patch"},
 	}
 	row := regexp.MustCompile(`(?m)^//\t([a-z0-9-]+\.[a-z0-9.-]+)? *([a-z][^\s,]*(?:, \S+)*) +([a-z ]+?)(?: \(finalizers\))?$`)
 	for _, file := range []string{"topology/controller/controller.go", "topology/controller/networkstatus.go", "topology/controller/pools.go", "topology/controller/policies.go", "qos/controller/controller.go"} {
-		rows := row.FindAllStringSubmatch(read(file), -1)
+		rows := row.FindAllStringSubmatch(fileOf(t, file), -1)
 		if len(rows) == 0 {
 			t.Errorf("%s lists no permissions", file)
 		}
@@ -106,11 +98,40 @@ func TestControllerRules(t *testing.T) {
 			}
 		}
 	}
-	role, _, _ := strings.Cut(read("chart", "plumbline", "templates", "controller-rbac.yaml"), "\n---")
+	grantsOnly(t, "controller-rbac.yaml", needed)
+}
+
+// TestAgentRules holds that the ClusterRole of the agents has what their parts need, and no more.
+func TestAgentRules(t *testing.T) {
+	grantsOnly(t, "agent-rbac.yaml", map[string][]string{
+		"networking.dra.io networktopologies":      {"get", "list", "watch"},
+		"networking.dra.io deviceexposurepolicies": {"list", "watch"},
+		"networking.dra.io addresspools":           {"list", "watch"},
+		"networking.dra.io addressleases":          {"get", "list", "watch", "create", "update", "delete"},
+		"networking.dra.io deviceexposurereports":  {"create", "patch"}, // applied
+		"networking.dra.io networkqosreports":      {"create", "patch"}, // applied
+		"networking.dra.io networkqosdestinations": {"list", "watch"},
+		"k8s.ovn.org networkqoses":                 {"list", "watch"},
+		"resource.k8s.io resourceclaims":           {"get"},
+		"resource.k8s.io resourceclaims/status":    {"patch", "update"},
+		"resource.k8s.io resourceclaims/driver":    {"associated-node:patch", "associated-node:update"},
+		// What package resourceslice of dynamic-resource-allocation sends, and list and watch of other drivers' slices.
+		"resource.k8s.io resourceslices": {"list", "watch", "create", "update", "delete"},
+		" nodes":                         {"get", "list", "watch"},
+		" pods":                          {"list", "watch", "get"},
+		// Those of client-go's tools/record, which are of the core group.
+		" events": {"create", "patch"},
+	})
+}
+
+// grantsOnly holds that the first role of a template of the chart grants these verbs, by group and resource, and no others.
+func grantsOnly(t *testing.T, template string, needed map[string][]string) {
+	t.Helper()
+	role, _, _ := strings.Cut(fileOf(t, "chart/plumbline/templates/"+template), "\n---")
 	rule := regexp.MustCompile(`apiGroups: \[(.*)\]\n +resources: \[(.*)\]\n(?: +resourceNames: .*\n)? +verbs: \[(.*)\]`)
 	granted := map[string][]string{}
-	for _, m := range rule.FindAllStringSubmatch(role, -1) {
-		for group := range strings.SplitSeq(strings.ReplaceAll(m[1], `"`, ""), ", ") {
+	for _, m := range rule.FindAllStringSubmatch(strings.ReplaceAll(role, `"`, ""), -1) {
+		for group := range strings.SplitSeq(m[1], ", ") {
 			for resource := range strings.SplitSeq(m[2], ", ") {
 				granted[group+" "+resource] = append(granted[group+" "+resource], strings.Split(m[3], ", ")...)
 			}
@@ -130,4 +151,13 @@ func TestControllerRules(t *testing.T) {
 			}
 		}
 	}
+}
+
+func fileOf(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", filepath.FromSlash(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
