@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,6 +66,10 @@ type Controller struct {
 	// Interval is how long changes that only affect counts are collected before the status
 	// is written, which every node with a claim of the topology watches.
 	Interval time.Duration
+
+	// left are the resource versions of classes, by name, when they were last as they should be. One that differs in this
+	// version was not edited: something else is wanted of it.
+	left sync.Map
 }
 
 // workers is how many topologies are reconciled at a time. A pass waits for the API
@@ -488,6 +493,7 @@ func (c *Controller) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology,
 			if err := c.Client.Update(ctx, without); err != nil {
 				return "", fmt.Errorf("take extended resource name %q from DeviceClass %q: %w", name, ours.Name, err)
 			}
+			c.left.Store(without.Name, without.ResourceVersion)
 		}
 		return NameClash(want.Labels[claim.LabelStep], &named[i]), nil
 	}
@@ -512,6 +518,7 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 			if err := c.Client.Create(ctx, w); err != nil {
 				return len(have), nil, fmt.Errorf("create DeviceClass %q: %w", w.Name, err)
 			}
+			c.left.Store(w.Name, w.ResourceVersion)
 			created = append(created, w.Name)
 			if named && w.Spec.ExtendedResourceName == nil { // as it was written
 				unnamed = append(unnamed, w.Labels[claim.LabelStep])
@@ -520,11 +527,13 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 		}
 		fixed := h.DeepCopy()
 		if !Repair(fixed, w) {
+			c.left.Store(h.Name, h.ResourceVersion)
 			continue
 		}
 		if err := c.Client.Update(ctx, fixed); err != nil {
 			return len(have), nil, fmt.Errorf("update DeviceClass %q: %w", w.Name, err)
 		}
+		was, known := c.left.Swap(w.Name, fixed.ResourceVersion)
 		if named && fixed.Spec.ExtendedResourceName == nil {
 			unnamed = append(unnamed, w.Labels[claim.LabelStep])
 		}
@@ -533,9 +542,13 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 			continue // nothing else differs, and nobody has edited it: only managedFields may have changed
 		}
 		updated = append(updated, w.Name)
-		// The topology is unchanged: somebody edited the class.
-		if o.Status.ObservedGeneration == o.Generation {
+		if was == h.ResourceVersion || o.Status.ObservedGeneration != o.Generation {
+			continue // a step type or the topology has changed
+		}
+		if known {
 			c.event(o, corev1.EventTypeWarning, "Repaired", "Update", fmt.Sprintf("DeviceClass %q was edited by hand and has been restored. To change it, edit the topology", w.Name))
+		} else {
+			c.event(o, corev1.EventTypeNormal, "Repaired", "Update", fmt.Sprintf("DeviceClass %q differed from its topology when the controller started, and has been restored: another version of plumbline wrote it, or it was edited by hand. To change it, edit the topology", w.Name))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(there)) {
@@ -556,6 +569,7 @@ func (c *Controller) delete(ctx context.Context, class *resourceapi.DeviceClass)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete DeviceClass %q: %w", class.Name, err)
 	}
+	c.left.Delete(class.Name)
 	return nil
 }
 
