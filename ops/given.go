@@ -29,7 +29,7 @@ type Given struct {
 	// Addresses are added after those of the step's config, so that references to the
 	// latter keep their meaning.
 	Addresses []netip.Prefix `json:"addresses,omitempty"`
-	// Gateways are in the subnets of these addresses, each of the first one that contains it.
+	// Gateways are those of these addresses, each of the first one that reaches it.
 	Gateways []netip.Addr `json:"gateways,omitempty"`
 	// Routes come behind those of the step's config, which take precedence.
 	Routes []Route `json:"routes,omitempty"`
@@ -301,7 +301,7 @@ func (p *Planner) givenAddresses(link string, config []Address) ([]Address, erro
 	}
 	for _, gateway := range p.req.Given[p.StepName()].Gateways {
 		for i := range out {
-			if netip.MustParsePrefix(out[i].Address).Contains(gateway) {
+			if addresspool.Reaches(netip.MustParsePrefix(out[i].Address), gateway) {
 				out[i].Gateway = cmp.Or(out[i].Gateway, gateway.String())
 				break
 			}

@@ -89,7 +89,13 @@ func TestNew(t *testing.T) {
 		{"twice", Spec{Subnets: subnets("192.0.2.0/24", "192.0.2.128/25")}, "shares addresses with 192.0.2.0/24"},
 		{"first behind last", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", First: "192.0.2.9", Last: "192.0.2.8"}}}, "is behind the last"},
 		{"first elsewhere", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", First: "192.0.3.9"}}}, `"192.0.3.9" is not in`},
-		{"gateway elsewhere", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "192.0.3.1"}}}, `gateway: "192.0.3.1" is not in`},
+		{"gateway elsewhere", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "192.0.3.1"}}}, `gateway: "192.0.3.1" is not in "192.0.2.0/24": write an address of that`},
+		{"gateway of IPv6 elsewhere", Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64", Gateway: "2001:db8:1::1"}}}, `gateway: "2001:db8:1::1" is not in "2001:db8::/64": write an address of that, or a link-local one such as fe80::1`},
+		{"a link-local gateway", Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64", Gateway: "fe80::1"}}}, ""},
+		{"a link-local gateway of blocks of nodes", Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64", Gateway: "fe80::1"}}, HostBlock: 6, InterfaceBlock: 2}, ""},
+		{"a link-local gateway with a zone", Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64", Gateway: "fe80::1%eth0"}}}, "is not an IP address"},
+		{"a link-local gateway of IPv4", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "fe80::1"}}}, `gateway: "fe80::1" is not in "192.0.2.0/24": write an address of that`},
+		{"a gateway that IPv4 has on no other link", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "169.254.1.1"}}}, `gateway: "169.254.1.1" is not in`},
 		{"gateway for broadcasts", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "192.0.2.255"}}}, `gateway: "192.0.2.255" is the broadcast address of "192.0.2.0/24"`},
 		{"gateway with a zone", Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64", Gateway: "2001:db8::1%eth0"}}}, "is not an IP address"},
 		{"exclude elsewhere", Spec{Subnets: subnets("192.0.2.0/24"), Exclude: []string{"192.0.3.0/24"}}, "is in none of the pool's subnets"},
@@ -864,6 +870,7 @@ func FuzzSpec(f *testing.F) {
 	f.Add("fd00::/8", "", "", "", "", "", "", 4096, 0, 0)
 	f.Add("2001:db8::/64", "", "2001:db8::ffff", "2001:db8::1", "2001:db8::-2001:db8::5", "::/0", "2001:db8::1", 0, 0, 0)
 	f.Add("255.255.255.0/24", "", "", "", "", "", "", 1, 0, 0)
+	f.Add("2001:db8::/64", "", "", "fe80::1", "", "::/0", "fe80::2", 0, 6, 2)
 	f.Fuzz(func(t *testing.T, prefix, first, last, gateway, exclude, to, via string, size, host, iface int) {
 		spec := Spec{Name: "pool", Subnets: []SubnetSpec{{prefix, first, last, gateway}}, BlockSize: size, HostBlock: host, InterfaceBlock: iface}
 		if exclude != "" {
@@ -894,7 +901,7 @@ func FuzzSpec(f *testing.F) {
 					t.Fatalf("%+v: block %s gives %v, %v", spec, b, got, err)
 				}
 				for _, r := range l.Routes(got) {
-					if r.Gateway.IsValid() && !got[0].Contains(r.Gateway) {
+					if r.Gateway.IsValid() && !got[0].Contains(r.Gateway) && !(got[0].Addr().Is6() && r.Gateway.IsLinkLocalUnicast()) {
 						t.Fatalf("%+v: %v has a route by %s", spec, got, r.Gateway)
 					}
 				}

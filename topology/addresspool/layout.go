@@ -220,7 +220,7 @@ func readSubnet(s SubnetSpec, at fields) (out subnet, err error) {
 		return out, fieldError(at.prefix, "%q is too large for one network: at least /8 is expected", s.Prefix)
 	}
 	out = subnet{prefix: p, span: spanOf(p)}
-	within := func(field, text string) (netip.Addr, error) {
+	within := func(field, text string, contains func(netip.Prefix, netip.Addr) bool) (netip.Addr, error) {
 		if len(text) > maxText {
 			return netip.Addr{}, fieldError(field, "is longer than %d bytes", maxText)
 		}
@@ -228,18 +228,20 @@ func readSubnet(s SubnetSpec, at fields) (out subnet, err error) {
 		switch {
 		case err != nil || a.Zone() != "":
 			return a, fieldError(field, "%q is not an IP address", text)
-		case !p.Contains(a):
-			return a, fieldError(field, "%q is not in %q", text, p)
+		case contains(p, a):
+			return a, nil
+		case field == at.gateway && !out.is4():
+			return a, fieldError(field, "%q is not in %q: write an address of that, or a link-local one such as fe80::1", text, p)
 		}
-		return a, nil
+		return a, fieldError(field, "%q is not in %q: write an address of that", text, p)
 	}
 	if s.First != "" {
-		if out.span.First, err = within(at.first, s.First); err != nil {
+		if out.span.First, err = within(at.first, s.First, netip.Prefix.Contains); err != nil {
 			return out, err
 		}
 	}
 	if s.Last != "" {
-		if out.span.Last, err = within(at.last, s.Last); err != nil {
+		if out.span.Last, err = within(at.last, s.Last, netip.Prefix.Contains); err != nil {
 			return out, err
 		}
 	}
@@ -247,7 +249,7 @@ func readSubnet(s SubnetSpec, at fields) (out subnet, err error) {
 		return out, fieldError(at.first, "%q is behind the last, %q", s.First, out.span.Last)
 	}
 	if s.Gateway != "" {
-		if out.gateway, err = within(at.gateway, s.Gateway); err != nil {
+		if out.gateway, err = within(at.gateway, s.Gateway, Reaches); err != nil {
 			return out, err
 		}
 		if all, has := Broadcast(p); has && out.gateway == all {

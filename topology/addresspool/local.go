@@ -35,8 +35,8 @@ func Local(c topology.IPAM) (*Layout, error) {
 				wrong.addError("", err)
 				continue
 			}
-			if s.prefix.Addr().BitLen()-s.prefix.Bits() < 2 {
-				wrong.add(at+"subnet", "%q is too small: its first address is the gateway's", s.prefix)
+			if s.prefix.Addr().BitLen()-s.prefix.Bits() < 2 && !s.gateway.IsValid() {
+				wrong.add(at+"subnet", "%q is too small: its first address is the gateway's. Name another as gateway, or use a larger subnet", s.prefix)
 				continue
 			}
 			if !s.gateway.IsValid() {

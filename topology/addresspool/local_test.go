@@ -32,6 +32,10 @@ func TestLocal(t *testing.T) {
 			"192.0.2.2/30,2001:db8::5/64 198.51.100.2/30,2001:db8::6/64 gateways 192.0.2.1,2001:db8::1",
 		},
 		{"two families", topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/30"}, Ranges: [][]topology.IPRange{{{Subnet: "2001:db8::/64"}}}}, "192.0.2.2/30,2001:db8::2/64 gateways 192.0.2.1,2001:db8::1"},
+		{"a link of two (RFC 3021)", topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/31", Gateway: "192.0.2.0"}}, "192.0.2.1/31 gateways 192.0.2.0"},
+		{"a link of two of IPv6 (RFC 6164)", topology.IPAM{IPRange: topology.IPRange{Subnet: "2001:db8::/127", Gateway: "2001:db8::1"}}, "2001:db8::/127 gateways 2001:db8::1"},
+		{"a link-local gateway", topology.IPAM{IPRange: topology.IPRange{Subnet: "2001:db8::8/126", Gateway: "fe80::1"}}, "2001:db8::9/126 2001:db8::a/126 2001:db8::b/126 gateways fe80::1"},
+		{"one address", topology.IPAM{IPRange: topology.IPRange{Subnet: "2001:db8::8/128", Gateway: "fe80::1"}}, "2001:db8::8/128 gateways fe80::1"},
 	} {
 		l, err := Local(c.ipam)
 		if err != nil {
@@ -178,8 +182,9 @@ func TestLocalRefused(t *testing.T) {
 		{topology.IPAM{}, `subnet: is missing: host-local needs subnet, or ranges with a subnet each`},
 		{topology.IPAM{IPRange: topology.IPRange{RangeStart: "192.0.2.1"}}, `subnet: "" is not a prefix such as 192.0.2.0/24`},
 		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.1/24"}}, `subnet: "192.0.2.1/24" has bits set behind its prefix length: write "192.0.2.0/24"`},
-		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/31"}}, `subnet: "192.0.2.0/31" is too small: its first address is the gateway's`},
-		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/24", RangeStart: "192.0.3.1"}}, `rangeStart: "192.0.3.1" is not in "192.0.2.0/24"`},
+		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/31"}}, `subnet: "192.0.2.0/31" is too small: its first address is the gateway's. Name another as gateway, or use a larger subnet`},
+		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.1/32", Gateway: "192.0.2.1"}}, `subnet: "192.0.2.1/32" has no address left that could be allocated`},
+		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/24", RangeStart: "192.0.3.1"}}, `rangeStart: "192.0.3.1" is not in "192.0.2.0/24": write an address of that`},
 		{
 			topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/24"}, Ranges: [][]topology.IPRange{{{Subnet: "198.51.100.0/24"}}}},
 			`ranges[0][0].subnet: "198.51.100.0/24" is of the family of another set: a step gets one address of each family. Put both into one set, or use a second step`,

@@ -58,14 +58,22 @@ func (l *Layout) readRoute(s RouteSpec) (r Route, err error) {
 		return r, fieldError("gateway", "%q is not an IP address", s.Gateway)
 	case r.Gateway.Is4() != r.Destination.Addr().Is4():
 		return r, fieldError("gateway", "%q and destination %q are of different families", s.Gateway, s.Destination)
-	case !slices.ContainsFunc(l.subnets, func(n subnet) bool { return n.prefix.Contains(r.Gateway) }):
+	case !slices.ContainsFunc(l.subnets, func(n subnet) bool { return Reaches(n.prefix, r.Gateway) }):
 		return r, fieldError("gateway", "%q is in none of the pool's subnets", s.Gateway)
 	}
 	return r, nil
 }
 
+// Reaches reports whether a host with an address of a network reaches a gateway without another one: it is in the network, or
+// link-local. To the kernel IPv4 addresses of 169.254.0.0/16 are like any others.
+func Reaches(network netip.Prefix, gateway netip.Addr) bool {
+	return network.Contains(gateway) || network.Addr().Is6() && isLinkLocal(gateway)
+}
+
+func isLinkLocal(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.IsLinkLocalUnicast() }
+
 // Gateways returns the gateways of addresses from the pool. With interfaceBlock that of a
-// subnet is in the part of one interface, and no gateway for the others.
+// subnet is in the part of one interface, and no gateway for the others, unless it is link-local.
 func (l *Layout) Gateways(given []netip.Prefix) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range given {
@@ -78,7 +86,8 @@ func (l *Layout) Gateways(given []netip.Prefix) []netip.Addr {
 
 func (l *Layout) gateway(a netip.Prefix) netip.Addr {
 	for i := range l.subnets {
-		if g := l.subnets[i].gateway; g.IsValid() && a.Contains(g) {
+		s := &l.subnets[i]
+		if g := s.gateway; g.IsValid() && (a.Contains(g) || isLinkLocal(g) && s.prefix.Contains(a.Addr())) {
 			return g
 		}
 	}
@@ -91,7 +100,7 @@ func (l *Layout) Routes(given []netip.Prefix) []Route {
 	var out []Route
 	for _, r := range l.routes {
 		i := slices.IndexFunc(given, func(a netip.Prefix) bool {
-			return a.Addr().Is4() == r.Destination.Addr().Is4() && (!r.Gateway.IsValid() || a.Contains(r.Gateway))
+			return a.Addr().Is4() == r.Destination.Addr().Is4() && (!r.Gateway.IsValid() || Reaches(a, r.Gateway))
 		})
 		if i < 0 || slices.ContainsFunc(out, func(o Route) bool { return o.Destination == r.Destination }) {
 			continue

@@ -26,11 +26,22 @@ func TestRoutes(t *testing.T) {
 		Subnets: []SubnetSpec{{Prefix: "192.168.0.0/16", Gateway: "192.168.0.1"}}, HostBlock: 6, InterfaceBlock: 2,
 		Routes: []RouteSpec{{Destination: "10.1.0.0/16"}},
 	})
+	local := layout(t, Spec{
+		Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "192.0.2.1"}, {Prefix: "2001:db8::/64", Gateway: "fe80::1"}, {Prefix: "2001:db8:1::/64"}},
+		Routes:  []RouteSpec{{Destination: "::/0"}, {Destination: "2001:db8:8::/48", Gateway: "fe80::2"}},
+	})
+	localParts := layout(t, Spec{
+		Subnets: []SubnetSpec{{Prefix: "2001:db8::/64", Gateway: "fe80::1"}}, HostBlock: 6, InterfaceBlock: 2, Routes: []RouteSpec{{Destination: "::/0"}},
+	})
 	for _, c := range []struct {
 		layout *Layout
 		given  string
 		want   string
 	}{
+		{local, "192.0.2.3/24 2001:db8::5/64", "[192.0.2.1 fe80::1] [{::/0 fe80::1} {2001:db8:8::/48 fe80::2}]"},
+		{local, "192.0.2.3/24", "[192.0.2.1] []"},
+		{local, "2001:db8:1::5/64", "[] [{::/0 invalid IP} {2001:db8:8::/48 fe80::2}]"},
+		{localParts, "2001:db8:0:0:c000::1/66", "[fe80::1] [{::/0 fe80::1}]"}, // each link has such addresses of its own
 		{flat, "192.0.2.3/29", "[192.0.2.1] [{10.1.0.0/16 192.0.2.1} {0.0.0.0/0 192.0.2.2}]"},
 		{flat, "198.51.100.3/24", "[] [{10.1.0.0/16 198.51.100.7}]"},
 		{flat, "198.51.100.3/24 2001:db8::5/64", "[] [{10.1.0.0/16 198.51.100.7} {2001:db8:9::/48 invalid IP} {::/0 2001:db8::9}]"},
@@ -64,6 +75,8 @@ func TestRoutesRefused(t *testing.T) {
 		{[]RouteSpec{{Destination: "2001:db8::/32"}}, "of which the pool has no subnet"},
 		{[]RouteSpec{{Destination: "192.0.2.0/24"}}, "is on the link: remove the route"},
 		{[]RouteSpec{{Destination: "10.0.0.0/8"}, {Destination: "11.0.0.0/8", Gateway: "192.0.3.1"}}, `routes[1].gateway: "192.0.3.1" is in none of the pool's subnets`},
+		{[]RouteSpec{{Destination: "10.0.0.0/8", Gateway: "169.254.1.1"}}, `routes[0].gateway: "169.254.1.1" is in none of the pool's subnets`},
+		{[]RouteSpec{{Destination: "10.0.0.0/8", Gateway: "fe80::1"}}, "are of different families"},
 		{[]RouteSpec{{Destination: "10.0.0.0/8", Gateway: "2001:db8::1"}}, "are of different families"},
 		{[]RouteSpec{{Destination: "10.0.0.0/8", Gateway: "192.0.2.1%eth0"}}, "is not an IP address"},
 		{[]RouteSpec{{Destination: "10.0.0.0/8", Gateway: strings.Repeat("1", 1000)}}, "gateway: is longer than 128 bytes"},

@@ -185,6 +185,9 @@ func TestPlacesAndWords(t *testing.T) {
 			`{"type": "macvlan", "master": "eth1", "ipam": {"type": "whereabouts", "range": "10.1.0.225/28", "gateway": "10.1.0.1"}}`, "",
 			`spec.config.ipam.gateway: "10.1.0.1" is in none of the ranges: write the whole network as range, with range_start and range_end, or remove the gateway`,
 		},
+		{`{"type": "macvlan", "master": "eth1", "ipam": {"type": "whereabouts", "range": "2001:db8::/64", "gateway": "fe80::1", "fast_ipam": true}}`, "", ""},
+		{`{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.1.0.0/31", "gateway": "10.1.0.0"}}`, "", ""},
+		{`{"type": "macvlan", "master": "eth1", "ipam": {"type": "host-local", "subnet": "10.1.0.0/31", "gateway": "10.1.0.0"}}`, "", ""},
 		{`{"type": "macvlan", "master": "eth1", "ipam": {"type": "whereabouts", "range": "10.1.0.0/24", "fast_ipam": true}}`, "", `spec.config.ipam.fast_ipam: is left out: nodes lease blocks`},
 		{`{"name": "ovn-kubernetes", "type": "ovn-k8s-cni-overlay", "logfile-maxage": 5}`, "", `spec.config.topology: is missing: the definition stands for the cluster's own network, which pods have without a claim: remove it`},
 	} {

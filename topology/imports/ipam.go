@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -275,12 +276,12 @@ func excludes(r *record) []string {
 	return out
 }
 
-// setGateway sets the gateway of the subnet that it is in.
+// setGateway sets the gateway of the subnet whose addresses reach it.
 func setGateway(ipam *record, spec *v1alpha1.AddressPoolSpec, gateway string) {
 	addr, err := netip.ParseAddr(gateway)
 	if err == nil {
 		for i := range spec.Subnets {
-			if p, err := netip.ParsePrefix(spec.Subnets[i].Prefix); err == nil && p.Contains(addr) {
+			if p, err := netip.ParsePrefix(spec.Subnets[i].Prefix); err == nil && addresspool.Reaches(p, addr) {
 				spec.Subnets[i].Gateway = gateway
 				return
 			}

@@ -153,7 +153,7 @@ type AddressSubnet struct {
 	Last string `json:"last,omitempty"`
 
 	// Gateway is an address that is not allocated: the next hop of routes, of the pool or of
-	// the step, that name none.
+	// the step, that name none. That of an IPv6 subnet may be link-local, such as fe80::1.
 	//
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
@@ -167,7 +167,7 @@ type AddressRoute struct {
 	// +kubebuilder:validation:MaxLength=128
 	Destination string `json:"destination"`
 
-	// Gateway is an address in one of the pool's subnets: only pods with an address in the
+	// Gateway is an address in one of the pool's subnets, or link-local in IPv6: only pods with an address in the
 	// same subnet get the route. Without it, it is the gateway of the pod's subnet; where that
 	// has none, the route is on the link.
 	//
