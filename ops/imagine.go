@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
@@ -124,14 +125,14 @@ func (r *Registry) imaginedRequest(t *topology.Topology, given Givens, im *imagi
 	if im.made == nil {
 		im.made = map[string]string{}
 	}
-	im.devices, im.links, im.pooled = map[string]string{}, map[string]error{}, map[string]bool{}
+	im.devices, im.ib, im.links, im.pooled = map[string]string{}, map[string]bool{}, map[string]error{}, map[string]bool{}
 	req := Request{Topology: t, Netns: "/run/netns/pod", Given: Givens{}, Have: netstate.NewSnapshot(), imagined: im}
 	for step, g := range given {
 		req.Given[step] = g.Network()
 	}
 	for i, s := range t.Roots() {
 		id := fmt.Sprintf("%s:%02x:10.0", im.domain, i)
-		im.devices[s.Name] = id
+		im.devices[s.Name], im.ib[id] = id, ofInfiniBand(s.Selector)
 		if c, ok := r.Contract(s.Type); ok && !c.Input.Device && (s.Selector != "" || im.occupied) {
 			g := req.Given[s.Name]
 			g.Device = id // the step may use a device, but does not have to
@@ -322,6 +323,7 @@ type imagination struct {
 	// there.
 	occupied bool
 	devices  map[string]string // of root steps that name none themselves
+	ib       map[string]bool   // those of InfiniBand
 	links    map[string]error  // taken to be in the sandbox, with what is wrong when a step makes them
 	pooled   map[string]bool   // links with addresses of a pool
 	made     map[string]string // links to the steps that make them; may be nil
@@ -423,6 +425,25 @@ func (im *imagination) value(r ref.Ref) (any, bool) {
 	}
 }
 
+// ofInfiniBand reports whether a selector shows, without being evaluated, that it chooses functions of InfiniBand alone: one of the
+// terms that it joins says so.
+func ofInfiniBand(selector string) bool {
+	found := false
+	for term := range strings.SplitSeq(selector, "&&") {
+		term = strings.TrimSpace(term)
+		if strings.Contains(term, "||") || strings.Contains(term, " ? ") || strings.Count(term, "(") != strings.Count(term, ")") {
+			return false
+		}
+		found = found || slices.Contains(linkTypeInfiniBand, term)
+	}
+	return found
+}
+
+var linkTypeInfiniBand = []string{
+	`device.attributes["dra.networking"].linkType == "infiniband"`,
+	`device.attributes["dra.networking"].?linkType.orValue("") == "infiniband"`,
+}
+
 // imagine adds an object that has to be observed on a real node. Links of the sandbox are
 // always known; see imagineLink.
 func (p *Planner) imagine(o netstate.Object) {
@@ -435,10 +456,15 @@ func (p *Planner) imagine(o netstate.Object) {
 		at := netstate.HostName(o.ID)
 		l := im.link(at)
 		l.LinkKind, l.Bridge, l.DeviceID, l.Up = "device", nil, o.ID, new(false)
-		p.put(netstate.Device{
+		d := netstate.Device{
 			ID: o.ID, At: &at, MAC: l.MAC, MTU: l.MTU, Up: l.Up,
 			RDMA: []netstate.RDMADevice{{Name: "rdma0", Nodes: []string{"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}}},
-		})
+		}
+		if im.ib[o.ID] {
+			d.MAC, d.LinkKind, d.PortGUID = nil, netstate.InfiniBandKind, "00:00:"+*l.MAC
+			l.LinkKind, l.MAC = d.LinkKind, new("00:00:00:01:fe:80:00:00:00:00:00:00:"+d.PortGUID)
+		}
+		p.put(d)
 		p.put(l)
 	case netstate.Link:
 		if im.occupied {

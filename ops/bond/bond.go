@@ -220,6 +220,9 @@ func plan(p *ops.Planner, c config) error {
 	if err := distinctMACs(p, c.Mode, ports); err != nil {
 		return err
 	}
+	if err := infiniBand(p, c, ports); err != nil {
+		return err
+	}
 	// Only the carrier of a bond of mode 802.3ad depends on it (bond_set_carrier in
 	// drivers/net/bonding/bond_main.c).
 	if c.Mode == "802.3ad" && c.MinLinks != nil && int(*c.MinLinks) > len(ports) && !p.Kept() {
@@ -313,6 +316,27 @@ func distinctMACs(p *ops.Planner, mode string, ports []string) error {
 			return ops.Invalid("links", "%q and %q both have MAC %s, and mode %q needs different ones: set mac on one of the steps", other, name, *l.MAC, mode)
 		}
 		seen[*l.MAC] = name
+	}
+	return nil
+}
+
+// infiniBand refuses what the kernel does not do with ports of InfiniBand, whose hardware address cannot be set: it bonds them in
+// mode active-backup only, and turns to failOverMac active when the first one joins (bond_enslave in
+// drivers/net/bonding/bond_main.c).
+func infiniBand(p *ops.Planner, c config, ports []string) error {
+	for _, name := range ports {
+		l, err := p.Link(name)
+		switch policy := failOverMAC(c.FailOverMAC); {
+		case err != nil:
+			return fmt.Errorf("links: %w", err)
+		case l.LinkKind != netstate.InfiniBandKind || p.Kept():
+		case c.Mode != "active-backup":
+			return ops.Invalid("mode", "%q is an interface of InfiniBand, which the kernel does not bond in mode %q: write active-backup", name, c.Mode)
+		case policy != nil && *policy != "active":
+			return ops.Invalid("failOverMac", "%q is an interface of InfiniBand, which the kernel bonds with failOverMac active, not %s: write that, or remove the key", name, *policy)
+		case c.MAC != nil:
+			return ops.Invalid("mac", "%q is an interface of InfiniBand, and the bond has the hardware address of its active port: remove the key", name)
+		}
 	}
 	return nil
 }

@@ -209,7 +209,7 @@ func (m *model) dropLink(l Link, moved bool) {
 			m.leavesBridge(p.Name)
 		}
 		if forced {
-			p.MTU, p.MAC = nil, nil
+			p = p.released()
 		}
 		m.put(p)
 	}
@@ -343,6 +343,15 @@ func (m *model) promotes(link string) bool {
 	return false
 }
 
+// released is a port that has left a bond: its MAC and MTU are its own again, and observed when needed.
+func (l Link) released() Link {
+	if !l.KindTraits().FixedMAC {
+		l.MAC = nil
+	}
+	l.MTU = nil
+	return l
+}
+
 func (m *model) masterChanged(have, l Link) {
 	master, ok := m.Link(*l.Master)
 	if have.Master != nil && *have.Master != "" {
@@ -361,7 +370,7 @@ func (m *model) masterChanged(have, l Link) {
 				m.put(Merge(master, Link{MAC: l.MAC}))
 				m.macChanged(master, *l.MAC)
 			}
-		} else if !master.PortsKeepMAC() {
+		} else if !master.PortsKeepMAC() && !l.KindTraits().FixedMAC {
 			up.MAC = master.MAC
 		}
 		m.put(Merge(l, up))
@@ -381,7 +390,7 @@ func (m *model) masterChanged(have, l Link) {
 			if l.Up != nil && *l.Up {
 				m.imply(Link{Name: l.Name, Up: l.Up}, Link{Name: l.Name, Up: p.Up})
 			}
-			p.MAC, p.MTU = nil, nil // its own again; observed when needed
+			p = p.released()
 			m.Put(p)
 			m.linkDown(p)
 			if m.ports(old.Name) == 0 && old.MAC != nil {
