@@ -64,7 +64,7 @@ func (p *Planner) ignore(link string) error {
 			continue
 		}
 		exists := o
-		if p.view.Fresh(link) {
+		if p.view.Fresh(link) || p.getsIPv6(link, p.view) {
 			exists = ofIPv6
 		}
 		if _, there, err := Lookup(p, exists); err != nil || !there {
@@ -76,6 +76,14 @@ func (p *Planner) ignore(link string) error {
 		}
 	}
 	return nil
+}
+
+// getsIPv6 reports whether a link that is too small for IPv6 is larger by then: the kernel starts it with the MTU (addrconf_notify in
+// net/ipv6/addrconf.c).
+func (p *Planner) getsIPv6(link string, by *netstate.Snapshot) bool {
+	had, there := p.req.Have.Link(link)
+	then, _ := by.Link(link)
+	return there && had.MTU != nil && *had.MTU < minIPv6MTU && then.MTU != nil && *then.MTU >= minIPv6MTU
 }
 
 // ignoreRouters wants each link that a step makes or moves to ignore routers. That comes with

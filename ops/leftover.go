@@ -45,7 +45,7 @@ func (l *leftovers) reset() {
 			continue
 		}
 		fields := netstate.Fields(made)
-		if made.Outdated {
+		if made.Outdated || followsMTU(have) {
 			fields = append(fields, netstate.Field{Path: "mtu"}) // the record of an edit that was interrupted does not have it any more
 		}
 		for _, f := range fields {
@@ -69,6 +69,18 @@ func (l *leftovers) reset() {
 		}
 		l.p.view.Put(have)
 	}
+}
+
+// followsMTU reports whether a new link has the MTU of the one below. The kernel lowers it with that, and never raises it.
+func followsMTU(link netstate.Link) bool {
+	return link.Parent != nil && *link.Parent != "" && !link.KindTraits().OwnMTU && !link.KindTraits().ParentMTU
+}
+
+// staysOn reports whether a link that follows the MTU of another is not made again on yet another.
+func (l *leftovers) staysOn(name string) bool {
+	have, there := l.p.req.Have.Link(name)
+	then, _ := l.p.view.Link(name)
+	return there && followsMTU(have) && then.Parent != nil && *then.Parent == *have.Parent
 }
 
 func (l *leftovers) parentOf(link netstate.Link) (netstate.Link, bool) {
@@ -176,6 +188,9 @@ func (l *leftovers) fieldsOf(c netstate.Change, wanted map[string]bool) {
 	o, isLink := c.After.(netstate.Link)
 	if isLink && (l.p.maker(o.Name) == "" || netstate.OnHost(o.Name) && o.KindTraits().Shared) {
 		return // all pods of the node have the bridge
+	}
+	if isLink && !wanted["mtu"] && l.staysOn(o.Name) && !l.ofOther(c.Key(), "mtu") {
+		l.add(c.Key(), "mtu")
 	}
 	for _, f := range netstate.Fields(c.After) {
 		if wanted[f.Path] || f.Path == "up" || f.Path == "name" || l.ofOther(c.Key(), f.Path) {
@@ -290,7 +305,9 @@ func (l *leftovers) settleMTUs() error {
 		have, _ := l.p.view.Link(k.ID)
 		mtu := l.p.mtus.standing(k.ID, 0)
 		if mtu == 0 || have.KindTraits().PortsMTU || have.KindTraits().OwnMTU {
-			l.remake(k.ID, noLonger("mtu"))
+			if netstate.Value(c.After, "mtu") != nil {
+				l.remake(k.ID, noLonger("mtu"))
+			}
 			continue
 		}
 		l.want(c.Step, netstate.Link{Name: k.ID, MTU: &mtu})

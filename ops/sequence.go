@@ -279,8 +279,9 @@ func (q *sequencer) emit(w want) error {
 // held.
 func (q *sequencer) setting(w want) error {
 	have, ok := q.now.Get(w.obj.Key())
+	link := netstate.LinkOf(w.obj)
 	switch {
-	case !ok && q.now.Fresh(netstate.LinkOf(w.obj)):
+	case !ok && (q.now.Fresh(link) || q.p.getsIPv6(link, q.now)):
 		q.do(netstate.Change{Step: w.step, After: w.obj})
 		return nil
 	case !ok:

@@ -241,7 +241,7 @@ func (b *agentBench) testEightRails(t *testing.T) {
 	logs := kubectl(t, b.Cluster, "", "-n", cluster.ProductNamespace, "logs", "--tail=-1", "-l", "app.kubernetes.io/component=agent")
 	for line := range strings.Lines(logs) {
 		if strings.Contains(line, `msg="attaching in the background"`) && strings.Contains(line, "pod=default/rails ") {
-			b.saysWhy(t, "rails", "NetworkAttaching: the containers wait: ")
+			b.saysWhy(t, "rails", `the network of the pod is still being attached`) // by the kubelet: the hook's error
 		}
 	}
 	b.drop(t, "rails")

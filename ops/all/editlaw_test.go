@@ -242,9 +242,37 @@ func TestEditedBelow(t *testing.T) {
 				"  - {name: v, type: "+typ+", dependOn: [c], config: {name: v0, "+key+above+"}}\n")}
 		}
 		before, after := version(", mtu: 1400", ", mtu: 1300, "+mac), version("", "")
-		for _, edit := range [][2]*optest.Case{{before, after}, {after, before}} {
+		small, large := version(", mtu: 1400", ""), version(", mtu: 9000", "") // which the link above follows
+		for _, edit := range [][2]*optest.Case{
+			{before, after}, {after, before}, {small, large}, {large, small}, {small, after}, {after, large}, {large, before},
+		} {
 			if !edited(t, reg, edit[0], edit[1], nil) || t.Failed() {
 				t.Fatalf("%s: edited from %+v", typ, edit[0].Topology.Steps)
+			}
+		}
+	}
+}
+
+// TestEditedIPv6 holds it for a link that is large enough for IPv6 before an edit, or after it.
+func TestEditedIPv6(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	configs := []string{
+		"", ", mtu: 1000", ", mtu: 1000, addresses: [192.0.2.5/24]", `, mtu: 1400, addresses: ["2001:db8::5/64"]`, `, addresses: ["2001:db8::5/64"]`,
+	}
+	for _, before := range configs {
+		for _, after := range configs {
+			version := func(config string) *optest.Case {
+				return &optest.Case{
+					Topology: steps(t, "  - {name: c, type: dummy, config: {name: c0"+config+"}}\n"+
+						"  - {name: v, type: vlan, dependOn: [c], config: {name: v0, id: 7}}\n"),
+					Have:     []netstate.Object{netstate.Sysctl{Path: "net/ipv6/conf/default/accept_ra", Value: new("1")}},
+				}
+			}
+			if !edited(t, reg, version(before), version(after), nil) || t.Failed() {
+				t.Fatalf("%q, edited to %q", before, after)
 			}
 		}
 	}

@@ -444,6 +444,9 @@ func deref(s *string) string {
 }
 
 func (m *model) mtuChanged(l Link, mtu uint32) {
+	if mtu < minIPv6MTU {
+		m.ipv6Gone(l)
+	}
 	below := func(c Link) bool {
 		return c.Master != nil && *c.Master == l.Name || c.Parent != nil && *c.Parent == l.Name
 	}
@@ -458,6 +461,25 @@ func (m *model) mtuChanged(l Link, mtu uint32) {
 			m.imply(Link{Name: c.Name, MTU: c.MTU}, Link{Name: c.Name, MTU: &fits})
 			m.put(Merge(c, Link{MTU: &fits}))
 			m.mtuChanged(c, fits)
+		}
+	}
+}
+
+// minIPv6MTU is in bytes (RFC 8200 section 5).
+const minIPv6MTU = 1280
+
+// ipv6Gone drops what a link loses that is too small for IPv6 (addrconf_notify in net/ipv6/addrconf.c).
+func (m *model) ipv6Gone(l Link) {
+	for _, o := range All[Object](m.Snapshot) {
+		if LinkOf(o) != l.Name {
+			continue
+		}
+		s, isSysctl := o.(Sysctl)
+		a, isAddr := o.(Addr)
+		r, isRoute := o.(Route)
+		if isSysctl && strings.HasPrefix(s.Path, "net/ipv6/") || isAddr && strings.Contains(a.Address, ":") || isRoute && r.IPv6() {
+			m.imply(o, nil)
+			m.PutAbsent(o.Key())
 		}
 	}
 }

@@ -222,6 +222,9 @@ func differences(a, b *World, histories ...[]netstate.Change) (out []string) {
 		for _, f := range netstate.Fields(c.After) {
 			fields[c.Key()][f.Path] = true
 		}
+		if isLink && c.Before == nil {
+			fields[c.Key()]["mtu"] = true // which nobody may have set
+		}
 	}
 	for k, paths := range fields {
 		there, isThere := a.Get(k)

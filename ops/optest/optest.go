@@ -253,7 +253,7 @@ func (w *World) observe(missing []netstate.Object) {
 	for _, o := range missing {
 		if a, ok := w.appears[o.Key()]; ok && w.linkThere(a) {
 			w.Put(a)
-		} else if sc, ok := o.(netstate.Sysctl); ok && sc.Link() != "" && w.linkThere(sc) {
+		} else if sc, ok := o.(netstate.Sysctl); ok && sc.Link() != "" && w.linkThere(sc) && !w.withoutIPv6(sc) {
 			of, _ := sc.OfNewLinks()
 			have, _ := netstate.Lookup(w.Snapshot, of)
 			w.Put(netstate.Sysctl{Path: sc.Path, Value: cmp.Or(have.Value, new("default"))}) // every link has them
@@ -269,6 +269,12 @@ func (w *World) observe(missing []netstate.Object) {
 func (w *World) linkThere(o netstate.Object) bool {
 	_, ok := w.Link(netstate.LinkOf(o))
 	return ok
+}
+
+// withoutIPv6 reports whether a sysctl is of IPv6, which a link with a smaller MTU does not get (addrconf_notify in net/ipv6/addrconf.c).
+func (w *World) withoutIPv6(s netstate.Sysctl) bool {
+	on, _ := w.Link(s.Link())
+	return strings.HasPrefix(s.Path, "net/ipv6/") && on.MTU != nil && *on.MTU < 1280
 }
 
 // plan plans until nothing is missing.
