@@ -1069,3 +1069,48 @@ func TestExampleBehindExclusion(t *testing.T) {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
+
+// TestUsable holds that the numbers of usable blocks are those that a look at each block finds, whatever is excluded.
+func TestUsable(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 5))
+	for range 2000 {
+		spec := Spec{Name: "p", BlockSize: 1 << r.IntN(4)}
+		for i, base := range []string{"192.0.2.0/25", "192.0.3.0/28", "2001:db8::/122"}[:1+r.IntN(3)] {
+			p := netip.MustParsePrefix(base)
+			at := func() netip.Addr {
+				return numberOf(p.Addr()).plus(number{lo: r.Uint64N(1 << (p.Addr().BitLen() - p.Bits()))}).addr(p.Addr().Is4())
+			}
+			spec.Subnets = append(spec.Subnets, SubnetSpec{Prefix: base})
+			if a, b := at(), at(); r.IntN(2) == 0 && a.Compare(b) <= 0 {
+				spec.Subnets[i].First, spec.Subnets[i].Last = a.String(), b.String()
+			}
+			for range r.IntN(6) {
+				if a, b := at(), at(); a.Compare(b) <= 0 {
+					spec.Exclude = append(spec.Exclude, a.String()+"-"+b.String())
+				}
+			}
+		}
+		if r.IntN(4) == 0 && len(spec.Subnets) == 1 {
+			spec.BlockSize, spec.HostBlock, spec.Subnets[0] = 0, 3, SubnetSpec{Prefix: "192.0.2.0/25"}
+		}
+		l, err := New(spec)
+		if err != nil {
+			continue // nothing is left
+		}
+		for _, g := range l.Groups() {
+			var want, got []uint64
+			for i := range g.Len() {
+				if _, usable := g.At(i); usable || !l.Flat() {
+					want = append(want, i)
+				}
+			}
+			all := g.Usable()
+			for i := range all.Len() {
+				got = append(got, all.At(i))
+			}
+			if _, usable := g.At(all.At(all.Len())); !slices.Equal(got, want) || usable {
+				t.Fatalf("%+v: usable are %v, want %v", spec, got, want)
+			}
+		}
+	}
+}

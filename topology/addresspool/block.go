@@ -132,6 +132,72 @@ func (g Group) At(index uint64) (block netip.Prefix, usable bool) {
 	return netip.Prefix{}, false
 }
 
+// Numbers are numbers of blocks, in order.
+type Numbers []run
+
+type run struct{ first, count uint64 }
+
+// Len is how many there are.
+func (n Numbers) Len() (all uint64) {
+	for _, r := range n {
+		all += r.count
+	}
+	return min(all, math.MaxInt64)
+}
+
+// At returns one of them.
+func (n Numbers) At(i uint64) uint64 {
+	for _, r := range n {
+		if i < r.count {
+			return r.first + i
+		}
+		i -= r.count
+	}
+	return math.MaxUint64
+}
+
+// Usable returns the numbers of the blocks that have something to give, without looking at each: a pool may exclude nearly
+// all of its addresses. With hostBlock these are all blocks, which are few.
+func (g Group) Usable() (out Numbers) {
+	l := g.layout
+	if !l.Flat() {
+		return Numbers{{0, g.Len()}}
+	}
+	for i := range l.subnets {
+		s := &l.subnets[i]
+		if s.is4() != g.is4 {
+			continue
+		}
+		next, before, n := uint64(0), l.before(s), l.count(s)
+		for _, x := range l.excludes { // none touches another, so that what is excluded of a block is in one
+			if x, ok := s.span.cut(x); ok {
+				from, to := l.covered(s, x)
+				if from > next {
+					out = append(out, run{before + next, from - next})
+				}
+				next = max(next, to)
+			}
+		}
+		if next < n {
+			out = append(out, run{before + next, n - next})
+		}
+	}
+	return out
+}
+
+// covered returns the numbers in a subnet of the first block of which a part of it has all, and of the first one behind those.
+func (l *Layout) covered(s *subnet, part Span) (from, to uint64) {
+	first, one := numberOf(s.span.First).shiftRight(s.blockBits), number{lo: 1}
+	if part.First != s.span.First {
+		up := one.shiftLeft(s.blockBits).minus(one)
+		from = numberOf(part.First).plus(up).shiftRight(s.blockBits).minus(first).lo
+	}
+	if to = l.count(s); part.Last != s.span.Last {
+		to = numberOf(part.Last).plus(one).shiftRight(s.blockBits).minus(first).lo
+	}
+	return from, max(from, to)
+}
+
 // part is the block of a node on one interface.
 func (l *Layout) part(s *subnet, iface int, host uint64) netip.Prefix {
 	whole, _ := Subnet(s.prefix, l.ifBits, uint64(iface))

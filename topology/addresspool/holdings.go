@@ -265,17 +265,14 @@ func (h *Holdings) HeldFor(pool, identity, claim, podUID string) bool {
 
 // Example is Take of a pool of which h has as many blocks as needed.
 func (h *Holdings) Example(l *Layout, owner Owner, iface int) ([]netip.Prefix, error) {
-	const inOrder = 1 << 15
 	for _, g := range l.Groups() {
-		for i := range min(g.Len(), 2*inOrder) {
+		all := g.Usable()
+		for i := range min(all.Len(), 1<<16) {
 			got, err := h.Take(l, owner, iface, 0)
 			if !errors.Is(err, ErrNone) {
 				return got, err
 			}
-			if i >= inOrder { // the first ones are excluded: look all over the pool
-				i = g.Len() / inOrder * (i - inOrder)
-			}
-			if b, usable := g.At(i); usable && h.index(l.Name, b) < 0 {
+			if b, usable := g.At(all.At(i)); usable && h.index(l.Name, b) < 0 {
 				h.Gain(l, b, "")
 				if h.Count(l, g.is4, 0).Free > 0 {
 					break

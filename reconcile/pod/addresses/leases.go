@@ -50,7 +50,7 @@ type Leases interface {
 const (
 	drops       = 64               // leases of a pool that are deleted in one pass
 	tries       = 16               // blocks that are tried before the leases of a pool are listed
-	walk        = 1 << 16          // blocks that are searched for a free one
+	walk        = 1 << 16          // blocks that are searched for a free one, beside those that are taken
 	pace        = 30 * time.Second // between passes that nothing triggers
 	minPause    = 5 * time.Second  // between writes of what is free, and before a pool that was full is asked again
 	waitingTime = time.Minute      // how long a claim that was refused counts as waiting
@@ -394,8 +394,8 @@ var errFull = errors.New("all blocks are leased: name a larger pool, or see kube
 
 // create makes the lease of a free block.
 func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layout, g addresspool.Group) error {
-	n := g.Len()
-	start := uint64(0)
+	usable := g.Usable()
+	n, start := usable.Len(), uint64(0)
 	if l.Flat() {
 		held, err := a.highest(l, g)
 		if err != nil {
@@ -405,7 +405,7 @@ func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layo
 			if i == tries {
 				break
 			}
-			if done, err := a.try(ctx, node, l, g, index); done || err != nil {
+			if done, err := a.try(ctx, node, l, g, usable.At(index)); done || err != nil {
 				return err
 			}
 			start = index
@@ -416,12 +416,12 @@ func (a *Allocator) create(ctx context.Context, node string, l *addresspool.Layo
 		return err
 	}
 	free := func(index uint64) bool {
-		block, usable := g.At(index)
-		return usable && !taken[addresspool.LeaseName(l.Name, block)]
+		block, gives := g.At(usable.At(index))
+		return gives && !taken[addresspool.LeaseName(l.Name, block)]
 	}
 	conflicts := 0
 	for index := range freeBlocks(start, n, uint64(len(taken)), free, a.Random) {
-		if done, err := a.try(ctx, node, l, g, index); done || err != nil {
+		if done, err := a.try(ctx, node, l, g, usable.At(index)); done || err != nil {
 			return err
 		}
 		if conflicts++; conflicts == tries {

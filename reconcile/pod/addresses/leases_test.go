@@ -3,6 +3,7 @@ package addresses_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,5 +80,41 @@ func TestFullBlock(t *testing.T) {
 	}
 	if len(s.leases) != 1 {
 		t.Errorf("the node has %d leases", len(s.leases))
+	}
+}
+
+// TestMostExcluded holds that a node finds the blocks of a pool that excludes nearly all of its addresses, wherever these are, and
+// all of them; and that the pool is full afterwards.
+func TestMostExcluded(t *testing.T) {
+	for _, c := range []struct {
+		name, subnet string
+		exclude      []string
+		size         int32
+		want         []string
+	}{
+		{"the last of IPv4", "10.0.0.0/8", []string{"10.0.0.0-10.255.255.250"}, 1, []string{"10.255.255.251", "10.255.255.252", "10.255.255.253", "10.255.255.254"}},
+		{"two of IPv6, far from each other", "2001:db8::/64", []string{"2001:db8::/65", "2001:db8:0:0:8000::-2001:db8::9000:0:0:2", "2001:db8::9000:0:0:4-2001:db8::c000:0:0:0", "2001:db8::c000:0:0:2-2001:db8::ffff:ffff:ffff:ffff"}, 16, []string{"2001:db8::9000:0:0:3", "2001:db8::c000:0:0:1"}},
+		{"one behind many excludes", "10.0.0.0/8", []string{"10.0.0.0/9", "10.128.0.0/10", "10.192.0.0-10.255.254.8", "10.255.254.10-10.255.255.255"}, 4, []string{"10.255.254.9"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			now := time.Unix(1e9, 0)
+			p := v1alpha1.AddressPool{Spec: v1alpha1.AddressPoolSpec{Subnets: []v1alpha1.AddressSubnet{{Prefix: c.subnet}}, Exclude: c.exclude, BlockSize: &c.size}}
+			p.Name, p.Finalizers = "p", []string{v1alpha1.AddressPoolFinalizer}
+			s := newServer(p)
+			a := s.agent(t, "n", fileOf(t), &now)
+			var got []string
+			for i := range c.want {
+				got = append(got, a.has(types.UID(fmt.Sprint("c", i)), fmt.Sprint("web-", i), "p"))
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, c.want) {
+				t.Errorf("pods have %v, want %v", got, c.want)
+			}
+			_, _ = a.take("more", "web-more", "p")
+			s.created = 0
+			if err := a.Pass(t.Context()); err == nil || !strings.Contains(err.Error(), "all blocks are leased") || s.created > 16 {
+				t.Errorf("of a full pool, after %d tries: %v", s.created, err)
+			}
+		})
 	}
 }
