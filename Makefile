@@ -42,6 +42,8 @@ SEED ?=
 REGISTRY ?= ghcr.io/plumbline
 # The database of vulnerabilities.
 VULNDB ?=
+# The source of CRI-O.
+CRIO ?=
 IMAGE ?= $(REGISTRY)/plumbline:0.1.0
 # Of a release: by default the tag of the commit.
 VERSION ?=
@@ -265,6 +267,22 @@ test-versions: ## the node's story and what an older API server lacks, on earlie
 		$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/controlplane RUN="^Test(ServerLacks|WithoutFeatures$$controller)\$$"
 		$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/story
 	done
+
+.PHONY: test-crio
+# CRI-O's source has the modules that it needs. Without cgo it has no seccomp.
+test-crio: ## the node's story with CRI-O in place of containerd (CRIO=folder with its source)
+	@. .ci/lib
+	if [[ ! -d '$(CRIO)/cmd/crio' ]]; then
+		say 'CRIO=FOLDER is needed: the source of CRI-O, such as its tag v1.36.3'
+		exit 1
+	fi
+	need gcc gcc libc6-dev
+	begin 'building CRI-O'
+	mkdir -p $(CACHE)/crio
+	(cd '$(CRIO)' && $(GO) build -mod=vendor -ldflags='-s -w' -tags 'containers_image_ostree_stub containers_image_openpgp exclude_graphdriver_btrfs' -o $(CACHE)/crio/crio ./cmd/crio)
+	gcc -std=c99 -Os -static -o $(CACHE)/crio/pinns '$(CRIO)'/pinns/src/*.c
+	end
+	PLUMBLINE_CRIO=$(CACHE)/crio $(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/story
 
 .PHONY: test-install
 test-install: ## the commands of docs/install.md and docs/start.md on a node without cards: a release, pods, an upgrade, a rollback, nothing left

@@ -25,7 +25,8 @@ import (
 type NodeOptions struct {
 	// Name is node-1, node-2 and so on, unless it is said.
 	Name string
-	// Containerd is "2.4", built from its module, or "1.7", Debian's. Default 2.4.
+	// Containerd is "2.4", built from its module, or "1.7", Debian's. Default 2.4. The environment variable
+	// PLUMBLINE_CRIO, a folder with the programs crio and pinns, replaces it by CRI-O on every node.
 	Containerd string
 	// Kernel is "stable", "backports" or "oldstable". Default stable.
 	Kernel string
@@ -66,7 +67,8 @@ type Node struct {
 	cluster *Cluster
 	index   int
 	dir     string
-	port    int // of the host's loopback, leads to the node's forwarder
+	port    int    // of the host's loopback, leads to the node's forwarder
+	crio    string // a folder with CRI-O's programs; empty: containerd
 	keeper  *process
 	ranges  []string // of its pods; with NoCNI known once the node is registered
 }
@@ -100,6 +102,7 @@ func (c *Cluster) AddNode(ctx context.Context, options NodeOptions) (*Node, erro
 		Address: fmt.Sprintf("10.0.%d.15", 10+index),
 		options: options,
 		cluster: c,
+		crio:    os.Getenv("PLUMBLINE_CRIO"),
 		index:   index,
 		dir:     filepath.Join(c.dir, options.Name),
 	}
@@ -132,6 +135,9 @@ func (n *Node) add(ctx context.Context) error {
 		return err
 	}
 	n.port = ports[0]
+	if n.crio != "" && !n.options.NoCNI {
+		return errors.New("a node with CRI-O has no CNI plugins of the bench: set NoCNI")
+	}
 	if err := n.furnish(ctx); err != nil {
 		return err
 	}
@@ -191,9 +197,11 @@ func (n *Node) programs(ctx context.Context) ([]string, error) {
 		filepath.Join(tools, "forward"),
 		filepath.Join(c.dir, "images.tar"),
 	}
-	switch n.options.Containerd {
-	case "1.7":
-	case "2.4":
+	switch {
+	case n.crio != "":
+		programs = append(programs, filepath.Join(n.crio, "crio"), filepath.Join(n.crio, "pinns"))
+	case n.options.Containerd == "1.7":
+	case n.options.Containerd == "2.4":
 		containerd, err := containerdBuild.ensure(ctx, c.places, c.options.Log)
 		if err != nil {
 			return nil, err
@@ -235,13 +243,17 @@ func (n *Node) configure() error {
 	if n.options.NoCNI {
 		network = "none"
 	}
+	runtime := "containerd"
+	if n.crio != "" {
+		runtime = "crio"
+	}
 	var settings strings.Builder
 	for _, setting := range [][2]string{
 		{"name", n.Name},
 		{"address", n.Address},
 		{"pods", n.pods()},
 		{"service", serviceAddress},
-		{"containerd", n.options.Containerd},
+		{"runtime", runtime},
 		{"api_port", strconv.Itoa(c.port)},
 		{"pause", pauseImage},
 		{"network", network},
@@ -252,7 +264,8 @@ func (n *Node) configure() error {
 		"settings":          settings.String(),
 		"10-bench.conflist": n.podNetwork(),
 		"containerd.toml":   n.containerdConfig(),
-		"kubelet.yaml":      n.kubeletConfig(),
+		"crio.toml":         n.crioConfig(),
+		"kubelet.yaml":      n.kubeletConfig(runtime),
 		"kube-proxy.yaml":   n.proxyConfig(),
 	} {
 		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(content), 0o644); err != nil {
@@ -307,17 +320,40 @@ func (n *Node) containerdConfig() string {
 %s`, pauseImage, plugins, timeout)
 }
 
-func (n *Node) kubeletConfig() string {
+func (n *Node) crioConfig() string {
+	timeout := ""
+	if n.options.NRITimeout > 0 {
+		timeout = fmt.Sprintf("nri_plugin_request_timeout = %q\n", n.options.NRITimeout)
+	}
+	return fmt.Sprintf(`[crio]
+storage_driver = "overlay"
+[crio.image]
+pause_image = %q
+pause_command = ""
+[crio.network]
+plugin_dirs = ["/opt/cni/bin"]
+[crio.runtime]
+default_runtime = "runc"
+cgroup_manager = "cgroupfs"
+conmon_cgroup = "pod"
+[crio.runtime.runtimes.runc]
+monitor_cgroup = "pod"
+[crio.nri]
+enable_nri = true
+%s`, pauseImage, timeout)
+}
+
+func (n *Node) kubeletConfig(runtime string) string {
 	return fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-address: %s
+address: %[1]s
 authentication:
   anonymous: {enabled: false}
   webhook: {enabled: true}
-  x509: {clientCAFile: %s}
+  x509: {clientCAFile: %[2]s}
 authorization: {mode: Webhook}
 cgroupDriver: cgroupfs
-containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+containerRuntimeEndpoint: unix:///run/%[3]s/%[3]s.sock
 evictionHard: {memory.available: 1Mi}
 failSwapOn: false
 imageGCHighThresholdPercent: 100
@@ -325,8 +361,8 @@ localStorageCapacityIsolation: false
 makeIPTablesUtilChains: false
 nodeStatusReportFrequency: 10s
 resolvConf: ""
-%s
-`, n.Address, n.cluster.ca.path("ca.crt"), n.options.Kubelet)
+%[4]s
+`, n.Address, n.cluster.ca.path("ca.crt"), runtime, n.options.Kubelet)
 }
 
 func (n *Node) proxyConfig() string {
@@ -400,7 +436,13 @@ func (n *Node) buildRoot(ctx context.Context) error {
 }
 
 // packages are the lists of packages that the machine has.
-func (n *Node) packages() []string { return append([]string{"cluster"}, n.options.Packages...) }
+func (n *Node) packages() []string {
+	packages := append([]string{"cluster"}, n.options.Packages...)
+	if n.crio != "" {
+		packages = append(packages, "crio")
+	}
+	return packages
+}
 
 func (n *Node) powerOn(ctx context.Context) error {
 	arguments := []string{
