@@ -71,7 +71,7 @@ func (q *sequencer) rise(at int) {
 		some = false
 		for i := 0; i < len(q.waiting); i++ {
 			w := q.waiting[i]
-			if !q.ready(w, at) {
+			if !q.ready(w, at) || w.joins() && behindPort(q.waiting[:i], *w.link.Master) {
 				continue
 			}
 			q.waiting = slices.Delete(q.waiting, i, i+1)
@@ -84,6 +84,11 @@ func (q *sequencer) rise(at int) {
 			}
 		}
 	}
+}
+
+// behindPort reports whether a link waits that is to join a bond earlier: the bond takes the MAC of its first port.
+func behindPort(earlier []raise, bond string) bool {
+	return slices.ContainsFunc(earlier, func(w raise) bool { return w.joins() && *w.link.Master == bond })
 }
 
 // ready reports whether the link, its bond if it joins one, and what has to be up before it have all

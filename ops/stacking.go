@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -52,7 +53,44 @@ func (s *stacking) check() error {
 			return s.p.stepError(step, Invalid("", "link %q would be the %dth of links that stand on one another, and the kernel takes %d at most", netstate.BaseName(l.Name), n, maxNesting))
 		}
 	}
+	s.notePorts()
 	return s.checkTunnels()
+}
+
+// notePorts adds notes on what ports of bonds and bridges do not use: their addresses, since the master takes what they receive
+// (bond_handle_frame in drivers/net/bonding/bond_main.c, br_handle_frame in net/bridge/br_input.c), and, in most bonds, their MACs.
+func (s *stacking) notePorts() {
+	type on struct{ step, link string }
+	masters, first, noted := map[string]netstate.Link{}, map[string]string{}, map[on]bool{}
+	for _, w := range s.p.wants {
+		l, isLink := w.obj.(netstate.Link)
+		if !isLink || l.Master == nil || netstate.OnHost(l.Name) {
+			continue
+		}
+		if m, ok := s.p.view.Link(*l.Master); ok && m.KindTraits().TakesPorts() {
+			masters[l.Name] = m
+			first[m.Name] = cmp.Or(first[m.Name], l.Name)
+		}
+	}
+	for _, w := range s.p.wants {
+		switch o := w.obj.(type) {
+		case netstate.Addr:
+			m, isPort := masters[o.Link]
+			if isPort && !noted[on{w.step, o.Link}] {
+				noted[on{w.step, o.Link}] = true
+				s.p.noteFor(w.step, "its address %s is on %q, a port of the %s %q, which receives in its place: move the address to %q",
+					o.Address, o.Link, m.LinkKind, m.Name, m.Name)
+			}
+		case netstate.Link:
+			m, isPort := masters[o.Name]
+			if !isPort || o.MAC == nil || !m.GivesMAC() || s.p.makers[o.Name] == w.step {
+				continue // of the step that makes it, MACs of virtual functions have another purpose
+			}
+			if own, given := s.p.claims[m.Key()]["mac"]; given && own.value != *o.MAC || !given && first[m.Name] != o.Name {
+				s.p.noteFor(w.step, "its mac has no effect on %q, a port of the bond %q, which gives its ports one MAC: set mac in step %q", o.Name, m.Name, s.p.maker(m.Name))
+			}
+		}
+	}
 }
 
 // checkTunnels refuses two tunnels on one UDP port where one goes through a VRF and

@@ -159,6 +159,13 @@ func (l Link) PortsKeepMAC() bool {
 	return b != nil && b.Mode != nil && *b.Mode == "active-backup" && b.FailOverMAC != nil && *b.FailOverMAC != "none"
 }
 
+// GivesMAC reports whether the link is a bond that sets the MAC of each port when it joins, to the one of the first port if it has
+// none by itself. Ports for balancing get back their own (bond_alb_init_slave in drivers/net/bonding/bond_alb.c).
+func (l Link) GivesMAC() bool {
+	b := l.Bond
+	return b != nil && b.Mode != nil && *b.Mode != "balance-tlb" && *b.Mode != "balance-alb" && !l.PortsKeepMAC()
+}
+
 // OptionsKind is the kind whose options the link holds, "" when it holds none. An
 // update does not name its kind where that does not differ.
 func (l Link) OptionsKind() string {
