@@ -202,16 +202,24 @@ func (s *Sandbox) refuseAdvertisements(ctx context.Context, created netstate.Lin
 
 func explainSysctl(o netstate.Sysctl, err error) error {
 	// The path of the file adds nothing to the name of the object.
+	algorithm := false
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
+		algorithm = path.Op == "write" && netstate.BaseName(o.Path) == "net/ipv4/tcp_congestion_control"
 		err = path.Err
 	}
 	switch {
+	case algorithm && errors.Is(err, unix.ENOENT): // tcp_set_default_congestion_control in net/ipv4/tcp_cong.c
+		return because(fault.Unsupported, err, "the kernel does not know %q: load its module on the node, or write another value", *o.Value)
+	case algorithm && errors.Is(err, unix.EPERM):
+		return because(fault.Unsupported, err, "a pod may not have %q: permit it on the node in net.ipv4.tcp_allowed_congestion_control, or write another value", *o.Value)
 	case errors.Is(err, unix.ENOENT) && o.Link() != "":
 		return because(fault.NotReady, err, "link %q has no such sysctl (is it there, and for net/ipv6 with an MTU of 1280 or more?)", o.Link())
 	case errors.Is(err, unix.ENOENT):
 		return because(fault.Unsupported, err, "this network namespace has no such sysctl")
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE):
 		return because(fault.Invalid, err, "value %q is refused", *o.Value)
+	case errors.Is(err, unix.EACCES) && !netstate.OnHost(o.Path):
+		return because(fault.Unsupported, err, "the host alone can change it: set it on the node")
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EROFS):
 		return because(fault.Unsupported, err, "it cannot be written")
 	case err != nil:

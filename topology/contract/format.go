@@ -211,7 +211,7 @@ func sysctlParts(parts []string) error {
 		}
 	}
 	if parts[0] != "net" || len(parts) < 2 {
-		return errors.New("only those below net. can be set, as in net.ipv4.conf.all.arp_ignore")
+		return errors.New("only those below net. can be set, as in net.ipv4.conf.all.arp_ignore; a pod may have others in its securityContext.sysctls")
 	}
 	if n, ok := perInterface(parts); ok && len(parts) > n {
 		return fmt.Errorf("write a dotted interface name in slash form, as in %q, or as IFNAME",
