@@ -364,26 +364,27 @@ func TestExamples(t *testing.T) {
 func example(t *testing.T, data []byte, found map[string]int) error {
 	t.Helper()
 	var errs []error
-	topologies, _, err := topology.Objects(data, v1alpha1.Kind)
+	f, err := topology.Parse("", data)
 	if err != nil {
 		return err
 	}
+	topologies := f.Objects(v1alpha1.Kind)
 	if len(topologies) > 0 {
-		_, _, err := validity.File(t.Context(), data, registry(t))
+		_, _, err := validity.Topology(t.Context(), f, registry(t))
 		errs = append(errs, err)
 	}
-	pools, _, err := objectfile.Decode[v1alpha1.AddressPool](data, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
+	pools, err := objectfile.Decode[v1alpha1.AddressPool](f, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
 	errs = append(errs, err)
 	for _, o := range pools {
 		_, err := addresspool.Of(o)
 		errs = append(errs, err)
 	}
-	policies, _, err := exposure.Decode(data)
+	policies, err := exposure.Decode(f)
 	errs = append(errs, err)
 	for _, o := range policies {
 		errs = append(errs, exposure.New(o).Err)
 	}
-	rules, _, err := qos.Decode(data)
+	rules, err := qos.Objects(f)
 	errs = append(errs, err)
 	for _, o := range rules {
 		errs = append(errs, qos.New(o).Err)

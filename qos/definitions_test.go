@@ -13,7 +13,7 @@ import (
 // byLabels reads an object of namespace ai with these networkSelectors.
 func byLabels(t *testing.T, selectors string) *qos.Policy {
 	t.Helper()
-	objects, _, err := qos.Decode(fmt.Appendf(nil, "{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ai, name: q, uid: q}, spec: {priority: 1, egress: [{dscp: 1}], networkSelectors: [%s]}}", selectors))
+	objects, err := qos.Decode(fmt.Appendf(nil, "{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ai, name: q, uid: q}, spec: {priority: 1, egress: [{dscp: 1}], networkSelectors: [%s]}}", selectors))
 	if err != nil {
 		t.Fatal(err)
 	}

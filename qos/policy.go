@@ -160,14 +160,20 @@ type Invalid struct {
 
 // Error prints one line per problem.
 func (e *Invalid) Error() string {
-	lines := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
-		lines[i] = fmt.Sprintf("%s %q: %s", v1alpha1.Kind, e.Policy, p)
-	}
-	if e.More {
-		lines = append(lines, fmt.Sprintf("%s %q: there are more problems", v1alpha1.Kind, e.Policy))
+	title, lines := e.List()
+	for i, p := range lines {
+		lines[i] = title + ": " + p
 	}
 	return strings.Join(lines, "\n")
+}
+
+// List implements topology.Listed.
+func (e *Invalid) List() (title string, problems []string) {
+	problems = slices.Clone(e.Problems)
+	if e.More {
+		problems = append(problems, "there are more problems")
+	}
+	return fmt.Sprintf("%s %q", v1alpha1.Kind, e.Policy), problems
 }
 
 // Name is namespace/name; in a file an object may have no namespace.

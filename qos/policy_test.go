@@ -46,7 +46,7 @@ func TestCases(t *testing.T) {
 				t.Fatal(err)
 			}
 			archive.Files = archive.Files[:2]
-			objects, _, err := qos.Decode(archive.Files[0].Data)
+			objects, err := qos.Decode(archive.Files[0].Data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -159,7 +159,7 @@ func TestSubtraction(t *testing.T) {
 
 func object(t testing.TB, egress string) *v1alpha1.NetworkQoS {
 	t.Helper()
-	objects, _, err := qos.Decode([]byte("apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q, namespace: ns}\nspec: {priority: 1, egress: " + egress + "}\n"))
+	objects, err := qos.Decode([]byte("apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q, namespace: ns}\nspec: {priority: 1, egress: " + egress + "}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func FuzzNew(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		objects, _, err := qos.Decode(data)
+		objects, err := qos.Decode(data)
 		if err != nil {
 			return
 		}

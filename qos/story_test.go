@@ -30,7 +30,7 @@ func TestObjectsOfTheEnhancement(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects, _, err := qos.Decode(data)
+		objects, err := qos.Decode(data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestDefinitionIsNoLabel(t *testing.T) {
 		"{matchExpressions: [{key: networking.dra.io/net-attach-def, operator: Exists}]}":       false,
 		"{matchExpressions: [{key: networking.dra.io/net-attach-def, operator: DoesNotExist}]}": true,
 	} {
-		objects, _, err := qos.Decode(fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: q}\nspec: {priority: 1, egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: %s}}]}", selector))
+		objects, err := qos.Decode(fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: q}\nspec: {priority: 1, egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: %s}}]}", selector))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,25 +41,31 @@ const (
 	maxResource     = 308 // bytes of an extended resource name, as in the CRD
 )
 
-// Decode reads the one NetworkTopology of a YAML or JSON file. Documents of other kinds are
-// listed in Ignored, and the items of a List are documents. Unknown and repeated fields are
-// refused; Validate checks the meaning of the steps. With an *Invalid, the topology is
-// returned as it was probably meant, if possible, so that its other errors can be reported,
-// too.
+// Decode reads the one NetworkTopology of a YAML or JSON file, see Manifest.Topology.
 func Decode(data []byte) (*Topology, error) {
-	if len(data) > MaxBytes {
-		return nil, fmt.Errorf("the input has more than %d bytes", MaxBytes)
-	}
-	docs, err := documents(data)
+	f, err := Parse("", data)
 	if err != nil {
 		return nil, err
 	}
+	return f.Topology()
+}
+
+// Topology reads the one NetworkTopology of a file. Documents of other kinds are listed in
+// Ignored. Unknown and repeated fields are
+// refused; Validate checks the meaning of the steps. With an *Invalid, the topology is
+// returned as it was probably meant, if possible, so that its other errors can be reported,
+// too.
+func (f *Manifest) Topology() (*Topology, error) {
 	var found []*Topology
 	var ignored []string
-	for _, d := range docs {
+	for _, d := range f.Documents {
 		t, err := decodeDocument(d)
+		inv, invalid := errors.AsType[*Invalid](err)
 		switch {
-		case err != nil && len(docs) > 1 && !errors.As(err, new(*Invalid)):
+		case invalid:
+			d.Locate(inv, t)
+			return t, err
+		case err != nil && len(f.Documents) > 1 && f.Name == "":
 			return nil, fmt.Errorf("document %d: %w", d.number, err)
 		case err != nil:
 			return t, err
@@ -75,11 +81,11 @@ func Decode(data []byte) (*Topology, error) {
 		for i := range found {
 			names[i] = strconv.Quote(found[i].Name)
 		}
-		return nil, fmt.Errorf("%d NetworkTopologies (%s), exactly one is wanted", len(found), strings.Join(names, ", "))
+		return nil, f.Objects(v1alpha1.Kind)[1].At("", fmt.Errorf("%d NetworkTopologies (%s), exactly one is wanted", len(found), strings.Join(names, ", ")))
 	case len(found) == 0 && len(ignored) > 0:
-		return nil, &None{ignored}
+		return nil, f.wrong(&None{ignored})
 	case len(found) == 0:
-		return nil, errors.New("no NetworkTopology: the input is empty")
+		return nil, f.wrong(errors.New("no NetworkTopology: the input is empty"))
 	}
 	found[0].Ignored = ignored
 	return found[0], nil
@@ -343,13 +349,7 @@ func Exact(v any) any {
 	return v
 }
 
-// document is one YAML document as plain JSON values.
-type document struct {
-	number int // from 1
-	value  map[string]any
-}
-
-func (d document) text(keys ...string) string {
+func (d Document) text(keys ...string) string {
 	var v any = d.value
 	for _, k := range keys {
 		m, _ := v.(map[string]any)
@@ -359,7 +359,7 @@ func (d document) text(keys ...string) string {
 	return s
 }
 
-func (d document) title() string {
+func (d Document) title() string {
 	title := fmt.Sprintf("%s %q", excerpt.Of(d.text("kind"), maxKey), excerpt.Of(d.text("metadata", "name"), maxKey))
 	if why, ok := unsupportedKinds[d.text("kind")]; ok {
 		title += " (" + why + ")"
@@ -379,97 +379,44 @@ var unsupportedKinds = map[string]string{
 
 // items returns the documents of a List, as kubectl get -o yaml prints them; any
 // other document is its only item.
-func (d document) items() ([]document, error) {
+func (d Document) items() ([]Document, error) {
 	list, ok := d.value["items"].([]any)
 	if !ok || !strings.HasSuffix(d.text("kind"), "List") {
-		return []document{d}, nil
+		return []Document{d}, nil
 	}
-	var out []document
+	var out []Document
 	for i, item := range list {
+		n, line, _ := field(d.node, d.line, fmt.Sprintf("items[%d]", i))
 		m, ok := item.(map[string]any)
 		if !ok {
-			return nil, fmt.Errorf("document %d: items[%d]: want an object with apiVersion and kind, got %s", d.number, i, kindOf(item))
+			return nil, in(line, fmt.Errorf("document %d: items[%d]: want an object with apiVersion and kind, got %s", d.number, i, kindOf(item)))
 		}
-		out = append(out, document{d.number, m})
+		out = append(out, Document{d.number, m, n, line, d.file})
 	}
 	return out, nil
 }
 
 // Documents returns the documents of a YAML or JSON file as plain JSON values. It has the bounds and the errors of Decode.
-func Documents(data []byte) (out []map[string]any, err error) {
-	if len(data) > MaxBytes {
-		return nil, fmt.Errorf("the input has more than %d bytes", MaxBytes)
-	}
-	docs, err := documents(data)
-	for _, d := range docs {
-		out = append(out, d.value)
-	}
-	return out, err
-}
-
-// Objects returns the documents of a YAML or JSON file that are of a kind, as JSON,
-// and how many others there are. It has the bounds and the errors of Decode.
-func Objects(data []byte, kind string) (found [][]byte, others int, err error) {
-	if len(data) > MaxBytes {
-		return nil, 0, fmt.Errorf("the input has more than %d bytes", MaxBytes)
-	}
-	docs, err := documents(data)
-	if err != nil {
-		return nil, 0, err
-	}
-	for _, d := range docs {
-		if d.text("kind") != kind {
-			others++
-			continue
-		}
-		b, err := json.Marshal(d.value)
-		if err != nil {
-			return nil, 0, fmt.Errorf("document %d: %w", d.number, err)
-		}
-		found = append(found, b)
-	}
-	return found, others, nil
-}
-
-// Others describes the documents of a file that are of none of these kinds. A kind that differs
-// from one of them in case alone is an error, and one of our API groups that is like one of them.
-func Others(data []byte, kinds ...string) ([]string, error) {
-	if len(data) > MaxBytes {
-		return nil, fmt.Errorf("the input has more than %d bytes", MaxBytes)
-	}
-	docs, err := documents(data)
+func Documents(data []byte) ([]map[string]any, error) {
+	f, err := Parse("", data)
 	if err != nil {
 		return nil, err
 	}
-	var out []string
-	for _, d := range docs {
-		kind := d.text("kind")
-		for _, k := range kinds {
-			if kind != k && strings.EqualFold(kind, k) {
-				return nil, fmt.Errorf("unknown kind %q, did you mean %q?", excerpt.Of(kind, maxKey), k)
-			}
-		}
-		_, answered := unsupportedKinds[kind]
-		group, _, _ := strings.Cut(d.text("apiVersion"), "/")
-		if !answered && slices.Contains(ourGroups, group) && !slices.Contains(kinds, kind) {
-			if meant := suggest.Name(kind, kinds); meant != "" {
-				return nil, fmt.Errorf("unknown kind %q, did you mean %q?", excerpt.Of(kind, maxKey), meant)
-			}
-		}
-		if !slices.Contains(kinds, kind) {
-			out = append(out, d.title())
-		}
+	return f.Values(), nil
+}
+
+// Values returns the documents as plain JSON values.
+func (f *Manifest) Values() (out []map[string]any) {
+	for _, d := range f.Documents {
+		out = append(out, d.value)
 	}
-	return out, nil
+	return out
 }
 
 // DecodeFields reads the one document of a YAML or JSON file that is no Kubernetes object, into a
 // pointer to a struct. It has the bounds of Decode. An error has a line for each field that is unknown,
 // or of another kind.
 func DecodeFields(data []byte, into any) error {
-	if len(data) > MaxBytes {
-		return fmt.Errorf("the input has more than %d bytes", MaxBytes)
-	}
 	docs, err := parse(data, "an object", func(*yamlv3.Node) bool { return true })
 	switch {
 	case err != nil:
@@ -479,10 +426,12 @@ func DecodeFields(data []byte, into any) error {
 	case len(docs) == 0:
 		return errors.New("the file is empty")
 	}
-	r := reader{inv: newInvalid("")}
-	r.read("", docs[0].value, reflect.TypeOf(into))
-	if len(r.inv.Problems) > 0 {
-		return errors.New(strings.Join(r.inv.lines(), "\n"))
+	var wrong []error
+	for _, p := range Misfits(docs[0].value, reflect.TypeOf(into)) {
+		wrong = append(wrong, errors.New(p.String()))
+	}
+	if err := errors.Join(wrong...); err != nil {
+		return err
 	}
 	raw, err := json.Marshal(docs[0].value)
 	if err != nil {
@@ -491,36 +440,22 @@ func DecodeFields(data []byte, into any) error {
 	return json.Unmarshal(raw, into)
 }
 
-// documents splits and parses the input; empty documents are left out, and the items of a List
-// are documents.
-func documents(data []byte) ([]document, error) {
-	docs, err := parse(data, "an object with apiVersion and kind", ofOurs)
-	if err != nil {
-		return nil, err
-	}
-	var out []document
-	for _, d := range docs {
-		items, err := d.items()
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, items...)
-	}
-	return out, nil
-}
-
 // parse splits and parses the input, whose documents are of the wanted kind; empty ones are
 // left out. ours selects those whose numbers are ours, see checkNode.
-func parse(data []byte, wanted string, ours func(*yamlv3.Node) bool) ([]document, error) {
+func parse(data []byte, wanted string, ours func(*yamlv3.Node) bool) ([]Document, error) {
+	if len(data) > MaxBytes {
+		return nil, fmt.Errorf("the input has more than %d bytes", MaxBytes)
+	}
 	if err := checkText(data); err != nil {
 		return nil, err
 	}
-	if err := precheck(data, ours); err != nil {
+	roots, err := precheck(data, ours)
+	if err != nil {
 		return nil, explainSyntax(data, err)
 	}
 	dec := yamlv2.NewDecoder(bytes.NewReader(data))
 	b := &budget{}
-	var out []document
+	var out []Document
 	for n := 1; ; n++ {
 		var v any
 		err := dec.Decode(&v)
@@ -528,45 +463,56 @@ func parse(data []byte, wanted string, ours func(*yamlv3.Node) bool) ([]document
 			return out, nil
 		}
 		if err != nil {
-			return nil, explainSyntax(data, fmt.Errorf("document %d: %w", n, err))
+			return nil, explainSyntax(data, fmt.Errorf("document %d: %w", n, syntaxError(err)))
 		}
 		if v == nil {
 			continue
 		}
+		root := &yamlv3.Node{Line: 1}
+		if n <= len(roots) {
+			root = roots[n-1]
+		}
 		plain, err := b.jsonValue(v, 0)
 		if err != nil {
-			return nil, fmt.Errorf("document %d: %w", n, err)
+			return nil, fmt.Errorf("document %d: %w", n, in(root.Line, err))
 		}
 		m, ok := plain.(map[string]any)
 		if !ok {
-			return nil, fmt.Errorf("document %d: want %s, got %s", n, wanted, kindOf(plain))
+			return nil, fmt.Errorf("document %d: %w", n, in(root.Line, fmt.Errorf("want %s, got %s", wanted, kindOf(plain))))
 		}
-		out = append(out, document{n, m})
+		out = append(out, Document{number: n, value: m, node: root, line: root.Line})
 	}
 }
 
 // precheck checks the documents as written, before any alias is expanded, and refuses a key
 // that is given twice in one mapping. Values are read by YAML 1.1 rules (package v2), as
 // kubectl reads them, but its strict mode treats a key that overrides one merged in by "<<"
-// as a duplicate.
-func precheck(data []byte, ours func(*yamlv3.Node) bool) error {
+// as a duplicate. It returns the root of each document.
+func precheck(data []byte, ours func(*yamlv3.Node) bool) (roots []*yamlv3.Node, err error) {
 	dec := yamlv3.NewDecoder(bytes.NewReader(data))
 	nodes := 0
 	for n := 1; ; n++ {
 		if n > maxDocuments {
-			return fmt.Errorf("more than %d documents", maxDocuments)
+			return nil, fmt.Errorf("more than %d documents", maxDocuments)
 		}
 		var doc yamlv3.Node
 		err := dec.Decode(&doc)
 		if errors.Is(err, io.EOF) {
-			return nil
+			return roots, nil
 		}
-		if err == nil {
+		if err != nil {
+			err = syntaxError(err)
+		} else {
 			err = checkNode(&doc, 0, &nodes, ours(&doc))
 		}
 		if err != nil {
-			return fmt.Errorf("document %d: %w", n, err)
+			return nil, fmt.Errorf("document %d: %w", n, err)
 		}
+		root := &doc
+		if len(doc.Content) > 0 {
+			root = doc.Content[0]
+		}
+		roots = append(roots, root)
 	}
 }
 
@@ -592,23 +538,23 @@ func checkNode(n *yamlv3.Node, depth int, nodes *int, ours bool) error {
 	*nodes++
 	switch {
 	case depth > maxDepth:
-		return errTooDeep
+		return in(n.Line, errTooDeep)
 	case *nodes > 2*maxNodes: // keys count here, too
-		return errTooMany
+		return in(n.Line, errTooMany)
 	}
 	if ours && n.Kind == yamlv3.ScalarNode && n.Style == 0 && leadingZero.MatchString(n.Value) {
-		return fmt.Errorf("line %d: %s begins with 0, which YAML takes for an octal number: write it without the 0, or in quotes if it is text", n.Line, n.Value)
+		return onLine(n.Line, "%s begins with 0, which YAML takes for an octal number: write it without the 0, or in quotes if it is text", n.Value)
 	}
 	seen := map[string]bool{}
 	for i, c := range n.Content {
 		key := n.Kind == yamlv3.MappingNode && i%2 == 0
 		switch {
 		case key && c.Kind == yamlv3.MappingNode && c.Style&yamlv3.FlowStyle != 0 && n.Style&yamlv3.FlowStyle != 0:
-			return fmt.Errorf("line %d: %s", c.Line, unquoted)
+			return onLine(c.Line, "%s", unquoted)
 		case key && (c.Kind == yamlv3.MappingNode || c.Kind == yamlv3.SequenceNode):
-			return fmt.Errorf("line %d: a key must be a string", c.Line)
+			return onLine(c.Line, "a key must be a string")
 		case key && c.Kind == yamlv3.ScalarNode && seen[c.Value]:
-			return fmt.Errorf("line %d: key %q is given twice", c.Line, c.Value)
+			return onLine(c.Line, "key %q is given twice", c.Value)
 		case key && c.Kind == yamlv3.ScalarNode:
 			seen[c.Value] = true
 		}
@@ -713,18 +659,18 @@ func (b *budget) object(in map[any]any, depth int) (any, error) {
 }
 
 // decodeDocument decodes a NetworkTopology; a document of another kind is nil.
-func decodeDocument(d document) (*Topology, error) {
+func decodeDocument(d Document) (*Topology, error) {
 	version, kind := d.text("apiVersion"), d.text("kind")
 	want := v1alpha1.GroupVersion.String()
 	switch {
 	case kind == "":
-		return nil, fmt.Errorf("kind is missing: want %q", v1alpha1.Kind)
+		return nil, d.At("kind", fmt.Errorf("kind is missing: want %q", v1alpha1.Kind))
 	case version == "":
-		return nil, fmt.Errorf("apiVersion of %s is missing: want %q", d.title(), want)
+		return nil, d.At("apiVersion", fmt.Errorf("apiVersion of %s is missing: want %q", d.title(), want))
 	case kind == v1alpha1.Kind && version != want:
-		return nil, fmt.Errorf("%s has apiVersion %q, want %q", d.title(), version, want)
+		return nil, d.At("apiVersion", fmt.Errorf("%s has apiVersion %q, want %q", d.title(), version, want))
 	case kind != v1alpha1.Kind && suggest.Name(kind, []string{v1alpha1.Kind}) != "":
-		return nil, fmt.Errorf("unknown kind %q, did you mean %q?", kind, v1alpha1.Kind)
+		return nil, d.At("kind", fmt.Errorf("unknown kind %q, did you mean %q?", kind, v1alpha1.Kind))
 	case kind != v1alpha1.Kind:
 		return nil, nil
 	}
@@ -732,14 +678,14 @@ func decodeDocument(d document) (*Topology, error) {
 	meant := r.read("", d.value, reflect.TypeFor[v1alpha1.NetworkTopology]())
 	raw, err := json.Marshal(meant)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", d.title(), err)
+		return nil, d.At("", fmt.Errorf("%s: %w", d.title(), err))
 	}
 	var o v1alpha1.NetworkTopology
 	if err := json.Unmarshal(raw, &o); err != nil {
 		if len(r.inv.Problems) > 0 {
 			return nil, r.inv
 		}
-		return nil, fmt.Errorf("%s: %w", d.title(), err)
+		return nil, d.At("", fmt.Errorf("%s: %w", d.title(), err))
 	}
 	t, err := FromObject(&o)
 	if more, ok := errors.AsType[*Invalid](err); ok {

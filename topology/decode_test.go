@@ -216,7 +216,11 @@ func TestOtherKinds(t *testing.T) {
 		{"networking.dra.io", "CNIPlugin", ""}, // of the proposal, and answered by its own reason
 		{"other.example.com", "AddressPools", ""},
 	} {
-		others, err := topology.Others([]byte("apiVersion: "+c.group+"/v1\nkind: "+c.kind+"\nmetadata: {name: a}\n"), read...)
+		f, err := topology.Parse("", []byte("apiVersion: "+c.group+"/v1\nkind: "+c.kind+"\nmetadata: {name: a}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		others, err := f.Others(read...)
 		if c.meant == "" && (err != nil || len(others) != 1) || c.meant != "" && (err == nil || !strings.Contains(err.Error(), `did you mean "`+c.meant+`"?`)) {
 			t.Errorf("%s of %s: %q, %v", c.kind, c.group, others, err)
 		}

@@ -1,11 +1,13 @@
 package topology
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Invalid holds the errors of a topology, up to a limit: an author of topologies must not
@@ -52,29 +54,31 @@ type Problem struct {
 	Message string
 	// Complete reports that Message names the field itself and is a whole sentence.
 	Complete bool
+	// Place is where the file of the topology has the field.
+	Place fault.Place
 }
 
 // Error prints one line per problem; a message of several lines follows its
 // own heading, indented.
 func (e *Invalid) Error() string {
-	lines := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
-		lines[i] = p.in(e.Topology)
-	}
-	if e.More {
-		lines = append(lines, fmt.Sprintf("NetworkTopology %q: validation stopped after %d problems: there may be more", e.Topology, len(e.Problems)))
+	var lines []string
+	for _, p := range e.Each() {
+		lines = append(lines, p.Error())
 	}
 	return strings.Join(lines, "\n")
 }
 
-// lines are the problems of what is no topology, one a line.
-func (e *Invalid) lines() []string {
-	var out []string
+// Each returns the problems one by one.
+func (e *Invalid) Each() []*fault.Placed {
+	var out []*fault.Placed
+	var at fault.Place
 	for _, p := range e.Problems {
-		out = append(out, p.String())
+		at.File = p.Place.File
+		out = append(out, &fault.Placed{Place: p.Place, Err: errors.New(p.in(e.Topology))})
 	}
 	if e.More {
-		out = append(out, fmt.Sprintf("stopped after %d problems: there may be more", len(e.Problems)))
+		more := fmt.Errorf("NetworkTopology %q: validation stopped after %d problems: there may be more", e.Topology, len(e.Problems))
+		out = append(out, &fault.Placed{Place: at, Err: more})
 	}
 	return out
 }

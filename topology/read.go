@@ -35,10 +35,13 @@ type level struct {
 
 // Misfits returns what of an object, as YAML or JSON has it, does not fit a Go type: fields that
 // the type does not have, and values of another kind.
-func Misfits(v any, t reflect.Type) []string {
+func Misfits(v any, t reflect.Type) []Problem {
 	r := reader{inv: newInvalid("")}
 	r.read("", v, t)
-	return r.inv.lines()
+	if r.inv.More {
+		return append(r.inv.Problems, Problem{Message: fmt.Sprintf("stopped after %d problems: there may be more", len(r.inv.Problems))})
+	}
+	return r.inv.Problems
 }
 
 // numberOrText is the type of spec.rollout.maxUnavailable.
@@ -304,7 +307,8 @@ func (r *reader) numberOrText(path string, v any) any {
 
 func (r *reader) unknown(path, key, hint string) {
 	step, path := r.place(path)
-	r.inv.add(step, "", "unknown field %q%s", join(path, excerpt.Of(key, maxKey)), hint)
+	at := join(path, excerpt.Of(key, maxKey))
+	r.inv.Add(Problem{Step: step, Field: at, Message: fmt.Sprintf("unknown field %q%s", at, hint), Complete: true})
 }
 
 func (r *reader) refuse(path, format string, args ...any) {

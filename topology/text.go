@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -20,10 +21,10 @@ func checkText(data []byte) error {
 	for line := range bytes.Lines(data) {
 		n++
 		if !utf8.Valid(line) {
-			return fmt.Errorf("line %d: the byte 0x%02x is not UTF-8: save the file as UTF-8", n, firstInvalid(line))
+			return onLine(n, "the byte 0x%02x is not UTF-8: save the file as UTF-8", firstInvalid(line))
 		}
 		if i := bytes.IndexFunc(line, control); i >= 0 {
-			return fmt.Errorf("line %d: the control character U+%04X cannot be part of YAML: remove it", n, line[i])
+			return onLine(n, "the control character U+%04X cannot be part of YAML: remove it", line[i])
 		}
 	}
 	return nil
@@ -60,10 +61,29 @@ func explainSyntax(data []byte, err error) error {
 		n++
 		switch {
 		case tab && tabbed.Match(line):
-			return fmt.Errorf("line %d is indented with a tab: YAML takes spaces only", n)
+			return &lineError{n, fmt.Errorf("line %d is indented with a tab: YAML takes spaces only", n), "is indented with a tab: YAML takes spaces only"}
 		case bareTemplate.Match(line) && strings.Contains(err.Error(), "yaml: "): // as text: the prefix of syntax errors
-			return fmt.Errorf("%w; line %d: %s", err, n, unquoted)
+			return &lineError{n, fmt.Errorf("%w; line %d: %s", err, n, unquoted), unquoted}
 		}
 	}
 	return err
+}
+
+var (
+	parserLine = regexp.MustCompile(`^yaml: line (\d+): `)
+	// lineBefore matches the errors whose line the libraries count from 0.
+	lineBefore = regexp.MustCompile(`did not find expected (<document start>|node content|key|'-' indicator|',' or '[\]}]')$`)
+)
+
+// syntaxError notes the line of an error of the YAML parser, which leaves out that of the first line.
+func syntaxError(err error) error {
+	text, line := err.Error(), 1
+	if m := parserLine.FindStringSubmatch(text); m != nil { // as text: the YAML libraries have no types
+		line, _ = strconv.Atoi(m[1])
+		text = "yaml: " + text[len(m[0]):]
+		if lineBefore.MatchString(text) {
+			line++
+		}
+	}
+	return &lineError{line, err, text}
 }

@@ -9,7 +9,9 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/publish"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/exposure"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 func (a *app) devices() *cobra.Command {
@@ -65,26 +67,32 @@ func (a *app) decide(ctx context.Context, files []string, labels map[string]stri
 	devices []inventory.Device,
 ) ([]inventory.Device, error) {
 	var all []*exposure.Policy
+	documents := map[string]topology.Document{}
 	for _, file := range files {
 		data, name, err := a.read(ctx, file)
 		if err != nil {
 			return nil, fmt.Errorf("policy: %w", err)
 		}
-		objects, _, err := exposure.Decode(data)
+		f, err := topology.Parse(name, data)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, err
+		}
+		objects, err := exposure.Decode(f)
+		if err != nil {
+			return nil, err
 		}
 		if len(objects) == 0 {
 			return nil, fmt.Errorf("%s: no DeviceExposurePolicy", name)
 		}
-		for _, o := range objects {
+		for i, o := range objects {
 			all = append(all, exposure.New(o))
+			documents[o.Name] = f.Objects(v1alpha1.PolicyKind)[i]
 		}
 	}
 	ordered, _ := exposure.Limit(all)
 	for _, p := range ordered {
 		if p.Err != nil {
-			complain(a.err, p.Err) // the list shows its effect
+			complain(a.err, documents[p.Name].Located(p.Err)) // the list shows its effect
 		}
 	}
 	return exposure.NewSet(all, labels).Decide(ctx, devices)

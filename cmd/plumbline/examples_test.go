@@ -14,6 +14,7 @@ import (
 
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/objectfile"
@@ -123,6 +124,15 @@ func runs(t *testing.T, command ...string) (printed, said string, code int) {
 	return out.String(), errs.String(), code
 }
 
+func parsed(t *testing.T, file string) *topology.Manifest {
+	t.Helper()
+	f, err := topology.Parse(file, []byte(contentOf(t, file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
 func contentOf(t *testing.T, file string) string {
 	t.Helper()
 	content, err := os.ReadFile(file)
@@ -162,7 +172,7 @@ func differentAddresses(t *testing.T) {
 	}
 	var layouts []*addresspool.Layout
 	for _, file := range files {
-		pools, _, err := objectfile.Decode[v1alpha1.AddressPool]([]byte(contentOf(t, file)), v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
+		pools, err := objectfile.Decode[v1alpha1.AddressPool](parsed(t, file), v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,7 +205,7 @@ func inOneCluster(t *testing.T, folders []string) {
 				continue
 			}
 			command = append(command, "-f", file)
-			found, _, err := exposure.Decode([]byte(contentOf(t, file)))
+			found, err := exposure.Decode(parsed(t, file))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -54,7 +54,7 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 			if o.Pods && format == formatJSON {
 				return fmt.Errorf("--output: %s has no comments, and --pods writes its patches as comments: leave out --pods, or --output", formatJSON)
 			}
-			objects, err := a.toImport(cmd.Context(), files)
+			documents, objects, err := a.toImport(cmd.Context(), files)
 			if from.on {
 				objects, err = a.ofCluster(cmd, from, o)
 			}
@@ -66,7 +66,7 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 			if err != nil {
 				return err
 			}
-			return a.printConverted(converted, format)
+			return a.printConverted(converted, format, documents)
 		},
 	}
 	fileFlag(cmd, &files)
@@ -102,19 +102,19 @@ func (f *clusterFlags) check(cmd *cobra.Command, files int) error {
 }
 
 // toImport reads the objects of files.
-func (a *app) toImport(ctx context.Context, files fileList) (objects []map[string]any, err error) {
+func (a *app) toImport(ctx context.Context, files fileList) (documents []topology.Document, objects []map[string]any, err error) {
 	for _, file := range files {
 		data, name, err := a.read(ctx, file)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		found, err := topology.Documents(data)
+		f, err := topology.Parse(name, data)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, nil, err
 		}
-		objects = append(objects, found...)
+		documents, objects = append(documents, f.Documents...), append(objects, f.Values()...)
 	}
-	return objects, nil
+	return documents, objects, nil
 }
 
 // ofCluster reads the objects of a cluster, and says what was read: a kind that the cluster does not have may be missing
@@ -148,7 +148,7 @@ func (a *app) ofCluster(cmd *cobra.Command, from clusterFlags, o imports.Options
 }
 
 // printConverted prints the objects, the notes, and what was not converted.
-func (a *app) printConverted(r imports.Result, format string) error {
+func (a *app) printConverted(r imports.Result, format string, documents []topology.Document) error {
 	nothing := len(r.Objects) == 0
 	for _, n := range r.Notes {
 		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: %s\n", n)
@@ -179,7 +179,11 @@ func (a *app) printConverted(r imports.Result, format string) error {
 	}
 	var errs []error
 	for _, p := range r.Problems {
-		errs = append(errs, errors.New(p.String()))
+		err := errors.New(p.String())
+		if p.Index < len(documents) { // not of a cluster
+			err = documents[p.Index].At(p.Path, err)
+		}
+		errs = append(errs, err)
 	}
 	if len(errs) == 0 && nothing {
 		errs = append(errs, fmt.Errorf("nothing to convert: objects of kind %s are converted", strings.Join(imports.Kinds(), ", ")))

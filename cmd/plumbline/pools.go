@@ -18,10 +18,9 @@ import (
 // source has the content of a command's files: a topology, the pools that it names, and what
 // marks and limits its traffic.
 type source struct {
-	data  []byte
-	name  string // of the file, for messages
-	pools map[string]*addresspool.Layout
-	qos   [][]byte // files with NetworkQoS objects
+	topology *topology.Manifest
+	pools    map[string]*addresspool.Layout
+	qos      []*topology.Manifest // with NetworkQoS objects
 }
 
 // sources reads files of which one has a NetworkTopology and all may have AddressPools and
@@ -29,39 +28,36 @@ type source struct {
 func (a *app) sources(ctx context.Context, files []string) (s source, err error) {
 	s.pools = map[string]*addresspool.Layout{}
 	for _, file := range files {
-		data, name, err := a.read(ctx, file)
+		f, err := a.parse(ctx, file)
 		if err != nil {
-			return s, fmt.Errorf("topology: %w", err)
+			return s, err
 		}
-		found, _, err := topology.Objects(data, v1alpha1.Kind)
-		if err != nil && len(files) == 1 {
-			return source{data: data, name: name}, nil // who decodes it says what is wrong
-		}
-		qos := enforce.HasObjects(data)
-		pools, _, err := objectfile.Decode[v1alpha1.AddressPool](data, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
+		topologies, qos := len(f.Objects(v1alpha1.Kind)) > 0, enforce.HasObjects(f)
+		pools, err := objectfile.Decode[v1alpha1.AddressPool](f, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
 		switch {
 		case err != nil:
-			return s, inFile(name, err)
-		case len(found) > 0 && s.data != nil:
-			return s, fmt.Errorf("%s: has a NetworkTopology, and %s has one: this command takes one, and files with AddressPools and NetworkQoS objects", name, s.name)
-		case len(found) > 0 || len(files) == 1 && !qos:
-			s.data, s.name = data, name
+			return s, err
+		case topologies && s.topology != nil:
+			return s, fmt.Errorf("%s: has a NetworkTopology, and %s has one: this command takes one, and files with AddressPools and NetworkQoS objects", f.Name, s.topology.Name)
+		case topologies || len(files) == 1 && !qos:
+			s.topology = f
 		case len(pools) == 0 && !qos:
-			return s, fmt.Errorf("%s: has no NetworkTopology, AddressPool or NetworkQoS", name)
+			return s, fmt.Errorf("%s: has no NetworkTopology, AddressPool or NetworkQoS", f.Name)
 		}
 		if qos {
-			s.qos = append(s.qos, data)
+			s.qos = append(s.qos, f)
 		}
-		for _, o := range pools {
+		for i, o := range pools {
+			d := f.Objects(v1alpha1.AddressPoolKind)[i]
 			if s.pools[o.Name] != nil {
-				return s, fmt.Errorf("%s: AddressPool %q is in another file, too", name, o.Name)
+				return s, d.At("", fmt.Errorf("AddressPool %q is in another file, too", o.Name))
 			}
 			if s.pools[o.Name], err = addresspool.Of(o); err != nil {
-				return s, fmt.Errorf("%s: %w", name, err)
+				return s, d.Located(err)
 			}
 		}
 	}
-	if s.data == nil {
+	if s.topology == nil {
 		return s, fmt.Errorf("%s: no NetworkTopology, only AddressPools or NetworkQoS objects", strings.Join(files, ", "))
 	}
 	return s, nil

@@ -22,7 +22,6 @@ import (
 	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/reconcile/version"
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/suggest"
 )
@@ -210,28 +209,26 @@ func addressFlag(cmd *cobra.Command, addresses *[]string, more string) {
 
 // load reads a topology and checks it together with what its steps are given.
 func (a *app) load(ctx context.Context, file string, given ops.Givens) (*topology.Topology, error) {
+	f, err := a.parse(ctx, file)
+	if err != nil {
+		return nil, err
+	}
+	t, _, err := a.decode(ctx, f, given)
+	return t, err
+}
+
+// parse reads a file with objects.
+func (a *app) parse(ctx context.Context, file string) (*topology.Manifest, error) {
 	data, name, err := a.read(ctx, file)
 	if err != nil {
 		return nil, fmt.Errorf("topology: %w", err)
 	}
-	t, _, err := a.decode(ctx, data, name, given)
-	return t, err
+	return topology.Parse(name, data)
 }
 
 // decode reads a topology and returns it with the notes on it.
-func (a *app) decode(ctx context.Context, data []byte, file string, given ops.Givens) (*topology.Topology, []string, error) {
-	return a.decodeWith(ctx, data, file, given, a.registry)
-}
-
-// decodeWith is decode with the contracts of further step types.
-func (a *app) decodeWith(ctx context.Context, data []byte, file string, given ops.Givens,
-	set contract.Set,
-) (*topology.Topology, []string, error) {
-	t, notes, err := node.Load(ctx, data, given, set)
-	if err != nil && !errors.As(err, new(*topology.Invalid)) {
-		return nil, nil, fmt.Errorf("%s: %w", file, err)
-	}
-	return t, notes, err
+func (a *app) decode(ctx context.Context, f *topology.Manifest, given ops.Givens) (*topology.Topology, []string, error) {
+	return node.Load(ctx, f, given, a.registry)
 }
 
 // read reads a file, or standard input, and returns its name for messages.

@@ -22,6 +22,7 @@ import (
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/exposure"
+	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/objectfile"
 	"github.com/plumbline/plumbline/topology/pluginschema"
 	schemav1alpha1 "github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
@@ -42,7 +43,8 @@ CNIPluginSchemas, ResourceClaims and ResourceClaimTemplates like the webhook, an
 each other. Topologies are also planned for a node that has everything they need. A file
 may have several documents and lists; -f may be repeated. Needs neither root nor a cluster.
 
-A probable mistake, or a missing object, which may exist in the cluster, is a note.
+An error begins with the file and line of its field, as in topology.yaml:42. A probable
+mistake, or a missing object, which may exist in the cluster, is a note.
 
 A topology that refers to given addresses, or names a gateway among them, is valid only
 with --address.
@@ -84,12 +86,38 @@ type validation struct {
 	objects validity.Objects
 }
 
-// validDocument is the output of validate -o json: the lines of the text, separately.
+// validDocument is the output of validate -o json: the lines of the text, separately. Errors are those of Problems, each with its place.
 type validDocument struct {
-	Valid    bool     `json:"valid"`
-	Checked  []string `json:"checked"`
-	Notes    []string `json:"notes"`
-	Problems []string `json:"problems"`
+	Valid    bool           `json:"valid"`
+	Checked  []string       `json:"checked"`
+	Notes    []string       `json:"notes"`
+	Problems []string       `json:"problems"`
+	Errors   []invalidPlace `json:"errors"`
+}
+
+type invalidPlace struct {
+	File    string `json:"file,omitempty"`
+	Line    int    `json:"line,omitempty"`
+	Message string `json:"message"`
+}
+
+// places are the problems of an error with their places.
+func places(err error) []invalidPlace {
+	out := []invalidPlace{}
+	for _, e := range fault.Each(err) {
+		if invalid, ok := fault.As[*topology.Invalid](e); ok {
+			for _, p := range invalid.Each() {
+				out = append(out, invalidPlace{p.File, p.Line, p.Err.Error()})
+			}
+			continue
+		}
+		p, ok := errors.AsType[*fault.Placed](e)
+		if !ok {
+			p = &fault.Placed{Err: e}
+		}
+		out = append(out, invalidPlace{p.File, p.Line, p.Err.Error()})
+	}
+	return out
 }
 
 // document prints the result of a run as data. Problems are no error of the command then, but its exit status is the same.
@@ -114,7 +142,7 @@ func (v *validation) document(ctx context.Context, files []string, format string
 	}
 	d := validDocument{
 		Valid: err == nil, Checked: lines(checked.String(), ""), Notes: lines(notes.String(), "plumbline: note: "),
-		Problems: []string{},
+		Problems: []string{}, Errors: places(err),
 	}
 	if err != nil {
 		d.Problems = lines(err.Error(), "")
@@ -123,12 +151,6 @@ func (v *validation) document(ctx context.Context, files []string, format string
 		return failed
 	}
 	return status(exitError)
-}
-
-// input is one file.
-type input struct {
-	data []byte
-	name string // for messages
 }
 
 // note prints a remark.
@@ -140,15 +162,15 @@ func (v *validation) note(format string, args ...any) {
 // run validates the objects of the files by themselves, then together.
 func (v *validation) run(ctx context.Context, files []string) error {
 	var all []error
-	var inputs []input
+	var inputs []*topology.Manifest
 	v.files = len(files)
 	for _, file := range files {
-		data, name, err := v.read(ctx, file)
+		f, err := v.parse(ctx, file)
 		if err != nil {
-			all = append(all, fmt.Errorf("topology: %w", err))
+			all = append(all, err)
 			continue
 		}
-		inputs = append(inputs, input{data, name})
+		inputs = append(inputs, f)
 	}
 	v.objects.Pools = map[string]*addresspool.Layout{}
 	all = append(all, v.schemas(inputs))
@@ -174,21 +196,16 @@ func (v *validation) run(ctx context.Context, files []string) error {
 }
 
 // schemas validates the CNIPluginSchemas of all files, whose types the topologies may have.
-func (v *validation) schemas(inputs []input) error {
+func (v *validation) schemas(files []*topology.Manifest) error {
 	var all []schemav1alpha1.CNIPluginSchema
 	var errs []error
-	for _, in := range inputs {
-		schemas, _, err := objectfile.Decode[schemav1alpha1.CNIPluginSchema](in.data,
-			schemav1alpha1.GroupVersion.WithKind(schemav1alpha1.Kind))
-		if err != nil && len(schemas) == 0 {
-			if found, _, unreadable := topology.Objects(in.data, schemav1alpha1.Kind); unreadable == nil && len(found) > 0 {
-				errs = append(errs, inFile(in.name, err))
-			}
-			continue // a file that cannot be read is reported below
-		}
-		for _, o := range schemas {
+	for _, f := range files {
+		schemas, err := objectfile.Decode[schemav1alpha1.CNIPluginSchema](f, schemav1alpha1.GroupVersion.WithKind(schemav1alpha1.Kind))
+		errs = append(errs, err)
+		for i, o := range schemas {
 			if _, err := pluginschema.Contract(o); err != nil {
-				errs = append(errs, inFile(in.name, fmt.Errorf("%s %q: %w", schemav1alpha1.Kind, o.Name, err)))
+				d := f.Objects(schemav1alpha1.Kind)[i]
+				errs = append(errs, d.At("", fmt.Errorf("%s %q: %w", schemav1alpha1.Kind, o.Name, err)))
 				continue
 			}
 			fmt.Fprintf(v.out, "%s %q is valid: type %q.\n", schemav1alpha1.Kind, o.Name, o.Spec.CNIType)
@@ -204,54 +221,41 @@ func (v *validation) schemas(inputs []input) error {
 }
 
 // file checks the objects of a file.
-func (v *validation) file(ctx context.Context, in input) error {
+func (v *validation) file(ctx context.Context, f *topology.Manifest) error {
 	checked, kinds := 0, []string{"DeviceClass", "List", v1alpha1.Kind, schemav1alpha1.Kind, validity.KindClaim, validity.KindTemplate}
 	for _, other := range []struct {
 		kind     string
-		validate func(data []byte, name string) error
+		validate func(*topology.Manifest) error
 	}{
 		{v1alpha1.PolicyKind, v.policies},
 		{v1alpha1.AddressPoolKind, v.pools},
 		{qosv1alpha1.Kind, v.qos},
 	} {
 		kinds = append(kinds, other.kind)
-		// A file that cannot be read is reported as a topology.
-		found, _, _ := topology.Objects(in.data, other.kind)
-		if len(found) == 0 {
-			continue
-		}
-		if err := other.validate(in.data, in.name); err != nil {
+		if err := other.validate(f); err != nil {
 			return err
 		}
-		checked += len(found)
+		checked += len(f.Objects(other.kind))
 	}
-	claims, _, _ := topology.Objects(in.data, validity.KindClaim)
-	templates, _, _ := topology.Objects(in.data, validity.KindTemplate)
-	if checked += len(claims) + len(templates); len(claims)+len(templates) > 0 {
-		if err := v.claims(in.data, in.name); err != nil {
-			return err
-		}
+	if err := v.claims(f); err != nil {
+		return err
 	}
-	schemas, _, _ := topology.Objects(in.data, schemav1alpha1.Kind)
-	classes, _, _ := topology.Objects(in.data, "DeviceClass")
-	for _, raw := range classes {
-		var meta metav1.PartialObjectMetadata
-		if json.Unmarshal(raw, &meta) == nil {
-			v.objects.Classes = append(v.objects.Classes, meta.Name)
-		}
+	checked += len(f.Objects(validity.KindClaim)) + len(f.Objects(validity.KindTemplate))
+	for _, d := range f.Objects("DeviceClass") {
+		v.objects.Classes = append(v.objects.Classes, d.Name())
 	}
-	others, err := topology.Others(in.data, kinds...)
+	others, err := f.Others(kinds...)
 	if err != nil {
-		return fmt.Errorf("%s: %w", in.name, err)
+		return err
 	}
-	topologies, _, err := topology.Objects(in.data, v1alpha1.Kind)
-	if err == nil && (len(topologies) > 1 || len(topologies) == 0 && checked+len(schemas) > 0 || len(topologies) == 1 && len(others) == 0) {
-		return v.several(ctx, in, topologies, others)
+	topologies, schemas := f.Objects(v1alpha1.Kind), f.Objects(schemav1alpha1.Kind)
+	if len(topologies) > 1 || len(topologies) == 0 && checked+len(schemas) > 0 || len(topologies) == 1 && len(others) == 0 {
+		return v.several(ctx, f, topologies, others)
 	}
 	if checked > 0 {
 		v.unchecked(others)
 	}
-	err = v.topology(ctx, in.data, in.name, checked == 0)
+	err = v.topology(ctx, f, checked == 0)
 	none, ok := errors.AsType[*topology.None](err)
 	switch {
 	case !ok:
@@ -260,7 +264,7 @@ func (v *validation) file(ctx context.Context, in input) error {
 		v.unchecked(others)
 		return nil
 	}
-	return fmt.Errorf("%s: nothing to validate, only %s: the kinds are %s", in.name, strings.Join(none.Others, ", "), strings.Join(kinds[2:], ", "))
+	return fmt.Errorf("%s: nothing to validate, only %s: the kinds are %s", f.Name, strings.Join(none.Others, ", "), strings.Join(kinds[2:], ", "))
 }
 
 // unchecked notes documents of kinds that validate does not know.
@@ -271,49 +275,38 @@ func (v *validation) unchecked(others []string) {
 }
 
 // several checks any number of topologies.
-func (v *validation) several(ctx context.Context, in input, topologies [][]byte, others []string) error {
+func (v *validation) several(ctx context.Context, f *topology.Manifest, topologies []topology.Document, others []string) error {
 	v.unchecked(others)
 	if len(topologies) > 1 && len(v.given) > 0 {
-		return fmt.Errorf("--address is for one topology, and %s has %d: give it a file with one", in.name, len(topologies))
-	}
-	if len(topologies) == 1 {
-		return v.topology(ctx, in.data, in.name, false)
+		return fmt.Errorf("--address is for one topology, and %s has %d: give it a file with one", f.Name, len(topologies))
 	}
 	var errs []error
-	for _, data := range topologies {
-		errs = append(errs, v.topology(ctx, data, in.name, false))
+	for _, d := range topologies {
+		errs = append(errs, v.topology(ctx, f.Only(d), false))
 	}
 	return errors.Join(errs...)
 }
 
-// inFile names the file in each line of an error.
-func inFile(name string, err error) error {
-	var lines []error
-	for line := range strings.Lines(err.Error()) {
-		lines = append(lines, fmt.Errorf("%s: %s", name, strings.TrimSuffix(line, "\n")))
-	}
-	return errors.Join(lines...)
-}
-
 // pools checks the AddressPools of a file.
-func (v *validation) pools(data []byte, name string) error {
-	pools, _, err := objectfile.Decode[v1alpha1.AddressPool](data, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
+func (v *validation) pools(f *topology.Manifest) error {
+	pools, err := objectfile.Decode[v1alpha1.AddressPool](f, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
 	if err != nil {
-		return inFile(name, err)
+		return err
 	}
 	var errs []error
 	var valid []string
-	for _, o := range pools {
+	for i, o := range pools {
+		d := f.Objects(v1alpha1.AddressPoolKind)[i]
 		if o.Name == "" {
-			errs = append(errs, fmt.Errorf("%s %q: metadata.name: is missing", v1alpha1.AddressPoolKind, o.Name))
+			errs = append(errs, d.At("metadata.name", fmt.Errorf("%s %q: metadata.name: is missing", v1alpha1.AddressPoolKind, o.Name)))
 		}
 		v.unscoped(v1alpha1.AddressPoolKind, o, "")
 		l, err := addresspool.Of(o)
-		if errs = append(errs, err); err != nil {
+		if errs = append(errs, d.Located(err)); err != nil {
 			continue
 		}
 		if v.objects.Pools[o.Name] != nil {
-			errs = append(errs, inAnother(name, v1alpha1.AddressPoolKind, o.Name))
+			errs = append(errs, inAnother(d, v1alpha1.AddressPoolKind))
 		}
 		v.objects.Pools[o.Name] = l
 		var sizes []string
@@ -351,19 +344,19 @@ func (v *validation) unscoped(kind string, o metav1.Object, instead string) {
 }
 
 // inAnother is the error of an object that two files have: kubectl applies the last one.
-func inAnother(file, kind, name string) error {
-	return fmt.Errorf("%s: %s %q is in another file, too: give each a name of its own", file, kind, name)
+func inAnother(d topology.Document, kind string) error {
+	return d.At("", fmt.Errorf("%s %q is in another file, too: give each a name of its own", kind, d.Name()))
 }
 
 // qos checks the NetworkQoS objects of a file.
-func (v *validation) qos(data []byte, name string) error {
-	objects, _, err := qos.Decode(data)
+func (v *validation) qos(f *topology.Manifest) error {
+	objects, err := qos.Objects(f)
 	if err != nil {
-		return inFile(name, err)
+		return err
 	}
 	var errs []error
 	var valid []string
-	for _, o := range objects {
+	for i, o := range objects {
 		p := qos.New(o)
 		for _, w := range p.Notes(false, false) {
 			v.note("%s %q: %s", qosv1alpha1.Kind, p.Name(), w)
@@ -375,7 +368,7 @@ func (v *validation) qos(data []byte, name string) error {
 			v.note("%s %q: selects no NetworkTopology, so it does not cover topologies of claims: add networkSelectors with networkSelectionType %s. Leave it as it is for the primary network of pods, or for networks of ovn-kubernetes", qosv1alpha1.Kind, p.Name(), qosv1alpha1.NetworkTopologies)
 		}
 		v.objects.QoS = append(v.objects.QoS, p)
-		errs = append(errs, p.Err)
+		errs = append(errs, f.Objects(qosv1alpha1.Kind)[i].Located(p.Err))
 		valid = append(valid, fmt.Sprintf("%s %q is valid: %s.\n", qosv1alpha1.Kind, p.Name(), excerpt.Count(len(p.Rules), "rule")))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -385,14 +378,15 @@ func (v *validation) qos(data []byte, name string) error {
 	return err
 }
 
-// topology checks a topology. alone says that nothing else of the file was checked.
-func (v *validation) topology(ctx context.Context, data []byte, name string, alone bool) error {
-	t, notes, err := v.decodeWith(ctx, data, name, v.given, v.set)
+// topology checks the topology of a file. alone says that nothing else of the file was checked.
+func (v *validation) topology(ctx context.Context, f *topology.Manifest, alone bool) error {
+	t, notes, err := node.Load(ctx, f, v.given, v.set)
 	if err != nil {
 		return err
 	}
+	d := f.Objects(v1alpha1.Kind)[0]
 	if slices.ContainsFunc(v.objects.Topologies, func(o validity.Named) bool { return o.Name == t.Name }) {
-		return fmt.Errorf("%s: %s %q is there twice: give each a name of its own", name, v1alpha1.Kind, t.Name)
+		return d.At("", fmt.Errorf("%s %q is there twice: give each a name of its own", v1alpha1.Kind, t.Name))
 	}
 	if alone {
 		v.unchecked(t.Ignored)
@@ -401,37 +395,39 @@ func (v *validation) topology(ctx context.Context, data []byte, name string, alo
 		v.note("%s", note)
 	}
 	fmt.Fprintf(v.out, "NetworkTopology %q is valid: %s.\n", t.Name, excerpt.Count(len(t.Steps), "step"))
-	found, _, err := topology.Objects(data, v1alpha1.Kind)
-	if err != nil || len(found) != 1 {
-		return err
-	}
 	o := &v1alpha1.NetworkTopology{}
-	if err := json.Unmarshal(found[0], o); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+	raw, err := d.JSON()
+	if err == nil {
+		err = json.Unmarshal(raw, o)
+	}
+	if err != nil {
+		return d.At("", err)
 	}
 	v.unscoped(v1alpha1.Kind, o, ". spec.claimTemplate.namespaces has the namespaces of its ResourceClaimTemplates")
-	v.objects.Topologies = append(v.objects.Topologies, validity.Named{Topology: t, Object: o})
+	v.objects.Topologies = append(v.objects.Topologies, validity.Named{Topology: t, Object: o, Document: d})
 	return nil
 }
 
 // policies checks the DeviceExposurePolicies of a file.
-func (v *validation) policies(data []byte, name string) error {
-	objects, _, err := exposure.Decode(data)
+func (v *validation) policies(f *topology.Manifest) error {
+	objects, err := exposure.Decode(f)
 	if err != nil {
-		return inFile(name, err)
+		return err
 	}
+	documents := map[string]topology.Document{}
 	var errs []error
 	all := make([]*exposure.Policy, len(objects))
 	for i, o := range objects {
+		documents[o.Name] = f.Objects(v1alpha1.PolicyKind)[i]
 		v.unscoped(v1alpha1.PolicyKind, o, "")
 		all[i] = exposure.New(o)
 		if slices.ContainsFunc(v.objects.Policies, func(p *exposure.Policy) bool { return p.Name == o.Name }) {
-			errs = append(errs, inAnother(name, v1alpha1.PolicyKind, o.Name))
+			errs = append(errs, inAnother(documents[o.Name], v1alpha1.PolicyKind))
 		}
 	}
 	ordered, _ := exposure.Limit(all)
 	for _, p := range ordered {
-		errs = append(errs, p.Err)
+		errs = append(errs, documents[p.Name].Located(p.Err))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -444,10 +440,10 @@ func (v *validation) policies(data []byte, name string) error {
 }
 
 // claims reads the ResourceClaims of a file, and the templates of such.
-func (v *validation) claims(data []byte, name string) error {
-	claims, err := validity.Claims(data)
+func (v *validation) claims(f *topology.Manifest) error {
+	claims, err := validity.Claims(f)
 	if err != nil {
-		return inFile(name, err)
+		return err
 	}
 	v.objects.Claims = append(v.objects.Claims, claims...)
 	return nil

@@ -118,7 +118,7 @@ func (b *bench) enforce(objects string) decide {
 		pod.Key.Namespace, pod.Key.Name = "ai", p.name
 		c.SetPod(pod)
 	}
-	decoded, _, err := qos.Decode([]byte(objects))
+	decoded, err := qos.Decode([]byte(objects))
 	b.ok(err)
 	for _, o := range decoded {
 		p := qos.New(o)

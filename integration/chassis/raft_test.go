@@ -104,7 +104,7 @@ func (r *raft) marking(dscp uint8) []netstate.LogicalRule {
 	p := &qos.Pod{Attachments: []qos.Attachment{{Network: qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}}}, Labels: map[string]string{"app": "source"}}
 	p.Key.Namespace, p.Key.Name = "ai", "source"
 	c.SetPod(p)
-	decoded, _, err := qos.Decode([]byte(object("a", 1, fmt.Sprintf("{dscp: %d}", dscp), "{dscp: 1, classifier: {ports: [{protocol: TCP}]}}")))
+	decoded, err := qos.Decode([]byte(object("a", 1, fmt.Sprintf("{dscp: %d}", dscp), "{dscp: 1, classifier: {ports: [{protocol: TCP}]}}")))
 	r.ok(err)
 	for _, o := range decoded {
 		c.SetPolicy(qos.New(o))

@@ -142,7 +142,11 @@ func addressesOf(folder string, topo *topology.Topology) (ops.Givens, error) {
 	given := ops.Givens{}
 	pools := map[string]*addresspool.Layout{}
 	if content, err := os.ReadFile(folder + "/cluster.yaml"); err == nil {
-		objects, _, err := objectfile.Decode[v1alpha1.AddressPool](content, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
+		f, err := topology.Parse("", content)
+		if err != nil {
+			return nil, err
+		}
+		objects, err := objectfile.Decode[v1alpha1.AddressPool](f, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
 		if err != nil {
 			return nil, err
 		}

@@ -28,7 +28,7 @@ func attachmentDefinition(namespace, name, net string) *qos.Definition {
 // selecting is an object that selects networks by labels, and has pods as a destination.
 func selecting(t testing.TB, name, selectors string) *qos.Policy {
 	t.Helper()
-	objects, _, err := qos.Decode(fmt.Appendf(nil, `{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: %s, uid: %[1]s}, spec: {priority: 1,
+	objects, err := qos.Decode(fmt.Appendf(nil, `{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: %s, uid: %[1]s}, spec: {priority: 1,
 networkSelectors: [%s], egress: [{dscp: 1, classifier: {to: [{podSelector: {}}]}}]}}`, name, selectors))
 	if err != nil {
 		t.Fatal(err)

@@ -30,25 +30,42 @@ const defaultNamespace = "default"
 
 // OnlyObjects reports whether a file has NetworkQoS objects and nothing else.
 func OnlyObjects(data []byte) bool {
-	found, others, err := topology.Objects(data, qosv1alpha1.Kind)
-	return err == nil && len(found) > 0 && others == 0
+	f, err := topology.Parse("", data)
+	return err == nil && HasObjects(f) && len(f.Objects(qosv1alpha1.Kind)) == len(f.Documents)
 }
 
 // HasObjects reports whether a file has NetworkQoS objects.
-func HasObjects(data []byte) bool {
-	found, _, err := topology.Objects(data, qosv1alpha1.Kind)
-	return err == nil && len(found) > 0
+func HasObjects(f *topology.Manifest) bool { return len(f.Objects(qosv1alpha1.Kind)) > 0 }
+
+// Files is Objects for the contents of files without names.
+func Files(files [][]byte, topologyFile []byte, pod Pod, contracts contract.Set) (out ops.Rules, notes []string, err error) {
+	all, err := parsed(append([][]byte{topologyFile}, files...))
+	if err != nil {
+		return out, nil, err
+	}
+	return Objects(all[1:], all[0], pod, contracts)
 }
 
-// Files compiles the NetworkQoS objects of files for the interfaces that a topology
+func parsed(files [][]byte) (all []*topology.Manifest, err error) {
+	for _, data := range files {
+		f, err := topology.Parse("", data)
+		if err != nil {
+			return nil, fault.New(fault.Invalid, err)
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// Objects compiles the NetworkQoS objects of files for the interfaces that a topology
 // makes for a pod, with notes for the user. Other pods are not known, so a destination that
 // is pods has no address.
-func Files(files [][]byte, topologyFile []byte, pod Pod, contracts contract.Set) (out ops.Rules, notes []string, err error) {
+func Objects(files []*topology.Manifest, topologyFile *topology.Manifest, pod Pod, contracts contract.Set) (out ops.Rules, notes []string, err error) {
 	network, err := networkOf(topologyFile)
 	if err != nil {
 		return out, nil, err
 	}
-	top, err := topology.Decode(topologyFile)
+	top, err := topologyFile.Topology()
 	if err != nil {
 		return out, nil, fault.New(fault.Invalid, err)
 	}
@@ -155,7 +172,11 @@ func (m *Memo) both(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top 
 func Rules(files [][]byte, network qos.Network, pod Pod) (
 	rules []qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error,
 ) {
-	each, members, notes, err := rulesOf(files, []qos.Attachment{{Network: network}}, pod)
+	all, err := parsed(files)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	each, members, notes, err := rulesOf(all, []qos.Attachment{{Network: network}}, pod)
 	if err != nil {
 		return nil, nil, notes, err
 	}
@@ -163,7 +184,7 @@ func Rules(files [][]byte, network qos.Network, pod Pod) (
 }
 
 // rulesOf is Rules for each of a pod's attachments.
-func rulesOf(files [][]byte, attachments []qos.Attachment,
+func rulesOf(files []*topology.Manifest, attachments []qos.Attachment,
 	pod Pod,
 ) (rules [][]qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error) {
 	namespace := pod.Namespace
@@ -177,25 +198,26 @@ func rulesOf(files [][]byte, attachments []qos.Attachment,
 	c.SetPod(source)
 	var invalid []error
 	seen := map[string]bool{}
-	for _, data := range files {
-		objects, _, err := qos.Decode(data)
+	for _, f := range files {
+		objects, err := qos.Objects(f)
 		if err != nil {
 			return nil, nil, nil, fault.New(fault.Invalid, err)
 		}
-		for _, o := range objects {
+		for i, o := range objects {
+			d := f.Objects(qosv1alpha1.Kind)[i]
 			if o.Namespace == "" {
 				o.Namespace = namespace
 			}
 			p := qos.New(o)
 			if seen[p.Name()] {
-				invalid = append(invalid, fmt.Errorf("%s %q is in two files: give each a name of its own", qosv1alpha1.Kind, p.Name()))
+				invalid = append(invalid, d.At("", fmt.Errorf("%s %q is in two files: give each a name of its own", qosv1alpha1.Kind, p.Name())))
 			}
 			seen[p.Name()] = true
 			for _, w := range p.Warnings {
 				notes = append(notes, fmt.Sprintf("%s %q: %s", qosv1alpha1.Kind, p.Name(), w))
 			}
 			if p.Err != nil {
-				invalid = append(invalid, p.Err)
+				invalid = append(invalid, d.Located(p.Err))
 			} else if p.ByLabels() {
 				notes = append(notes, fmt.Sprintf("%s %q: %s", qosv1alpha1.Kind, p.Name(), qos.LabelsInCluster))
 				p = p.WithNetworks(nil)
@@ -225,10 +247,14 @@ func rulesOf(files [][]byte, attachments []qos.Attachment,
 }
 
 // networkOf is the network that a topology is.
-func networkOf(data []byte) (qos.Network, error) {
-	found, _, err := topology.Objects(data, v1alpha1.Kind)
-	if err != nil || len(found) != 1 {
-		return qos.Network{}, fault.New(fault.Invalid, errors.Join(errors.New("no NetworkTopology, or several"), err))
+func networkOf(f *topology.Manifest) (qos.Network, error) {
+	found := f.Objects(v1alpha1.Kind)
+	if len(found) != 1 {
+		return qos.Network{}, fault.New(fault.Invalid, errors.New("no NetworkTopology, or several"))
+	}
+	raw, err := found[0].JSON()
+	if err != nil {
+		return qos.Network{}, fault.New(fault.Invalid, err)
 	}
 	var o struct {
 		v1alpha1.NetworkTopology // its metadata; the steps are read later
@@ -236,7 +262,7 @@ func networkOf(data []byte) (qos.Network, error) {
 			Role v1alpha1.Role `json:"role"`
 		} `json:"spec"`
 	}
-	if err := json.Unmarshal(found[0], &o); err != nil {
+	if err := json.Unmarshal(raw, &o); err != nil {
 		return qos.Network{}, fault.New(fault.Invalid, err)
 	}
 	if o.Spec.Role == v1alpha1.Primary {

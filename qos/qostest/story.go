@@ -48,7 +48,7 @@ func Story(dir string) ([]Chapter, error) {
 		if err != nil {
 			return nil, fmt.Errorf("story: %w", err)
 		}
-		objects, _, err := qos.Decode(data)
+		objects, err := qos.Decode(data)
 		if err != nil {
 			return nil, fmt.Errorf("story: %s: %w", c.File, err)
 		}

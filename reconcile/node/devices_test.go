@@ -28,11 +28,20 @@ func registry(t *testing.T) contract.Set {
 	return reg
 }
 
+func parsed(t *testing.T, text string) *topology.Manifest {
+	t.Helper()
+	f, err := topology.Parse("", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
 // steps makes a topology "ai" of the YAML of its steps.
 func steps(t *testing.T, list string) *topology.Topology {
 	t.Helper()
 	text := "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: ai}\nspec:\n  steps:\n" + list
-	topo, _, err := Load(t.Context(), []byte(text), nil, registry(t))
+	topo, _, err := Load(t.Context(), parsed(t, text), nil, registry(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +263,7 @@ spec:
   - {name: a, type: sriov, selector: {cel: 'true &&'}}
   - {name: b, type: nothing}
 `
-	_, _, err := Load(t.Context(), []byte(text), nil, registry(t))
+	_, _, err := Load(t.Context(), parsed(t, text), nil, registry(t))
 	if err == nil || fault.Of(err) != fault.Invalid {
 		t.Fatal(err)
 	}

@@ -164,20 +164,23 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 			return desired{}, fmt.Errorf("topologyFile: %w", err)
 		}
 	}
-	if w.topology, _, err = Load(ctx, text, w.given, set); err == nil {
+	parsed, err := topology.Parse("", text)
+	if err != nil {
+		err, parsed = fault.New(fault.Invalid, err), &topology.Manifest{}
+	} else if w.topology, _, err = Load(ctx, parsed, w.given, set); err == nil {
 		w.topology, err = WithoutAgent(w.topology, set)
 	}
 	if err != nil {
 		if f.TopologyFile != "" {
 			err = fmt.Errorf("topologyFile %q: %w", f.TopologyFile, err)
 		}
-		if meant, _ := topology.Decode(text); meant != nil && meant.Name != "" {
+		if meant, _ := parsed.Topology(); meant != nil && meant.Name != "" {
 			return desired{id: reconcile.IDOfFile(w.netns.Name, meant.Name), netns: w.netns}, err
 		}
 		return desired{}, err
 	}
 	var objects [][]byte
-	if enforce.HasObjects(text) {
+	if enforce.HasObjects(parsed) {
 		objects = append(objects, text)
 	}
 	for _, name := range f.NetworkQoS {

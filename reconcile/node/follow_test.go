@@ -57,7 +57,7 @@ func TestLinkStateFollows(t *testing.T) {
 			netstate.Device{ID: vf, At: &host, Up: new(false)},
 			netstate.Link{Name: host, LinkKind: "device", DeviceID: vf, Up: new(false), Master: new("")},
 			netstate.VF{ID: vf, PF: "host:enp3s0f0", LinkState: new("enable"), LACP: &netstate.LACPPort{Agreed: true}})
-		topo, _, err := Load(n.t.Context(), []byte(followFile), nil, n.Contracts)
+		topo, _, err := Load(n.t.Context(), parsed(t, followFile), nil, n.Contracts)
 		if err != nil {
 			t.Fatal(err)
 		}

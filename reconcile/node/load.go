@@ -17,8 +17,8 @@ import (
 
 // Load reads a topology and reports all its errors and those of what its steps are given,
 // see package validity. An error is of kind Invalid, or that of a context that has ended.
-func Load(ctx context.Context, data []byte, given ops.Givens, set contract.Set) (*topology.Topology, []string, error) {
-	t, notes, err := validity.File(ctx, data, ops.Giving(set, given))
+func Load(ctx context.Context, f *topology.Manifest, given ops.Givens, set contract.Set) (*topology.Topology, []string, error) {
+	t, notes, err := validity.Topology(ctx, f, ops.Giving(set, given))
 	if err != nil && ctx.Err() == nil {
 		err = fault.New(fault.Invalid, err)
 	}

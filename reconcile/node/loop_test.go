@@ -569,7 +569,7 @@ func TestNamespaceComesAndGoes(t *testing.T) {
 // byHand applies a topology like the command line.
 func (n *node) byHand(id reconcile.SandboxID, netns, config string) {
 	n.t.Helper()
-	topo, _, err := Load(n.t.Context(), []byte(strings.Replace(topologyFile, "type: dummy", "type: dummy, config: {"+config+"}", 1)), nil, n.Contracts)
+	topo, _, err := Load(n.t.Context(), parsed(n.t, strings.Replace(topologyFile, "type: dummy", "type: dummy, config: {"+config+"}", 1)), nil, n.Contracts)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -17,11 +17,19 @@ type Invalid struct {
 
 // Error prints one line per problem.
 func (e *Invalid) Error() string {
-	lines := make([]string, len(e.Errors))
-	for i, f := range e.Errors {
-		lines[i] = fmt.Sprintf("%s %q: spec.%v", v1alpha1.AddressPoolKind, e.Pool, f)
+	title, lines := e.List()
+	for i, p := range lines {
+		lines[i] = title + ": " + p
 	}
 	return strings.Join(lines, "\n")
+}
+
+// List implements topology.Listed.
+func (e *Invalid) List() (title string, problems []string) {
+	for _, f := range e.Errors {
+		problems = append(problems, fmt.Sprintf("spec.%v", f))
+	}
+	return fmt.Sprintf("%s %q", v1alpha1.AddressPoolKind, e.Pool), problems
 }
 
 // Unwrap returns what is wrong without the pool's name.

@@ -18,15 +18,24 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/inventory/sysfstest"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
+func decode(data []byte) ([]*v1alpha1.DeviceExposurePolicy, error) {
+	f, err := topology.Parse("", data)
+	if err != nil {
+		return nil, err
+	}
+	return exposure.Decode(f)
+}
+
 func policies(tb testing.TB, data []byte) []*exposure.Policy {
 	tb.Helper()
-	objects, _, err := exposure.Decode(data)
+	objects, err := decode(data)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -173,7 +182,7 @@ func TestInvalid(t *testing.T) {
 	}
 	for i := 0; i+1 < len(archive.Files); i += 2 {
 		text := ""
-		objects, _, err := exposure.Decode([]byte("apiVersion: networking.dra.io/v1alpha1\nkind: DeviceExposurePolicy\nmetadata: {name: p}\nspec:\n" + string(archive.Files[i].Data)))
+		objects, err := decode([]byte("apiVersion: networking.dra.io/v1alpha1\nkind: DeviceExposurePolicy\nmetadata: {name: p}\nspec:\n" + string(archive.Files[i].Data)))
 		if err == nil {
 			err = exposure.New(objects[0]).Err
 		}
@@ -283,7 +292,7 @@ func FuzzPolicy(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		objects, _, err := exposure.Decode(data)
+		objects, err := decode(data)
 		if err != nil {
 			return
 		}

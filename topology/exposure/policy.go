@@ -70,11 +70,16 @@ type Invalid struct {
 
 // Error prints one line per problem.
 func (e *Invalid) Error() string {
-	lines := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
-		lines[i] = fmt.Sprintf("%s %q: %s", v1alpha1.PolicyKind, e.Policy, p)
+	title, lines := e.List()
+	for i, p := range lines {
+		lines[i] = title + ": " + p
 	}
 	return strings.Join(lines, "\n")
+}
+
+// List implements topology.Listed.
+func (e *Invalid) List() (title string, problems []string) {
+	return fmt.Sprintf("%s %q", v1alpha1.PolicyKind, e.Policy), slices.Clone(e.Problems)
 }
 
 func (e *Invalid) add(format string, args ...any) {

@@ -159,7 +159,7 @@ func Convert(ctx context.Context, objects []map[string]any, o Options) (Result, 
 func (c *converter) read(object map[string]any) {
 	object, _ = topology.Exact(object).(map[string]any)
 	name, _ := object["kind"].(string)
-	s := &source{object: object, kind: excerpt.Of(name, maxName)}
+	s := &source{object: object, kind: excerpt.Of(name, maxName), index: len(c.sources)}
 	r := &record{of: s, left: maps.Clone(object)}
 	version := r.text("apiVersion")
 	meta := r.sub("metadata")

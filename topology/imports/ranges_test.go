@@ -49,7 +49,11 @@ func addressesGiven(t *testing.T, ipam string) string {
 		t.Fatal(ipam, result.Problems)
 	}
 	output, _ := show(t, result)
-	pools, _, err := objectfile.Decode[v1alpha1.AddressPool]([]byte(output), v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
+	f, err := topology.Parse("", []byte(output))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pools, err := objectfile.Decode[v1alpha1.AddressPool](f, v1alpha1.GroupVersion.WithKind(v1alpha1.AddressPoolKind))
 	if err != nil || len(pools) != 1 {
 		t.Fatalf("%s: %d pools, %v", ipam, len(pools), err)
 	}

@@ -16,6 +16,7 @@ type Remark struct {
 	Object  string // such as NetworkAttachmentDefinition "shop/storage"
 	Path    string // of the key, "" for the object as a whole
 	Message string
+	Index   int // of the object in the input
 }
 
 func (r Remark) String() string {
@@ -34,6 +35,7 @@ type source struct {
 	state                 map[string]any // its status
 	record                *record
 	notes, problems       []Remark
+	index                 int // in the input
 }
 
 // maxName bounds what a message quotes.
@@ -49,14 +51,14 @@ func (s *source) id() string {
 func (s *source) title() string { return fmt.Sprintf("%s %q", s.kind, excerpt.Of(s.id(), 2*maxName)) }
 
 func (s *source) note(path, format string, args ...any) {
-	r := Remark{s.title(), path, fmt.Sprintf(format, args...)}
+	r := Remark{s.title(), path, fmt.Sprintf(format, args...), s.index}
 	if !slices.Contains(s.notes, r) {
 		s.notes = append(s.notes, r)
 	}
 }
 
 func (s *source) problem(path, format string, args ...any) {
-	r := Remark{s.title(), path, fmt.Sprintf(format, args...)}
+	r := Remark{s.title(), path, fmt.Sprintf(format, args...), s.index}
 	if !slices.Contains(s.problems, r) {
 		s.problems = append(s.problems, r)
 	}

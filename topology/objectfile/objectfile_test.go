@@ -14,7 +14,11 @@ import (
 const head = "apiVersion: networking.dra.io/v1alpha1\nkind: DeviceExposurePolicy\nmetadata: {name: p}\n"
 
 func decode(text string) (*v1alpha1.DeviceExposurePolicy, error) {
-	objects, _, err := objectfile.Decode[v1alpha1.DeviceExposurePolicy]([]byte(text), v1alpha1.GroupVersion.WithKind(v1alpha1.PolicyKind))
+	f, err := topology.Parse("", []byte(text))
+	if err != nil {
+		return nil, err
+	}
+	objects, err := objectfile.Decode[v1alpha1.DeviceExposurePolicy](f, v1alpha1.GroupVersion.WithKind(v1alpha1.PolicyKind))
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +74,11 @@ func TestRefused(t *testing.T) {
 // that shares a word with it.
 func TestKnownElsewhere(t *testing.T) {
 	const text = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c}\nspec: {devices: {requests: [{name: a, deviceClassName: b}]}}\n"
-	_, _, err := objectfile.Decode[resourceapi.ResourceClaim]([]byte(text), resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"))
+	f, err := topology.Parse("", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = objectfile.Decode[resourceapi.ResourceClaim](f, resourceapi.SchemeGroupVersion.WithKind("ResourceClaim"))
 	const want = `ResourceClaim "c": unknown field "spec.devices.requests[0].deviceClassName": known here are exactly, firstAvailable, name; "deviceClassName" is known in spec.devices.requests[0].exactly`
 	if err == nil || err.Error() != want {
 		t.Errorf("have %v\nwant %s", err, want)

@@ -3,6 +3,7 @@ package validity
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -38,31 +39,34 @@ type Objects struct {
 // Named is a topology with its object.
 type Named struct {
 	*topology.Topology
-	Object *v1alpha1.NetworkTopology
+	Object   *v1alpha1.NetworkTopology
+	Document topology.Document // of its file, if there is one
 }
 
 // Claim is a ResourceClaim or a ResourceClaimTemplate.
 type Claim struct {
+	Document topology.Document
 	Source   claim.Source
 	Template bool
 	Spec     *resourceapi.DeviceClaim
 }
 
-// Claims reads the ResourceClaims and ResourceClaimTemplates of a YAML or JSON file. Unknown fields are refused.
-func Claims(data []byte) (out []Claim, err error) {
-	claims, _, err := objectfile.Decode[resourceapi.ResourceClaim](data, resourceapi.SchemeGroupVersion.WithKind(KindClaim))
+// Claims reads the ResourceClaims and ResourceClaimTemplates of a file. Unknown fields are refused.
+func Claims(f *topology.Manifest) (out []Claim, err error) {
+	claims, err := objectfile.Decode[resourceapi.ResourceClaim](f, resourceapi.SchemeGroupVersion.WithKind(KindClaim))
 	if err != nil {
 		return nil, err
 	}
-	for _, o := range claims {
-		out = append(out, Claim{Source: claim.SourceOf(KindClaim, o), Spec: &o.Spec.Devices})
+	docs := slices.Concat(f.Objects(KindClaim), f.Objects(KindTemplate))
+	for i, o := range claims {
+		out = append(out, Claim{docs[i], claim.SourceOf(KindClaim, o), false, &o.Spec.Devices})
 	}
-	templates, _, err := objectfile.Decode[resourceapi.ResourceClaimTemplate](data, resourceapi.SchemeGroupVersion.WithKind(KindTemplate))
+	templates, err := objectfile.Decode[resourceapi.ResourceClaimTemplate](f, resourceapi.SchemeGroupVersion.WithKind(KindTemplate))
 	if err != nil {
 		return nil, err
 	}
-	for _, o := range templates {
-		out = append(out, Claim{Source: claim.SourceOf(KindTemplate, o), Template: true, Spec: &o.Spec.Spec.Devices})
+	for i, o := range templates {
+		out = append(out, Claim{docs[len(claims)+i], claim.SourceOf(KindTemplate, o), true, &o.Spec.Spec.Devices})
 	}
 	return out, nil
 }
@@ -96,8 +100,14 @@ func Across(ctx context.Context, o Objects, set contract.Set) (notes []string, e
 	notes = append(notes, o.literals()...)
 	notes = append(notes, o.labels()...)
 	for _, c := range o.Claims {
-		said, err := o.claim(ctx, c, set)
-		notes, errs = append(notes, said...), append(errs, err...)
+		said, wrong := o.claim(ctx, c, set)
+		notes = append(notes, said...)
+		for _, err := range wrong {
+			if _, placed := errors.AsType[*fault.Placed](err); !placed {
+				err = c.Document.At("", err)
+			}
+			errs = append(errs, err)
+		}
 	}
 	return notes, errs
 }
@@ -142,7 +152,9 @@ func (o Objects) ofSubnets() (errs []error) {
 	for _, t := range o.Topologies {
 		for _, of := range t.NetworkPools() {
 			if m := known.differs(fmt.Sprintf("step %q of NetworkTopology %q", of.Step, t.Name), of.IPAM); m != "" {
-				errs = append(errs, fmt.Errorf("NetworkTopology %q, step %q: config.subnets: %s", t.Name, of.Step, m))
+				wrong := &topology.Invalid{Topology: t.Name, Problems: []topology.Problem{{Step: of.Step, Field: "config.subnets", Message: m}}}
+				t.Document.Locate(wrong, t.Topology)
+				errs = append(errs, wrong)
 			}
 		}
 	}

@@ -18,58 +18,71 @@ import (
 // of requests for the DeviceClasses of topologies, by their name with the selector of their step.
 func (c Claim) itself(classes map[string]string) (notes []string, errs []error) {
 	var names []string
-	request := func(name, class string, mode resourceapi.DeviceAllocationMode, selectors []resourceapi.DeviceSelector) {
+	wrong := func(field, format string, args ...any) {
+		errs = append(errs, c.Document.At(c.devices()+field, fmt.Errorf("%s: %s", c.title(), fmt.Sprintf(format, args...))))
+	}
+	request := func(field, name, class string, mode resourceapi.DeviceAllocationMode, selectors []resourceapi.DeviceSelector) {
 		names = append(names, name)
 		modes := []string{string(resourceapi.DeviceAllocationModeExactCount), string(resourceapi.DeviceAllocationModeAll)}
 		if mode != "" && !slices.Contains(modes, string(mode)) {
-			errs = append(errs, fmt.Errorf("%s: request %q: allocationMode: %q is not one of %s%s",
-				c.title(), name, excerpt.Of(string(mode), maxText), strings.Join(modes, ", "), suggest.Hint(string(mode), modes)))
+			wrong(field+".allocationMode", "request %q: allocationMode: %q is not one of %s%s",
+				name, excerpt.Of(string(mode), maxText), strings.Join(modes, ", "), suggest.Hint(string(mode), modes))
 		}
 		for i, s := range selectors {
 			if s.CEL == nil {
 				continue
 			}
-			at := fmt.Sprintf("%s: request %q: selectors[%d].cel: ", c.title(), name, i)
-			if wrong := Compiled(s.CEL.Expression).Err; wrong != nil {
-				said := wrong.Error()
-				if e, ok := errors.AsType[*inventory.SelectorError](wrong); ok {
+			at := fmt.Sprintf("request %q: selectors[%d].cel: ", name, i)
+			if bad := Compiled(s.CEL.Expression).Err; bad != nil {
+				said := bad.Error()
+				if e, ok := errors.AsType[*inventory.SelectorError](bad); ok {
 					said = e.Message
 				}
-				errs = append(errs, errors.New(at+said))
+				wrong(fmt.Sprintf("%s.selectors[%d].cel.expression", field, i), "%s%s", at, said)
 				continue
 			}
 			if of, ours := classes[class]; ours {
 				for _, doubt := range doubts(of, s.CEL.Expression) {
-					notes = append(notes, at+doubt)
+					notes = append(notes, c.title()+": "+at+doubt)
 				}
 			}
 		}
 	}
-	for _, r := range c.Spec.Requests {
+	for i, r := range c.Spec.Requests {
+		at := fmt.Sprintf("requests[%d]", i)
 		if e := r.Exactly; e != nil {
-			request(r.Name, e.DeviceClassName, e.AllocationMode, e.Selectors)
+			request(at+".exactly", r.Name, e.DeviceClassName, e.AllocationMode, e.Selectors)
 			continue
 		}
 		names = append(names, r.Name)
-		for _, s := range r.FirstAvailable {
-			request(r.Name+"/"+s.Name, s.DeviceClassName, s.AllocationMode, s.Selectors)
+		for j, s := range r.FirstAvailable {
+			request(fmt.Sprintf("%s.firstAvailable[%d]", at, j), r.Name+"/"+s.Name, s.DeviceClassName, s.AllocationMode, s.Selectors)
 		}
 	}
 	for i, constraint := range c.Spec.Constraints {
-		at := fmt.Sprintf("%s: constraints[%d]", c.title(), i)
+		at := fmt.Sprintf("constraints[%d]", i)
 		for j, name := range constraint.Requests {
 			if !slices.Contains(names, name) {
-				errs = append(errs, fmt.Errorf("%s.requests[%d]: no request is named %q: the requests are %s", at, j, excerpt.Of(name, maxText), strings.Join(names, ", ")))
+				of := fmt.Sprintf("%s.requests[%d]", at, j)
+				wrong(of, "%s: no request is named %q: the requests are %s", of, excerpt.Of(name, maxText), strings.Join(names, ", "))
 			}
 		}
 		for _, attribute := range []*resourceapi.FullyQualifiedName{constraint.MatchAttribute, constraint.DistinctAttribute} {
 			if attribute != nil && !strings.Contains(string(*attribute), "/") {
 				name := excerpt.Of(string(*attribute), maxText)
-				errs = append(errs, fmt.Errorf("%s: %q has no domain: write %s/%s", at, name, claim.Driver, name))
+				wrong(at, "%s: %q has no domain: write %s/%s", at, name, claim.Driver, name)
 			}
 		}
 	}
 	return notes, errs
+}
+
+// devices is the path of the requests in the object.
+func (c Claim) devices() string {
+	if c.Template {
+		return "spec.spec.devices."
+	}
+	return "spec.devices."
 }
 
 const maxText = 253 // bytes that an error quotes

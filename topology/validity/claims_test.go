@@ -44,7 +44,11 @@ func TestClaimItself(t *testing.T) {
 		{`{requests: [{name: a, firstAvailable: [{name: b, deviceClassName: t-vf}]}], constraints: [{requests: [a/b], distinctAttribute: dra.networking/pfName}]}`, "", ""},
 	} {
 		text := "apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: c}\nspec: {devices: " + c.devices + "}\n"
-		claims, err := validity.Claims([]byte(text))
+		f, err := topology.Parse("", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		claims, err := validity.Claims(f)
 		if err != nil {
 			t.Fatal(err)
 		}

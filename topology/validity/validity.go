@@ -12,6 +12,7 @@ import (
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -29,10 +30,19 @@ func Object(ctx context.Context, o *v1alpha1.NetworkTopology, set contract.Set) 
 	return t, notes, nil
 }
 
-// File decodes the one topology of a YAML or JSON file and checks it. Problems of
-// both are reported together, so that an unknown field hides no other problem.
+// File is Topology for the content of a file without a name.
 func File(ctx context.Context, data []byte, set contract.Set) (*topology.Topology, []string, error) {
-	t, err := topology.Decode(data)
+	f, err := topology.Parse("", data)
+	if err != nil {
+		return nil, nil, err
+	}
+	return Topology(ctx, f, set)
+}
+
+// Topology decodes the one topology of a file and checks it. Problems of
+// both are reported together, so that an unknown field hides no other problem.
+func Topology(ctx context.Context, f *topology.Manifest, set contract.Set) (*topology.Topology, []string, error) {
+	t, err := f.Topology()
 	misread := &topology.Invalid{}
 	if t == nil || err != nil && !errors.As(err, &misread) {
 		return nil, nil, err
@@ -43,13 +53,16 @@ func File(ctx context.Context, data []byte, set contract.Set) (*topology.Topolog
 		return nil, nil, err
 	}
 	if len(misread.Problems) == 0 {
+		f.Locate(invalid, t)
 		return t, notes, err
 	}
 	all := &topology.Invalid{Topology: misread.Topology, More: misread.More || invalid.More}
 	for _, p := range slices.Concat(misread.Problems, invalid.Problems) {
+		p.Place = fault.Place{} // or a problem of both would be there twice
 		all.Add(p)
 	}
 	all.Sort(t)
+	f.Locate(all, t)
 	return nil, nil, all
 }
 
