@@ -268,7 +268,7 @@ func TestEditedIPv6(t *testing.T) {
 				return &optest.Case{
 					Topology: steps(t, "  - {name: c, type: dummy, config: {name: c0"+config+"}}\n"+
 						"  - {name: v, type: vlan, dependOn: [c], config: {name: v0, id: 7}}\n"),
-					Have:     []netstate.Object{netstate.Sysctl{Path: "net/ipv6/conf/default/accept_ra", Value: new("1")}},
+					Have: []netstate.Object{netstate.Sysctl{Path: "net/ipv6/conf/default/accept_ra", Value: new("1")}},
 				}
 			}
 			if !edited(t, reg, version(before), version(after), nil) || t.Failed() {
