@@ -81,7 +81,8 @@ func (f *Manifest) Topology() (*Topology, error) {
 		for i := range found {
 			names[i] = strconv.Quote(found[i].Name)
 		}
-		return nil, f.Objects(v1alpha1.Kind)[1].At("", fmt.Errorf("%d NetworkTopologies (%s), exactly one is wanted", len(found), strings.Join(names, ", ")))
+		err := fmt.Errorf("%d NetworkTopologies (%s), exactly one is wanted", len(found), strings.Join(names, ", "))
+		return nil, f.Objects(v1alpha1.Kind)[1].At("", err)
 	case len(found) == 0 && len(ignored) > 0:
 		return nil, f.wrong(&None{ignored})
 	case len(found) == 0:

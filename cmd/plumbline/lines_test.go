@@ -282,13 +282,8 @@ func valuesIn(t *testing.T, text string) (out []value) {
 				continue
 			}
 			k, start := n.Content[i-1], offset(text, c)
-			raw := c.Value
-			switch c.Style {
-			case yamlv3.DoubleQuotedStyle:
-				raw = `"` + raw + `"`
-			case yamlv3.SingleQuotedStyle:
-				raw = `'` + raw + `'`
-			}
+			quote := map[yamlv3.Style]string{yamlv3.DoubleQuotedStyle: `"`, yamlv3.SingleQuotedStyle: "'"}[c.Style]
+			raw := quote + c.Value + quote
 			if k.Line == c.Line && strings.HasPrefix(text[start:], raw) {
 				out = append(out, value{k.Value, k.Line, start, start + len(raw)})
 			}

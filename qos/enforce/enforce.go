@@ -60,7 +60,9 @@ func parsed(files [][]byte) (all []*topology.Manifest, err error) {
 // Objects compiles the NetworkQoS objects of files for the interfaces that a topology
 // makes for a pod, with notes for the user. Other pods are not known, so a destination that
 // is pods has no address.
-func Objects(files []*topology.Manifest, topologyFile *topology.Manifest, pod Pod, contracts contract.Set) (out ops.Rules, notes []string, err error) {
+func Objects(files []*topology.Manifest, topologyFile *topology.Manifest, pod Pod, contracts contract.Set) (
+	out ops.Rules, notes []string, err error,
+) {
 	network, err := networkOf(topologyFile)
 	if err != nil {
 		return out, nil, err

@@ -152,7 +152,8 @@ func (o Objects) ofSubnets() (errs []error) {
 	for _, t := range o.Topologies {
 		for _, of := range t.NetworkPools() {
 			if m := known.differs(fmt.Sprintf("step %q of NetworkTopology %q", of.Step, t.Name), of.IPAM); m != "" {
-				wrong := &topology.Invalid{Topology: t.Name, Problems: []topology.Problem{{Step: of.Step, Field: "config.subnets", Message: m}}}
+				problem := topology.Problem{Step: of.Step, Field: "config.subnets", Message: m}
+				wrong := &topology.Invalid{Topology: t.Name, Problems: []topology.Problem{problem}}
 				t.Document.Locate(wrong, t.Topology)
 				errs = append(errs, wrong)
 			}
