@@ -529,12 +529,13 @@ func TestRefusedTopologyAfterReboot(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	says := filepath.Join(dir, "ai.yaml") + `:7: NetworkTopology "ai", step "v": config.table: 254 is`
 	for _, tc := range []struct {
 		netns, says, links string
 		code               int
 	}{
-		{"plt-new", `plumbline: NetworkTopology "ai", step "v": config.table: 254 is`, "", 1},
-		{"plt-old", `note: an earlier version applied this topology here, so it is kept, although it is invalid: NetworkTopology "ai", step "v": config.table: 254 is`, "net1/1400 red/65575", 0},
+		{"plt-new", "plumbline: " + says, "", 1},
+		{"plt-old", "note: an earlier version applied this topology here, so it is kept, although it is invalid: " + says, "net1/1400 red/65575", 0},
 	} {
 		var stderr bytes.Buffer
 		code := run(t.Context(), []string{"apply", "-f", filepath.Join(dir, "ai.yaml"), "--netns", tc.netns, "--state-dir", filepath.Join(dir, "state")},
