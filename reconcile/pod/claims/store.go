@@ -160,6 +160,7 @@ type boot struct {
 	Sandboxes []Sandbox `json:"sandboxes"`
 }
 
+// sandboxes is for callers that hold mu and have called refresh.
 func (s *Store) sandboxes(uid types.UID) ([]Sandbox, error) {
 	path, err := s.path(uid, sandboxesSuffix)
 	if err != nil {
@@ -181,6 +182,11 @@ func (s *Store) sandboxes(uid types.UID) ([]Sandbox, error) {
 
 // InSandbox reports whether a sandbox of this boot may have something of a claim, also of one whose record is lost.
 func (s *Store) InSandbox(uid types.UID) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.refresh(); err != nil {
+		return false, err
+	}
 	in, err := s.sandboxes(uid)
 	e := Entry{In: in}
 	return e.Held(), err

@@ -3,12 +3,14 @@ package claims_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -369,4 +371,27 @@ func TestNetworkOfDevice(t *testing.T) {
 			t.Errorf("%s: given %+v, %v", name, sb.Given, err)
 		}
 	}
+}
+
+// TestReadersAtOnce holds that claims are read at the same time: claims of several pods are prepared, attached and reported side by side.
+func TestReadersAtOnce(t *testing.T) {
+	s := open(t, t.TempDir(), "boot")
+	var readers sync.WaitGroup
+	for i := range 4 {
+		readers.Go(func() {
+			for n := range 200 {
+				uid := types.UID(fmt.Sprintf("%d-%d", i, n))
+				if err := s.Put(claims.Claim{UID: uid}); err != nil {
+					t.Error(err)
+				}
+				if in, err := s.InSandbox(uid); in || err != nil {
+					t.Errorf("in a sandbox: %t, %v", in, err)
+				}
+				if _, known, err := s.Get(uid); !known || err != nil {
+					t.Errorf("known: %t, %v", known, err)
+				}
+			}
+		})
+	}
+	readers.Wait()
 }
