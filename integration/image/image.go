@@ -31,6 +31,8 @@ type Image struct {
 	Files map[string]string
 	// Entrypoint is the program and its first arguments.
 	Entrypoint []string
+	// Command is its further arguments, unless a container has others.
+	Command []string
 	// User the program runs as, a number: there is no /etc/passwd. Empty is root.
 	User string
 	// Labels such as org.opencontainers.image.version.
@@ -63,7 +65,7 @@ func (i Image) Build(architecture string) (v1.Image, error) {
 		OS:           "linux",
 		Created:      v1.Time{Time: Epoch},
 		RootFS:       v1.RootFS{Type: "layers"},
-		Config:       v1.Config{Entrypoint: i.Entrypoint, User: i.User, Env: []string{"PATH=/"}, Labels: i.Labels},
+		Config:       v1.Config{Entrypoint: i.Entrypoint, Cmd: i.Command, User: i.User, Env: []string{"PATH=/"}, Labels: i.Labels},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("image %q: %w", i.Names, err)

@@ -73,6 +73,7 @@ func TestPush(t *testing.T) {
 		what := image.Image{
 			Files:      map[string]string{"/bin/program": program(t)},
 			Entrypoint: []string{"/bin/program", "run"},
+			Command:    []string{"forever"},
 			User:       "65532",
 			Labels:     map[string]string{"a": "b"},
 			Compressed: compressed,
