@@ -44,6 +44,8 @@ REGISTRY ?= ghcr.io/plumbline
 VULNDB ?=
 # The source of CRI-O.
 CRIO ?=
+# Of Kubernetes' own tests, those whose name it matches.
+SPECS ?=
 IMAGE ?= $(REGISTRY)/plumbline:0.1.0
 # Of a release: by default the tag of the commit.
 VERSION ?=
@@ -110,7 +112,7 @@ test: ## unit and test-kernel, side by side
 # The nodes of test-cluster are virtual machines too, so that lane runs after test-kernel.
 test-all: LONG = 1
 test-all: ## every test in its long form, lint, verify and fuzz: hours (LANES='unit lint')
-	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(firstword $(KERNELS:%=test-kernel-%)) $(if $(word 2,$(KERNELS)),'$(wordlist 2,$(words $(KERNELS)),$(KERNELS:%=test-kernel-%))') -- 'test-cluster test-versions' 'unit lint verify test-reports test-examples test-imports test-network-status test-arm64 test-ovn fuzz')
+	@LONG=1 .ci/lanes $(or $(LANES),'machine machine-cluster' compile -- $(firstword $(KERNELS:%=test-kernel-%)) $(if $(word 2,$(KERNELS)),'$(wordlist 2,$(words $(KERNELS)),$(KERNELS:%=test-kernel-%))') -- 'test-cluster test-versions test-conformance' 'unit lint verify test-reports test-examples test-imports test-network-status test-arm64 test-ovn fuzz')
 
 .PHONY: compile
 # Two lanes that start together would both compile their common packages. Nothing is
@@ -252,7 +254,7 @@ test-story: ## the part of test-cluster that CI runs on a node
 test-cluster: ## tests on a real Kubernetes, its nodes virtual machines (CLUSTER_PKG=./integration/cluster)
 	@. .ci/lib
 	begin 'tests on a cluster'
-	env -u PLUMBLINE_LANE $(GO) test -tags 'cluster $(if $(LONG),soak)' -count=1 -p 1 -timeout 240m -run '$(RUN)' $(or $(CLUSTER_PKG),$$(packages_with '^//go:build cluster')) </dev/null
+	env -u PLUMBLINE_LANE $(GO) test -tags 'cluster $(if $(LONG),soak)' -count=1 -p 1 -timeout 240m -run '$(RUN)' $(or $(CLUSTER_PKG),$$(packages_with '^//go:build cluster' | grep -v /conformance)) </dev/null
 	end
 
 .PHONY: test-versions
@@ -267,6 +269,14 @@ test-versions: ## the node's story and what an older API server lacks, on earlie
 		$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/controlplane RUN="^Test(ServerLacks|WithoutFeatures$$controller)\$$"
 		$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/story
 	done
+
+.PHONY: test-conformance
+# Not in test-cluster: it takes hours, and prints each result as soon as it is there.
+test-conformance: ## Kubernetes' own conformance tests of networks on two nodes whose pods' network is plumbline's (SPECS='DNS|HostPort')
+	@. .ci/lib
+	begin "Kubernetes' own tests of networks"
+	PLUMBLINE_SPECS='$(SPECS)' env -u PLUMBLINE_LANE $(GO) test -tags 'cluster soak' -count=1 -timeout 240m -v -run '^TestConformance$$' ./integration/cluster/conformance </dev/null
+	end
 
 .PHONY: test-crio
 # CRI-O's source has the modules that it needs. Without cgo it has no seccomp.

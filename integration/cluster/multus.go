@@ -12,7 +12,7 @@ import (
 
 // DeclareMultus applies the objects of Multus, with the DaemonSet, and the types of whereabouts, as their modules have them.
 func (c *Cluster) DeclareMultus(ctx context.Context) error {
-	folder, err := c.moduleFolder(ctx, "github.com/k8snetworkplumbingwg/whereabouts")
+	folder, err := c.moduleFolder(ctx, "multus", "github.com/k8snetworkplumbingwg/whereabouts")
 	if err != nil {
 		return err
 	}
@@ -23,7 +23,7 @@ func (c *Cluster) DeclareMultus(ctx context.Context) error {
 	if _, err := c.Kubectl(ctx, nil, "apply", "-f", strings.Join(types, ",")); err != nil {
 		return err
 	}
-	if folder, err = c.moduleFolder(ctx, "gopkg.in/k8snetworkplumbingwg/multus-cni.v4"); err != nil {
+	if folder, err = c.moduleFolder(ctx, "multus", "gopkg.in/k8snetworkplumbingwg/multus-cni.v4"); err != nil {
 		return err
 	}
 	manifest, err := os.ReadFile(filepath.Join(folder, "deployments", "multus-daemonset.yml"))
@@ -35,10 +35,10 @@ func (c *Cluster) DeclareMultus(ctx context.Context) error {
 	return c.Apply(ctx, replacer.Replace(string(manifest)))
 }
 
-// moduleFolder is where go has the files of a module that Multus is built from.
-func (c *Cluster) moduleFolder(ctx context.Context, module string) (string, error) {
+// moduleFolder is where go has the files of a module that the module of a folder beside this file needs.
+func (c *Cluster) moduleFolder(ctx context.Context, by, module string) (string, error) {
 	list := exec.CommandContext(ctx, "sh", "-c", `go mod download "$0" && go list -m -f '{{ .Dir }}' "$0"`, module)
-	list.Dir = filepath.Join(c.places.source, "multus")
+	list.Dir = filepath.Join(c.places.source, by)
 	list.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly")
 	said, err := list.Output()
 	folder := strings.TrimSpace(string(said))

@@ -142,7 +142,7 @@ func (n *Node) add(ctx context.Context) error {
 		return err
 	}
 	// Before the limit on a boot begins.
-	if err := n.buildRoot(ctx); err != nil {
+	if _, err := n.cluster.root(ctx, n.packages()...); err != nil {
 		return err
 	}
 	return n.boot(ctx)
@@ -421,18 +421,19 @@ func (n *Node) script() string { return filepath.Join(n.dir, "node") }
 
 func (n *Node) vm() string { return filepath.Join(n.cluster.places.checkout, "integration", "vm") }
 
-// buildRoot builds the machine's file system, unless it is there. With this process's own
-// environment: it may need a proxy for that.
-func (n *Node) buildRoot(ctx context.Context) error {
-	build := exec.CommandContext(ctx, filepath.Join(n.cluster.places.checkout, "integration", "machine", "root"), n.packages()...)
-	build.Stderr = n.cluster.options.Log
+// root builds a machine's file system with the named lists of packages, unless it is there, and returns its folder. With this
+// process's own environment: it may need a proxy for that.
+func (c *Cluster) root(ctx context.Context, packages ...string) (string, error) {
+	build := exec.CommandContext(ctx, filepath.Join(c.places.checkout, "integration", "machine", "root"), packages...)
+	build.Stderr = c.options.Log
 	// It ends what it has started, if it is signalled to end.
 	build.Cancel = func() error { return build.Process.Signal(syscall.SIGTERM) }
 	build.WaitDelay = 10 * time.Second
-	if err := build.Run(); err != nil {
-		return fmt.Errorf("build the machine's file system: %w", errors.Join(err, context.Cause(ctx)))
+	folder, err := build.Output()
+	if err != nil {
+		return "", fmt.Errorf("build the machine's file system: %w", errors.Join(err, context.Cause(ctx)))
 	}
-	return nil
+	return filepath.Join(strings.TrimSpace(string(folder)), "root"), nil
 }
 
 // packages are the lists of packages that the machine has.

@@ -88,6 +88,15 @@ func kubernetesBuild(v kubernetesVersion) build {
 	}
 }
 
+// conformanceBuild is that of Kubernetes' own tests, of the newest version. Its flags are those of Kubernetes, most of which is
+// then compiled already.
+var conformanceBuild = build{
+	module:   "e2e",
+	programs: []string{"agnhost", "coredns", "e2e"},
+	flags:    kubernetesBuild(versions[newest]).flags[1:],
+	packages: "tool",
+}
+
 // ensure builds what is not built yet and returns the folder of the programs,
 // which is named after all that decides their content. Who comes second waits.
 func (b build) ensure(ctx context.Context, places places, progress io.Writer) (string, error) {
@@ -165,6 +174,11 @@ func (b build) fingerprint(source string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	commands, err := filepath.Glob(filepath.Join(source, "*", "*.go"))
+	if err != nil {
+		return "", err
+	}
+	files = append(files, commands...)
 	modules := cmp.Or(b.modules, "go.mod")
 	files = append(files, filepath.Join(source, modules), filepath.Join(source, strings.TrimSuffix(modules, ".mod")+".sum"))
 	for _, file := range files {
