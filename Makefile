@@ -271,7 +271,7 @@ test-versions: ## the node's story and what an older API server lacks, on earlie
 	done
 
 .PHONY: test-conformance
-# Not in test-cluster: it takes hours, and prints each result as soon as it is there.
+# Not in test-cluster, since it takes hours.
 test-conformance: ## Kubernetes' own conformance tests of networks on two nodes whose pods' network is plumbline's (SPECS='DNS|HostPort')
 	@. .ci/lib
 	begin "Kubernetes' own tests of networks"

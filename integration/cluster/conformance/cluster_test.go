@@ -3,16 +3,15 @@
 package conformance_test
 
 import (
-	"bufio"
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -128,7 +127,7 @@ func install(t *testing.T, c *cluster.Cluster, nodes []*cluster.Node) {
 	}
 }
 
-// run runs the specs, and logs the result of each at its end. All that they print is in e2e.log of the cluster's folder.
+// run runs the specs. All that they print is in e2e.log of the cluster's folder, while they run.
 func run(t *testing.T, c *cluster.Cluster, program string, focus fmt.Stringer) (results []conformance.Result, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit+5*time.Minute) // it ends at the limit, with results
@@ -138,31 +137,22 @@ func run(t *testing.T, c *cluster.Cluster, program string, focus fmt.Stringer) (
 		return nil, err
 	}
 	defer log.Close()
+	report := filepath.Join(c.Dir(), "e2e.json")
 	command := exec.CommandContext(ctx, program, "-kubeconfig="+c.Admin(), "-kubectl-path="+filepath.Join(c.Programs(), "kubectl"),
-		"-provider=skeleton", "-num-nodes=2", "-system-pods-startup-timeout=5m",
+		"-provider=skeleton", "-num-nodes=2", "-system-pods-startup-timeout=5m", "-ginkgo.json-report="+report,
 		"-ginkgo.v", "-ginkgo.no-color", "-ginkgo.timeout="+limit.String(), "-ginkgo.focus="+focus.String())
-	command.Stderr = log
-	output, err := command.StdoutPipe()
+	command.Stdout, command.Stderr = log, log
+	t.Logf("the specs print to %s", log.Name())
+	ended := command.Run()
+	content, err := os.ReadFile(report)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(ended, err)
 	}
-	if err := command.Start(); err != nil {
-		return nil, err
+	if results, err = conformance.ParseResults(content); err != nil {
+		return nil, errors.Join(ended, err)
 	}
-	var last []string
-	for lines, end := bufio.NewReader(output), error(nil); end == nil; {
-		var line string
-		line, end = lines.ReadString('\n')
-		_, _ = log.WriteString(line)
-		last = append(last, line)[max(0, len(last)-30):]
-		if r, ok := conformance.ParseResult(strings.TrimSuffix(line, "\n")); ok {
-			results = append(results, r)
-			t.Logf("%s after %d s: %s %s", r.State, r.Seconds, r.Name, r.Failure)
-		}
+	for _, r := range results {
+		t.Logf("%s after %d s: %s %s", r.State, r.Seconds, r.Name, r.Failure)
 	}
-	err = command.Wait()
-	if err != nil && len(results) == 0 {
-		t.Logf("before the first spec:\n%s", strings.Join(last, ""))
-	}
-	return results, err
+	return results, ended
 }

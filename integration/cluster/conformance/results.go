@@ -1,10 +1,11 @@
 package conformance
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
+	"time"
 )
 
 // Result is that of one spec.
@@ -15,21 +16,31 @@ type Result struct {
 	Failure string // the reason in one line, if it has not passed
 }
 
-// ParseResult reads a line of the output of integration/cluster/e2e. Most lines have no result.
-func ParseResult(line string) (Result, bool) {
-	fields := strings.Split(line, "\t")
-	if len(fields) != 5 || fields[0] != "spec" {
-		return Result{}, false
+// ParseResults reads a report of Ginkgo in JSON: of the specs that were not left out.
+func ParseResults(report []byte) (out []Result, err error) {
+	var suites []struct {
+		SpecReports []struct {
+			ContainerHierarchyTexts           []string
+			LeafNodeType, LeafNodeText, State string
+			RunTime                           time.Duration
+			Failure                           struct{ Message string }
+		}
 	}
-	seconds, err := strconv.Atoi(fields[2])
-	if err != nil {
-		return Result{}, false
+	if err := json.Unmarshal(report, &suites); err != nil {
+		return nil, fmt.Errorf("report of the specs: %w", err)
 	}
-	failure, err := strconv.Unquote(fields[4])
-	if err != nil {
-		return Result{}, false
+	for _, suite := range suites {
+		for _, spec := range suite.SpecReports {
+			if spec.LeafNodeType != "It" || spec.State == "skipped" || spec.State == "pending" {
+				continue
+			}
+			out = append(out, Result{
+				Name:  Name(strings.Join(append(spec.ContainerHierarchyTexts, spec.LeafNodeText), " ")),
+				State: spec.State, Seconds: int(spec.RunTime.Seconds()), Failure: strings.Join(strings.Fields(spec.Failure.Message), " "),
+			})
+		}
 	}
-	return Result{Name: Name(fields[3]), State: fields[1], Seconds: seconds, Failure: strings.Join(strings.Fields(failure), " ")}, true
+	return out, nil
 }
 
 // Name is the name of a spec with single spaces: Kubernetes' list wraps it, and its own spaces vary.

@@ -7,18 +7,18 @@ import (
 	"github.com/plumbline/plumbline/integration/cluster/conformance"
 )
 
-func TestParseResult(t *testing.T) {
-	got, ok := conformance.ParseResult("spec\tfailed\t12\t[sig-network] DNS  resolves [Conformance]\t\"no\\n answer\\t\"")
-	want := conformance.Result{Name: "[sig-network] DNS resolves [Conformance]", State: "failed", Seconds: 12, Failure: "no answer"}
-	if !ok || got != want {
-		t.Errorf("have %+v, %t, want %+v", got, ok, want)
+func TestParseResults(t *testing.T) {
+	got, err := conformance.ParseResults([]byte(`[{"SpecReports": [
+		{"ContainerHierarchyTexts": ["[sig-network] DNS"], "LeafNodeType": "It", "LeafNodeText": "resolves  [Conformance]", "State": "failed",
+			"RunTime": 12345678901, "Failure": {"Message": "no\n answer\t"}},
+		{"ContainerHierarchyTexts": ["[sig-network] Services"], "LeafNodeType": "It", "LeafNodeText": "serve", "State": "skipped"},
+		{"ContainerHierarchyTexts": null, "LeafNodeType": "SynchronizedBeforeSuite", "LeafNodeText": "", "State": "passed"}]}]`))
+	want := []conformance.Result{{Name: "[sig-network] DNS resolves [Conformance]", State: "failed", Seconds: 12, Failure: "no answer"}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("have %+v, %v, want %+v", got, err, want)
 	}
-	for _, line := range []string{
-		"", "spec", "spec\tfailed\t12\tname", "spec\tfailed\tlong\tname\t\"\"", "spec\tfailed\t12\tname\tno", "I1129\ta\t1\tb\t\"\"",
-	} {
-		if got, ok := conformance.ParseResult(line); ok {
-			t.Errorf("%q is a result: %+v", line, got)
-		}
+	if _, err := conformance.ParseResults([]byte("spec")); err == nil {
+		t.Error("a report that is not JSON is read")
 	}
 }
 

@@ -1,17 +1,13 @@
-// Command e2e runs Kubernetes' own tests of networks against the cluster of a kubeconfig. It takes the flags of Kubernetes' e2e.test,
-// and prints a line of each spec that was not skipped: the word spec, its state, seconds, name and quoted failure, between tabs.
+// Command e2e runs Kubernetes' own tests of networks against the cluster of a kubeconfig. It takes the flags of Kubernetes' e2e.test.
 //
 // e2e.test itself has the tests of all parts of Kubernetes, and takes several times longer to build.
 package main
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"testing"
 
-	"github.com/onsi/ginkgo/v2"
-	"github.com/onsi/ginkgo/v2/types"
 	"k8s.io/kubernetes/test/e2e" // with what is set up before all specs, and specs of several parts
 	"k8s.io/kubernetes/test/e2e/framework"
 	"k8s.io/kubernetes/test/e2e/framework/config"
@@ -23,12 +19,6 @@ import (
 	manifests "k8s.io/kubernetes/test/e2e/testing-manifests"
 	_ "k8s.io/kubernetes/test/utils/ktesting/format" // of objects in failures
 )
-
-var _ = ginkgo.ReportAfterEach(func(r ginkgo.SpecReport) {
-	if !r.State.Is(types.SpecStateSkipped | types.SpecStatePending) {
-		fmt.Printf("\nspec\t%s\t%.0f\t%s\t%q\n", r.State, r.RunTime.Seconds(), r.FullText(), r.FailureMessage())
-	}
-})
 
 func main() {
 	testing.Init()
