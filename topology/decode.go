@@ -51,10 +51,9 @@ func Decode(data []byte) (*Topology, error) {
 }
 
 // Topology reads the one NetworkTopology of a file. Documents of other kinds are listed in
-// Ignored. Unknown and repeated fields are
-// refused; Validate checks the meaning of the steps. With an *Invalid, the topology is
-// returned as it was probably meant, if possible, so that its other errors can be reported,
-// too.
+// Ignored. Unknown and repeated fields are refused; Validate checks the meaning of the steps.
+// With an *Invalid, the topology is returned as it was probably meant, if possible, so that
+// its other errors can be reported, too.
 func (f *Manifest) Topology() (*Topology, error) {
 	var found []*Topology
 	var ignored []string

@@ -231,9 +231,9 @@ func readSubnet(s SubnetSpec, at fields) (out subnet, err error) {
 		case contains(p, a):
 			return a, nil
 		case field == at.gateway && !out.is4():
-			return a, fieldError(field, "%q is not in %q: write an address of that, or a link-local one such as fe80::1", text, p)
+			return a, fieldError(field, "%q is not in %q: write an address in that network, or a link-local one such as fe80::1", text, p)
 		}
-		return a, fieldError(field, "%q is not in %q: write an address of that", text, p)
+		return a, fieldError(field, "%q is not in %q: write an address in that network", text, p)
 	}
 	if s.First != "" {
 		if out.span.First, err = within(at.first, s.First, netip.Prefix.Contains); err != nil {

@@ -184,7 +184,7 @@ func TestLocalRefused(t *testing.T) {
 		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.1/24"}}, `subnet: "192.0.2.1/24" has bits set behind its prefix length: write "192.0.2.0/24"`},
 		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/31"}}, `subnet: "192.0.2.0/31" is too small: its first address is the gateway's. Name another as gateway, or use a larger subnet`},
 		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.1/32", Gateway: "192.0.2.1"}}, `subnet: "192.0.2.1/32" has no address left that could be allocated`},
-		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/24", RangeStart: "192.0.3.1"}}, `rangeStart: "192.0.3.1" is not in "192.0.2.0/24": write an address of that`},
+		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/24", RangeStart: "192.0.3.1"}}, `rangeStart: "192.0.3.1" is not in "192.0.2.0/24": write an address in that network`},
 		{
 			topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/24"}, Ranges: [][]topology.IPRange{{{Subnet: "198.51.100.0/24"}}}},
 			`ranges[0][0].subnet: "198.51.100.0/24" is of the family of another set: a step gets one address of each family. Put both into one set, or use a second step`,
