@@ -83,9 +83,6 @@ const (
 	ipamDHCP   = "dhcp"
 )
 
-// minIPv6MTU is in bytes: a link with a smaller MTU has no IPv6 at all (RFC 8200 section 5).
-const minIPv6MTU = 1280
-
 // The values of dad.
 const (
 	dadOff        = "off"
@@ -572,7 +569,7 @@ func (p *Planner) address(link, field string, a Address, cfg AddressConfig) erro
 		return err
 	}
 	if strings.Contains(a.Address, ":") {
-		if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < minIPv6MTU && !p.pooled(link) { // a pool may have no IPv6
+		if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < netstate.MinIPv6MTU && !p.pooled(link) { // a pool may have no IPv6
 			return Invalid(field, "%q is IPv6, which needs an mtu of at least 1280 on %q, not %d", a.Address, link, *l.MTU)
 		}
 		sysctls := [][2]string{{"disable_ipv6", "0"}, {"keep_addr_on_down", "1"}}

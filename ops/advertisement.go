@@ -55,7 +55,7 @@ func (p *Planner) acceptRA(link string, cfg AddressConfig) error {
 
 // ignore wants a link to take nothing of routers, as far as no step says otherwise.
 func (p *Planner) ignore(link string) error {
-	if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < minIPv6MTU {
+	if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < netstate.MinIPv6MTU {
 		return nil
 	}
 	for _, name := range ignored {
@@ -83,7 +83,7 @@ func (p *Planner) ignore(link string) error {
 func (p *Planner) getsIPv6(link string, by *netstate.Snapshot) bool {
 	had, there := p.req.Have.Link(link)
 	then, _ := by.Link(link)
-	return there && had.MTU != nil && *had.MTU < minIPv6MTU && then.MTU != nil && *then.MTU >= minIPv6MTU
+	return there && had.MTU != nil && *had.MTU < netstate.MinIPv6MTU && then.MTU != nil && *then.MTU >= netstate.MinIPv6MTU
 }
 
 // ignoreRouters wants each link that a step makes or moves to ignore routers. That comes with

@@ -57,7 +57,7 @@ func (l *leftovers) reset() {
 					born, known = netstate.Link{Name: made.Name, MTU: new(have.MTUOver(*parent.MTU))}, true
 				}
 				if !known && have.MTU != nil { // which is known once it is made again, and large enough for IPv6
-					born, known = netstate.Link{Name: made.Name, MTU: new(max(*have.MTU, minIPv6MTU))}, true
+					born, known = netstate.Link{Name: made.Name, MTU: new(max(*have.MTU, netstate.MinIPv6MTU))}, true
 				}
 			case "promisc", "allMulti", "txQueueLen":
 			default:
@@ -243,7 +243,7 @@ func (l *leftovers) setting(c netstate.Change) {
 	on, _ := l.p.view.Link(link)
 	got, known := netstate.Lookup(l.p.req.Have, base)
 	switch {
-	case !there, strings.HasPrefix(s.Path, "net/ipv6/") && on.MTU != nil && *on.MTU < minIPv6MTU: // it ends with IPv6 on the link
+	case !there, strings.HasPrefix(s.Path, "net/ipv6/") && on.MTU != nil && *on.MTU < netstate.MinIPv6MTU: // it ends with IPv6 on the link
 	case !known || got.Value == nil:
 		l.remake(link, noLonger(c.Key().String()))
 	default:

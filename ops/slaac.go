@@ -37,7 +37,7 @@ func (p *Planner) autoconfigure(link string, cfg AddressConfig) error {
 	if ok && l.IPVLAN != nil && l.IPVLAN.Mode != nil && *l.IPVLAN.Mode != "l2" {
 		return Invalid("ipam.type", "%q needs multicasts of a router, which an ipvlan of mode %s does not receive: use mode l2, or type %q", ipamSLAAC, *l.IPVLAN.Mode, ipamPool)
 	}
-	if ok && l.MTU != nil && *l.MTU < minIPv6MTU {
+	if ok && l.MTU != nil && *l.MTU < netstate.MinIPv6MTU {
 		return Invalid("ipam.type", "%q is for IPv6, which needs an mtu of at least 1280 on %q, not %d", ipamSLAAC, link, *l.MTU)
 	}
 	if cfg.SourceRouting {

@@ -444,7 +444,7 @@ func deref(s *string) string {
 }
 
 func (m *model) mtuChanged(l Link, mtu uint32) {
-	if mtu < minIPv6MTU {
+	if mtu < MinIPv6MTU {
 		m.ipv6Gone(l)
 	}
 	below := func(c Link) bool {
@@ -465,8 +465,8 @@ func (m *model) mtuChanged(l Link, mtu uint32) {
 	}
 }
 
-// minIPv6MTU is in bytes (RFC 8200 section 5).
-const minIPv6MTU = 1280
+// MinIPv6MTU is in bytes: a link with a smaller MTU has no IPv6 at all (RFC 8200 section 5).
+const MinIPv6MTU = 1280
 
 // ipv6Gone drops what a link loses that is too small for IPv6 (addrconf_notify in net/ipv6/addrconf.c).
 func (m *model) ipv6Gone(l Link) {

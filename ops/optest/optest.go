@@ -274,7 +274,7 @@ func (w *World) linkThere(o netstate.Object) bool {
 // withoutIPv6 reports whether a sysctl is of IPv6, which a link with a smaller MTU does not get (addrconf_notify in net/ipv6/addrconf.c).
 func (w *World) withoutIPv6(s netstate.Sysctl) bool {
 	on, _ := w.Link(s.Link())
-	return strings.HasPrefix(s.Path, "net/ipv6/") && on.MTU != nil && *on.MTU < 1280
+	return strings.HasPrefix(s.Path, "net/ipv6/") && on.MTU != nil && *on.MTU < netstate.MinIPv6MTU
 }
 
 // plan plans until nothing is missing.

@@ -128,15 +128,12 @@ func parse(m *dhcpv4.DHCPv4, now int64, shortest time.Duration) (Lease, error) {
 		}
 	}
 	l.Routes = l.routes(m)
-	if mtu, err := dhcpv4.GetUint16(dhcpv4.OptionInterfaceMTU, m.Options); err == nil && mtu >= minMTU {
+	// With a smaller one the kernel removes IPv6 from the interface.
+	if mtu, err := dhcpv4.GetUint16(dhcpv4.OptionInterfaceMTU, m.Options); err == nil && mtu >= netstate.MinIPv6MTU {
 		l.MTU = uint32(mtu)
 	}
 	return l, nil
 }
-
-// minMTU is the smallest MTU that a server may give: with a smaller one the kernel removes IPv6 from the interface (RFC 8200
-// section 5).
-const minMTU = 1280
 
 // reaches reports whether a router is another host of the network of the address.
 func (l *Lease) reaches(router netip.Addr) bool {
