@@ -195,7 +195,7 @@ func (b *bench) slices(t *testing.T) {
 	refused(t, "another node's slice, by the admin", b.writeSlice(t, b.admin, "theirs", "n2", "n2", claim.Driver), "")
 
 	slices := agent.ResourceV1().ResourceSlices()
-	theirs, err := slices.Get(t.Context(), "theirs", metav1.GetOptions{})
+	theirs, err := b.admin.ResourceV1().ResourceSlices().Get(t.Context(), "theirs", metav1.GetOptions{})
 	check(t, err)
 	theirs.Spec.Devices[0].Name = "forged"
 	_, err = slices.Update(t.Context(), theirs, metav1.UpdateOptions{})
