@@ -201,7 +201,7 @@ func (b *bench) slices(t *testing.T) {
 	_, err = slices.Update(t.Context(), theirs, metav1.UpdateOptions{})
 	refused(t, "an update of another node's slice", err, "may not write a ResourceSlice of node n2")
 	_, err = slices.Patch(t.Context(), "theirs", types.MergePatchType, []byte(`{"metadata":{"labels":{"x":"y"}}}`), metav1.PatchOptions{})
-	refused(t, "a patch of another node's slice", err, "may not write a ResourceSlice of node n2")
+	refused(t, "a patch of a slice", err, `cannot patch resource "resourceslices"`)
 	refused(t, "a deletion of another node's slice", slices.Delete(t.Context(), "theirs", metav1.DeleteOptions{}), "may not write a ResourceSlice of node n2")
 	refused(t, "a deletion of the own slice", slices.Delete(t.Context(), "own", metav1.DeleteOptions{}), "")
 
