@@ -107,7 +107,7 @@ func (c *Cluster) startAPIServer() (*process, error) {
 		"--service-account-issuer=" + issuer,
 		"--service-account-key-file=" + c.ca.path("tokens.pub"),
 		"--service-account-signing-key-file=" + c.ca.path("tokens.key"),
-		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
 		"--allow-privileged=true",
 		// Webhook services are reached at their endpoints, through the door to the nodes.
 		"--enable-aggregator-routing=true",

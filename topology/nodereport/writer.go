@@ -32,8 +32,9 @@ type Options struct {
 	Resource schema.GroupVersionResource
 	Kind     string
 	NodeName string
-	// NodeUID returns the UID of the Node object, "" while it is not known. Without it nobody
-	// owns the report.
+	// NodeUID returns the UID of the Node object, "" while it is not known: nothing is written
+	// before. An API server with OwnerReferencesPermissionEnforcement refuses an owner that is
+	// given later.
 	NodeUID func() types.UID
 	// Report returns a pointer to the report without its metadata, nil while there is none.
 	Report func() any
@@ -53,9 +54,6 @@ type Writer struct {
 
 // New returns a Writer that does nothing until Run.
 func New(o Options) *Writer {
-	if o.NodeUID == nil {
-		o.NodeUID = func() types.UID { return "" }
-	}
 	o.Spread = cmp.Or(o.Spread, 10*time.Second)
 	return &Writer{Options: o, wake: make(chan struct{}, 1)}
 }
@@ -82,6 +80,10 @@ func (w *Writer) Run(ctx context.Context) {
 		case <-due.C:
 			again = true
 		case <-w.wake:
+		}
+		if w.NodeUID() == "" {
+			due.Reset(w.Spread)
+			continue
 		}
 		if now, err := w.object(); !again && err == nil && (now == nil || reflect.DeepEqual(now, written)) {
 			continue
@@ -144,9 +146,7 @@ func (w *Writer) write(ctx context.Context, report map[string]any) error {
 	u.SetAPIVersion(v1alpha1.GroupVersion.String())
 	u.SetKind(w.Kind)
 	u.SetName(w.NodeName)
-	if uid := w.NodeUID(); uid != "" {
-		u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: w.NodeName, UID: uid}})
-	}
+	u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: w.NodeName, UID: w.NodeUID()}})
 	_, err := w.Client.Resource(w.Resource).Apply(ctx, w.NodeName, u, metav1.ApplyOptions{FieldManager: "plumbline-agent", Force: true})
 	return err
 }
