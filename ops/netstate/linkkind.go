@@ -87,7 +87,7 @@ var linkKinds = map[string]LinkTraits{
 	},
 	"dummy": {DefaultMTU: 1500, OwnMAC: true, Inert: true},
 	InfiniBandKind: {
-		Phrase: "an interface of an InfiniBand partition", Options: func(l Link) bool { return l.IPoIB != nil },
+		Phrase: "an InfiniBand interface", Options: func(l Link) bool { return l.IPoIB != nil },
 		Stacked: true, Encapsulates: true, Masters: []string{"bond", "vrf"},
 		OfDevice: true, OwnMTU: true, FixedMAC: true, ParentState: true,
 	},
