@@ -152,6 +152,27 @@ func Literals(s *Step) []netip.Prefix {
 	return out
 }
 
+// RouteGateways returns the gateways of the routes that the steps of a topology have. None is an address of its pods.
+func RouteGateways(t *Topology) (out []netip.Addr) {
+	for i := range t.Steps {
+		config := t.Steps[i].Config
+		ipam, _ := config["ipam"].(map[string]any)
+		for _, list := range []any{config["routes"], ipam["routes"]} {
+			routes, _ := list.([]any)
+			for _, r := range routes {
+				route, _ := r.(map[string]any)
+				for _, key := range []string{"gateway", "gw"} {
+					text, _ := route[key].(string)
+					if a, err := netip.ParseAddr(text); err == nil {
+						out = append(out, a.Unmap())
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
 // Exclusive returns the literal addresses of a step that one pod of the cluster has at a
 // time. Those of a link alone, or of the loopback interface, each pod may have.
 func Exclusive(s *Step) []netip.Addr {

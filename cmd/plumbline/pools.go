@@ -112,7 +112,7 @@ func (s *source) examples(t *topology.Topology, given ops.Givens, imagined bool)
 				return nil, nil, fmt.Errorf("step %q: %w", step.Name, err)
 			}
 		}
-		got, err := h.Example(layout, addresspool.Owner{Topology: t.Name, Step: step.Name}, iface)
+		got, err := h.Example(layout.Without(topology.RouteGateways(t)), addresspool.Owner{Topology: t.Name, Step: step.Name}, iface)
 		if err != nil {
 			return nil, nil, fmt.Errorf("step %q: %w", step.Name, err)
 		}

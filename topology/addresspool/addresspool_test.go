@@ -1114,3 +1114,20 @@ func TestUsable(t *testing.T) {
 		}
 	}
 }
+
+// TestWithout checks that an owner gets no address that it must not have, whoever else may have it.
+func TestWithout(t *testing.T) {
+	l, err := New(Spec{Name: "p", Subnets: []SubnetSpec{{Prefix: "192.0.2.0/29"}, {Prefix: "2001:db8::/64"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gateways := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("198.51.100.1")}
+	for claim, c := range map[string]struct {
+		layout *Layout
+		want   string
+	}{"a": {l.Without(gateways), "192.0.2.2/29,2001:db8::2/64"}, "b": {l, "192.0.2.1/29,2001:db8::1/64"}, "c": {l.Without(gateways[2:]), "192.0.2.1/29,2001:db8::1/64"}} {
+		if got, err := new(Holdings).Example(c.layout, Owner{Claim: claim}, 0); err != nil || joined(got) != c.want {
+			t.Errorf("claim %s is given %s, %v, want %s", claim, joined(got), err, c.want)
+		}
+	}
+}

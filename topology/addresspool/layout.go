@@ -325,6 +325,22 @@ func (l *Layout) reserved(s *subnet) []Span {
 	return out
 }
 
+// Without returns the layout with further addresses that are not allocated.
+func (l *Layout) Without(addresses []netip.Addr) *Layout {
+	var excludes []Span
+	for _, a := range addresses {
+		if slices.ContainsFunc(l.subnets, func(s subnet) bool { return s.span.Contains(a) }) {
+			excludes = append(excludes, Span{a, a})
+		}
+	}
+	if excludes == nil {
+		return l
+	}
+	out := *l
+	out.excludes = merge(append(excludes, l.excludes...))
+	return &out
+}
+
 // merge sorts spans and joins those that overlap or touch.
 func merge(spans []Span) []Span {
 	slices.SortFunc(spans, func(a, b Span) int {

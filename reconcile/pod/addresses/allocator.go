@@ -122,6 +122,9 @@ type Claim struct {
 	Pod      string
 	PodUID   types.UID
 	Literals []Literal
+	// Gateways are those of the routes of its topologies: no interface of the pod is given one of them, since the pod could not
+	// use the route.
+	Gateways []netip.Addr
 	// InPod is the name of the claim in its pod, which is that of the next pod's, too.
 	InPod string
 	// New says that nothing of the claim is recorded, so that what it was given before is on no link: it is given back where
@@ -256,7 +259,7 @@ func (a *Allocator) take(h *addresspool.Holdings, claim *Claim, w Want, now time
 			}
 		}
 	}
-	got, err := h.TakeKept(p.layout, owner, w.Interface, now.Unix(), keeping)
+	got, err := h.TakeKept(p.layout.Without(claim.Gateways), owner, w.Interface, now.Unix(), keeping)
 	if short, ok := errors.AsType[*addresspool.Short](err); ok {
 		return given, fault.New(fault.NotReady, a.tooFew(h, p, w, short, o))
 	}

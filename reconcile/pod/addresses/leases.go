@@ -592,16 +592,23 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 }
 
 // unreserved returns the blocks of a pool that are idle and that no claim waits for. Blocks leased for a claim that got
-// too few, since the pool is full, are given up after most tries (see [fullness.holds]).
+// too few, since the pool is full, are given up after most tries (see [fullness.holds]). So are those with addresses that the claim
+// cannot have: without them it would be given them again.
 func (a *Allocator) unreserved(h *addresspool.Holdings, name string) []addresspool.Held {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, rest := a.Now(), a.usable(h)
-	a.reserve(rest, "", now, func(l lack) bool {
+	gaveUp := func(l lack) bool {
 		f := a.full[l]
 		return f != nil && !f.until.IsZero() && !f.holds()
+	}
+	a.reserve(rest, "", now, gaveUp)
+	waiters := a.waiters(now)
+	return slices.DeleteFunc(rest.Idle(name, now.Unix()), func(b addresspool.Held) bool {
+		return !gaveUp(lack{name, b.Block.Addr().Is4()}) && slices.ContainsFunc(waiters, func(w *waiting) bool {
+			return slices.ContainsFunc(w.wants, func(w Want) bool { return w.Pool == name }) && slices.ContainsFunc(w.claim.Gateways, b.Block.Contains)
+		})
 	})
-	return rest.Idle(name, now.Unix())
 }
 
 // Count counts the addresses of a pool that the node has.

@@ -149,6 +149,7 @@ type livePod struct {
 	name, node string
 	uid        types.UID
 	wants      []addresses.Want
+	gateways   []netip.Addr // of its routes
 	given      map[addresses.Want][]netip.Prefix
 	tries      int
 }
@@ -216,7 +217,20 @@ func (w *world) pod(name string) {
 	if err != nil {
 		w.Fatal(err)
 	}
-	w.pods = append(w.pods, &livePod{name: name, node: w.nodes[w.rng.IntN(len(w.nodes))], uid: types.UID(fmt.Sprint("claim-", w.serial)), wants: wants})
+	p := &livePod{name: name, node: w.nodes[w.rng.IntN(len(w.nodes))], uid: types.UID(fmt.Sprint("claim-", w.serial)), wants: wants}
+	for _, want := range wants {
+		if w.rng.IntN(3) == 0 {
+			groups := w.layouts[want.Pool].Groups()
+			g := groups[w.rng.IntN(len(groups))]
+			block, _ := g.At(w.rng.Uint64N(g.Len()))
+			p.gateways = append(p.gateways, block.Addr(), block.Addr().Next())
+		}
+	}
+	w.pods = append(w.pods, p)
+}
+
+func (p *livePod) claim() addresses.Claim {
+	return addresses.Claim{UID: p.uid, Namespace: "ns", Name: string(p.uid), Pod: p.name, PodUID: p.uid, InPod: "net", Gateways: p.gateways}
 }
 
 // end ends a pod; the next one of its name may be on another node.
@@ -275,7 +289,7 @@ func (w *world) try(p *livePod) {
 		}
 		never = never || l.Enough(ifaces) != nil
 	}
-	got, err := w.agents[p.node].Take(addresses.Claim{UID: p.uid, Namespace: "ns", Name: string(p.uid), Pod: p.name, PodUID: p.uid, InPod: "net"}, p.wants)
+	got, err := w.agents[p.node].Take(p.claim(), p.wants)
 	if fault.Of(err) == fault.Invalid != never {
 		w.Errorf("pod %s with addresses of %v, never enough: %v: %v", p.name, p.wants, never, err)
 	}
@@ -285,6 +299,11 @@ func (w *world) try(p *livePod) {
 	p.given = map[addresses.Want][]netip.Prefix{}
 	for want, given := range got {
 		p.given[want] = given.Addresses
+		for _, a := range given.Addresses {
+			if slices.Contains(p.gateways, a.Addr()) {
+				w.Errorf("pod %s has the address %s, the gateway of its route", p.name, a)
+			}
+		}
 	}
 }
 
@@ -349,7 +368,7 @@ func (w *world) check() {
 			for _, want := range p.wants {
 				text = append(text, fmt.Sprint(want.Pool, "/", want.Interface))
 			}
-			_, err := w.agents[p.node].Take(addresses.Claim{UID: p.uid, Namespace: "ns", Name: string(p.uid), Pod: p.name, PodUID: p.uid, InPod: "net"}, p.wants)
+			_, err := w.agents[p.node].Take(p.claim(), p.wants)
 			w.broken = append(w.broken, fmt.Sprintf("pod %s on %s of %d with addresses of %s after %d tries: %v", p.name, p.node, len(w.nodes), strings.Join(text, ", "), p.tries, err))
 		}
 	}
@@ -425,7 +444,9 @@ func (w *world) free(want addresses.Want, is4 bool, p *livePod, used map[string]
 					idle = idle && !used[key] && !kept
 					continue
 				}
-				size++
+				if !slices.Contains(p.gateways, a) {
+					size++
+				}
 			}
 			switch {
 			case lease == nil && !l.Flat():

@@ -165,6 +165,7 @@ func (d *decision) addresses(c *claims.Claim, fresh bool) error {
 			return err
 		}
 		of.Literals = append(of.Literals, addresses.Literals(t, c.Topologies[i].Parameters)...)
+		of.Gateways = append(of.Gateways, topology.RouteGateways(t)...)
 		own, err := addresses.Wants(t)
 		if err != nil {
 			return err

@@ -493,7 +493,7 @@ func (s *Server) decide(ctx context.Context, r cnisocket.Request, path string, p
 	}
 	given, err := s.Addresses.TakeSoon(ctx, addresses.Claim{
 		UID: k8stypes.UID(owner), Namespace: pod.Namespace, Name: pod.Name,
-		Pod: pod.Name, PodUID: k8stypes.UID(pod.UID), InPod: r.IfName,
+		Pod: pod.Name, PodUID: k8stypes.UID(pod.UID), InPod: r.IfName, Gateways: topology.RouteGateways(t),
 	}, wants)
 	if err != nil {
 		return nil, fmt.Errorf("NetworkTopology %q: %w", t.Name, err)
