@@ -129,6 +129,7 @@ func TestMultusPage(t *testing.T) {
 	apply, _, _ := strings.Cut(m.block(t, "from-multus.md", "\n5. ", "sh"), "\n")
 	m.types(t, m.home, apply)
 	patch, _, _ := strings.Cut(m.block(t, "from-multus.md", "\n6. ", "sh"), "kubectl -n shop rollout")
+	m.goesBack(t, patch)
 	for _, w := range workloads {
 		m.types(t, m.home, strings.NewReplacer("shop.web", "shop."+w.name, "deployment web", "deployment "+w.name).Replace(patch))
 		left := kubectl(t, m.Cluster, "", "-n", "shop", "get", "deployment", w.name, "-o", "jsonpath={.spec.template.metadata.annotations}{.spec.template.spec.containers[0].resources.claims[*].name}")
@@ -138,6 +139,39 @@ func TestMultusPage(t *testing.T) {
 	}
 	m.ends(t)
 	m.types(t, m.home, m.block(t, "from-multus.md", "\n8. ", "sh"))
+}
+
+// goesBack moves web by the commands of the page, and types what it says for the way back: the template is as it was.
+func (m *moving) goesBack(t *testing.T, patch string) {
+	t.Helper()
+	get := func(arguments ...string) string {
+		return kubectl(t, m.Cluster, "", append([]string{"-n", "shop", "get"}, arguments...)...)
+	}
+	was := get("deployment", "web", "-o", "jsonpath={.spec.template}")
+	m.types(t, m.home, patch)
+	if is := get("deployment", "web", "-o", "jsonpath={.spec.template}"); is == was {
+		t.Errorf("the patch has not changed the template: %s", is)
+	}
+	eventually.Holds(t, time.Minute, "web has a second revision", func() string {
+		if sets := strings.Fields(get("replicasets", "-l", "app=web", "-o", "name")); len(sets) != 2 {
+			return strings.Join(sets, " ")
+		}
+		return ""
+	})
+	m.types(t, m.home, m.wayBack(t))
+	if diff := gocmp.Diff(was, get("deployment", "web", "-o", "jsonpath={.spec.template}")); diff != "" {
+		t.Errorf("the template of web, whose rollout was undone (-before +now):\n%s", diff)
+	}
+}
+
+// wayBack is the command of the page that undoes the rollout of web.
+func (m *moving) wayBack(t *testing.T) string {
+	t.Helper()
+	undo := regexp.MustCompile("To go back, [^`]*`(.*?)`").FindStringSubmatch(m.page(t, "from-multus.md"))
+	if undo == nil {
+		t.Fatal("the page does not say how to go back")
+	}
+	return undo[1]
 }
 
 // converts types step 2: what cannot be converted is said, and the administrator does without it.
