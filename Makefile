@@ -203,7 +203,7 @@ test-imports: ## imported networks beside what CNI plugins make of them, in a vi
 	end
 	$(MAKE) build
 	begin 'imported networks'
-	integration/vm --nics quad --cpus 1 --timeout 3600 -- integration/imports/run $(BIN)/plumbline $(or $(PLUGINS),/usr/lib/cni) '$(RUN)' </dev/null
+	integration/vm --nics quad --cpus 1 --timeout 7200 -- integration/imports/run $(BIN)/plumbline $(or $(PLUGINS),/usr/lib/cni) '$(RUN)' </dev/null
 	end
 
 .PHONY: test-network-status
