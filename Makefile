@@ -272,7 +272,7 @@ test-versions: ## the node's story and what an older API server lacks, on earlie
 
 .PHONY: test-conformance
 # Not in test-cluster, since it takes hours.
-test-conformance: ## Kubernetes' own conformance tests of networks on two nodes whose pods' network is plumbline's (SPECS='DNS|HostPort')
+test-conformance: ## Kubernetes' own conformance tests of networks and of DRA on two nodes whose pods' network is plumbline's (SPECS='DNS|HostPort')
 	@. .ci/lib
 	begin "Kubernetes' own tests of networks"
 	PLUMBLINE_SPECS='$(SPECS)' env -u PLUMBLINE_LANE $(GO) test -tags 'cluster soak' -count=1 -timeout 240m -v -run '^TestConformance$$' ./integration/cluster/conformance </dev/null

@@ -29,10 +29,11 @@ var expected = map[string]string{}
 // limit is what all specs together may take.
 const limit = 3 * time.Hour
 
-// TestConformance runs Kubernetes' own conformance tests of networks on two nodes without CNI plugins, with CoreDNS and kube-proxy.
+// TestConformance runs Kubernetes' own conformance tests of networks, and of DRA, on two nodes without CNI plugins, with CoreDNS and
+// kube-proxy.
 // The environment variable PLUMBLINE_SPECS chooses those whose name it matches.
 func TestConformance(t *testing.T) {
-	focus, err := regexp.Compile(`\[sig-network\] .*(` + os.Getenv("PLUMBLINE_SPECS") + `).*\[Conformance\]`)
+	focus, err := regexp.Compile(`(\[sig-network\]|\[sig-node\] \[DRA\]) .*(` + os.Getenv("PLUMBLINE_SPECS") + `).*\[Conformance\]`)
 	if err != nil {
 		t.Fatalf("PLUMBLINE_SPECS: %v", err)
 	}

@@ -1,4 +1,5 @@
-// Command e2e runs Kubernetes' own tests of networks against the cluster of a kubeconfig. It takes the flags of Kubernetes' e2e.test.
+// Command e2e runs Kubernetes' own tests of networks and of DRA against the cluster of a kubeconfig. It takes the flags of Kubernetes'
+// e2e.test.
 //
 // e2e.test itself has the tests of all parts of Kubernetes, and takes several times longer to build.
 package main
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"k8s.io/kubernetes/test/e2e" // with what is set up before all specs, and specs of several parts
+	_ "k8s.io/kubernetes/test/e2e/dra"
 	"k8s.io/kubernetes/test/e2e/framework"
 	"k8s.io/kubernetes/test/e2e/framework/config"
 	_ "k8s.io/kubernetes/test/e2e/framework/debug/init" // what is logged of a spec that failed
