@@ -32,6 +32,13 @@ type laptop struct {
 	registry string // what replaces the registry of the pages
 }
 
+// wire makes an interface of a node, up0, that is wired to a neighbor.
+const wire = `ip netns add neighbor
+ip link add up0 type veth peer name far0 netns neighbor
+ip link set up0 up
+ip -n neighbor link set far0 up
+ip -n neighbor address add 203.0.113.250/24 dev far0`
+
 // newLaptop starts a cluster whose only node has its uplink, and one more interface that is wired to a neighbor, but no
 // card; and a registry that the node can pull from.
 func newLaptop(t *testing.T) *laptop {
@@ -53,11 +60,7 @@ table ip registry {
 	chain postrouting { type nat hook postrouting priority srcnat; ip daddr 10.0.2.2 tcp dport ` + port + ` masquerade; }
 }
 EOF
-ip netns add neighbor
-ip link add up0 type veth peer name far0 netns neighbor
-ip link set up0 up
-ip -n neighbor link set far0 up
-ip -n neighbor address add 203.0.113.250/24 dev far0`,
+` + wire,
 	})
 	l.busybox(t)
 	// The user types in a clone, which is not to be written to by a test.

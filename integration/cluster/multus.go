@@ -8,9 +8,36 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/plumbline/plumbline/integration/image"
 )
 
-// DeclareMultus applies the objects of Multus, with the DaemonSet, and the types of whereabouts, as their modules have them.
+// multusBuild is that of the programs of Multus, and of whereabouts, whose program is cmd.
+var multusBuild = build{
+	module:   "multus",
+	programs: []string{"cmd", "install_multus", "multus", "passthru-cni", "thin_entrypoint"},
+	flags:    []string{noDWARF, "-ldflags=-s -w"},
+	packages: "tool",
+}
+
+// Multus builds an archive of the image that the DaemonSet of [Cluster.DeclareMultus] runs, and the program of whereabouts.
+func (c *Cluster) Multus(ctx context.Context) (archive, whereabouts string, err error) {
+	folder, err := multusBuild.ensure(ctx, c.places, c.options.Log)
+	if err != nil {
+		return "", "", err
+	}
+	archive = filepath.Join(c.dir, "multus.tar")
+	return archive, filepath.Join(folder, "cmd"), image.WriteFile(archive, image.Image{
+		Names: []string{"ghcr.io/k8snetworkplumbingwg/multus-cni:snapshot"},
+		Files: map[string]string{
+			"/install_multus": filepath.Join(folder, "install_multus"), "/thin_entrypoint": filepath.Join(folder, "thin_entrypoint"),
+			"/usr/src/multus-cni/bin/multus": filepath.Join(folder, "multus"), "/usr/src/multus-cni/bin/passthru": filepath.Join(folder, "passthru-cni"),
+		},
+	})
+}
+
+// DeclareMultus applies the objects of Multus, with the DaemonSet, and the types and the account of whereabouts, as their
+// modules have them.
 func (c *Cluster) DeclareMultus(ctx context.Context) error {
 	folder, err := c.moduleFolder(ctx, "multus", "github.com/k8snetworkplumbingwg/whereabouts")
 	if err != nil {
@@ -23,15 +50,22 @@ func (c *Cluster) DeclareMultus(ctx context.Context) error {
 	if _, err := c.Kubectl(ctx, nil, "apply", "-f", strings.Join(types, ",")); err != nil {
 		return err
 	}
-	if folder, err = c.moduleFolder(ctx, "multus", "gopkg.in/k8snetworkplumbingwg/multus-cni.v4"); err != nil {
-		return err
-	}
-	manifest, err := os.ReadFile(filepath.Join(folder, "deployments", "multus-daemonset.yml"))
+	manifest, err := os.ReadFile(filepath.Join(folder, "doc", "crds", "daemonset-install.yaml"))
 	if err != nil {
 		return err
 	}
-	// The plugins are where Debian has them; and a tenth of an emulated processor is too little.
-	replacer := strings.NewReplacer("path: /opt/cni/bin\n", "path: /usr/lib/cni\n", "            cpu: \"100m\"\n", "")
+	account, _, _ := strings.Cut(string(manifest), "---\napiVersion: v1\nkind: ConfigMap")
+	if err := c.Apply(ctx, account); err != nil {
+		return err
+	}
+	if folder, err = c.moduleFolder(ctx, "multus", "gopkg.in/k8snetworkplumbingwg/multus-cni.v4"); err != nil {
+		return err
+	}
+	if manifest, err = os.ReadFile(filepath.Join(folder, "deployments", "multus-daemonset.yml")); err != nil {
+		return err
+	}
+	// The plugins are where Debian has them, in a folder that is kept in memory; and a tenth of an emulated processor is too little.
+	replacer := strings.NewReplacer("path: /opt/cni/bin\n", "path: /usr/lib/cni\n", "            cpu: \"100m\"\n", "", "            memory: \"50Mi\"\n", "")
 	return c.Apply(ctx, replacer.Replace(string(manifest)))
 }
 

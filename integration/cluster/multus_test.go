@@ -70,8 +70,8 @@ var workloads = []struct {
 	{"fast", "fast", true},
 }
 
-// creates applies the networks and the workloads.
-func (m *moving) creates(t *testing.T) {
+// creates applies the networks, and the workloads one by one: started is called after each.
+func (m *moving) creates(t *testing.T, started func(workload string)) {
 	t.Helper()
 	kubectl(t, m.Cluster, "", "wait", "--for=condition=Established", "--timeout=60s", "crd/network-attachment-definitions.k8s.cni.cncf.io")
 	kubectl(t, m.Cluster, shop, "apply", "-f", "-")
@@ -84,6 +84,7 @@ func (m *moving) creates(t *testing.T) {
 kind: Deployment
 metadata: {name: %[1]s, namespace: shop}
 spec:
+  progressDeadlineSeconds: 1800
   selector: {matchLabels: {app: %[1]s}}
   strategy: {type: %[2]s}
   template:
@@ -92,6 +93,7 @@ spec:
       terminationGracePeriodSeconds: 1
       containers: [{name: main, image: %[4]q, imagePullPolicy: Never}]
 `, w.name, strategy, w.networks, cluster.PodImage), "apply", "-f", "-")
+		started(w.name)
 	}
 }
 
@@ -107,7 +109,7 @@ func TestMultusPage(t *testing.T) {
 	if err := m.DeclareMultus(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	m.creates(t)
+	m.creates(t, func(string) {})
 	kubectl(t, m.Cluster, "", "apply", "--server-side", "-f", filepath.Join(m.Checkout(), "chart", "plumbline", "templates", "crds"))
 	kubectl(t, m.Cluster, `{apiVersion: whereabouts.cni.cncf.io/v1alpha1, kind: IPPool, metadata: {name: 10.30.0.0-24, namespace: kube-system},
   spec: {range: 10.30.0.0/24, allocations: {"1": {id: a, podref: shop/news-1, ifname: data0}, "2": {id: b, podref: shop/db-1, ifname: data0}}}}`, "apply", "-f", "-")

@@ -22,6 +22,7 @@ type PodNetwork struct {
 // PodInterface is an interface of a test pod.
 type PodInterface struct {
 	Name      string
+	Kind, MAC string
 	MTU       int
 	Addresses []netip.Prefix
 	Filters   int // of what it sends
