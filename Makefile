@@ -299,7 +299,7 @@ test-install: ## the commands of docs/install.md and docs/start.md on a node wit
 	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^TestNodeWithoutCards$$'
 
 .PHONY: test-multus
-test-multus: ## the commands of docs/from-multus.md on an API server with the types and objects of Multus and whereabouts; no node
+test-multus: ## the commands of docs/from-multus.md on an API server with the types and objects of Multus and whereabouts (LONG=1: and on a node with both)
 	@$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^TestMultus'
 
 .PHONY: test-upgrade
