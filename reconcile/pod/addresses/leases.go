@@ -605,8 +605,9 @@ func (a *Allocator) unreserved(h *addresspool.Holdings, name string) []addresspo
 	a.reserve(rest, "", now, gaveUp)
 	waiters := a.waiters(now)
 	return slices.DeleteFunc(rest.Idle(name, now.Unix()), func(b addresspool.Held) bool {
-		return !gaveUp(lack{name, b.Block.Addr().Is4()}) && slices.ContainsFunc(waiters, func(w *waiting) bool {
-			return slices.ContainsFunc(w.wants, func(w Want) bool { return w.Pool == name }) && slices.ContainsFunc(w.claim.Gateways, b.Block.Contains)
+		return !gaveUp(lack{name, b.Block.Addr().Is4()}) && slices.ContainsFunc(waiters, func(c *waiting) bool {
+			wants := slices.ContainsFunc(c.wants, func(w Want) bool { return w.Pool == name })
+			return wants && slices.ContainsFunc(c.claim.Gateways, b.Block.Contains)
 		})
 	})
 }
