@@ -31,7 +31,8 @@ func (c *Cluster) Multus(ctx context.Context) (archive, whereabouts string, err 
 		Names: []string{"ghcr.io/k8snetworkplumbingwg/multus-cni:snapshot"},
 		Files: map[string]string{
 			"/install_multus": filepath.Join(folder, "install_multus"), "/thin_entrypoint": filepath.Join(folder, "thin_entrypoint"),
-			"/usr/src/multus-cni/bin/multus": filepath.Join(folder, "multus"), "/usr/src/multus-cni/bin/passthru": filepath.Join(folder, "passthru-cni"),
+			"/usr/src/multus-cni/bin/multus":   filepath.Join(folder, "multus"),
+			"/usr/src/multus-cni/bin/passthru": filepath.Join(folder, "passthru-cni"),
 		},
 	})
 }
@@ -65,7 +66,8 @@ func (c *Cluster) DeclareMultus(ctx context.Context) error {
 		return err
 	}
 	// The plugins are where Debian has them, in a folder that is kept in memory; and a tenth of an emulated processor is too little.
-	replacer := strings.NewReplacer("path: /opt/cni/bin\n", "path: /usr/lib/cni\n", "            cpu: \"100m\"\n", "", "            memory: \"50Mi\"\n", "")
+	replacer := strings.NewReplacer("path: /opt/cni/bin\n", "path: /usr/lib/cni\n",
+		"            cpu: \"100m\"\n", "", "            memory: \"50Mi\"\n", "")
 	return c.Apply(ctx, replacer.Replace(string(manifest)))
 }
 

@@ -176,12 +176,15 @@ func (m *moving) pod(t *testing.T, workload string) string {
 	return pods[0]
 }
 
-// status is the annotation network-status of a workload's pod.
-func (m *moving) status(t *testing.T, workload string) (status []struct {
+// networkStatus is an entry of the annotation network-status.
+type networkStatus struct {
 	Name, Interface string
 	IPs             []string
 	Default         bool
-}) {
+}
+
+// status is the annotation network-status of a workload's pod.
+func (m *moving) status(t *testing.T, workload string) (status []networkStatus) {
 	t.Helper()
 	text := kubectl(t, m.Cluster, "", "-n", "shop", "get", m.pod(t, workload), "-o", `jsonpath={.metadata.annotations.k8s\.v1\.cni\.cncf\.io/network-status}`)
 	if err := json.Unmarshal([]byte(text), &status); text != "" && err != nil {

@@ -56,7 +56,7 @@ func TestDeviceKnownByIndex(t *testing.T) {
 	}{
 		{"cut off", notNoted, "veth peer name far0", "", "", ""},
 		{"cut off, index taken", notNoted, "veth peer name far0", "$ip link add index 4711 name eth0 type veth peer name far1", "", ""},
-		{"cut off, index taken and renamed", notNoted, "dummy", "$ip link add index 4711 name eth0 type veth peer name far1", "$ip link set net1 name other", "$ip link set other name net1"},
+		{"cut off, index taken and renamed", notNoted, "dummy", "$ip link add index 4711 name eth0 type veth peer name far1", "$ip link set net1 down; $ip link set net1 name other", "$ip link set other name net1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l, path := newLane(t), newNetns(t)
