@@ -61,6 +61,6 @@ func rendered(t *testing.T, values string) string {
 		return string(said)
 	}
 	run("make", helm)
-	return run(helm, "template", "plumbline", "chart/plumbline", "--kube-version", "1.36.0",
+	return run(helm, "template", "plumbline", "chart/plumbline", "--kube-version", "1.35.0",
 		"--set", "serviceMonitor.enabled=true,prometheusRule.enabled=true,agent.metricsAddress=$(HOST_IP):9808,"+values)
 }
