@@ -300,7 +300,7 @@ func (p *Planner) addressRoute(link, field string, r Route, refused map[netip.Ad
 	case gw.IsValid() && gw.IsUnspecified():
 		return Invalid(field+".gateway", "%q is the unspecified address: for a route on the link remove the key", r.Gateway)
 	case why != "":
-		return Invalid(field+".gateway", "%q is %s, not that of a router: name the router", r.Gateway, why)
+		return Invalid(field+".gateway", "%q is %s: write the address of a router", r.Gateway, why)
 	case v4 && r.Gateway == "" && r.OnLink != nil && *r.OnLink:
 		return Invalid(field+".onlink", "needs a gateway: name it, or remove onlink")
 	case v4 && r.Gateway != "" && r.Scope != nil && *r.Scope != "global":
@@ -356,7 +356,7 @@ func checkGateway(field string, a Address) error {
 	case gw.Is4() != pre.Addr().Is4():
 		return Invalid(field, "%q and address %q are of different families", a.Gateway, a.Address)
 	case gw == pre.Addr():
-		return Invalid(field, "%q is the address itself, not that of a router: name the router, or remove gateway", a.Gateway)
+		return Invalid(field, "%q is the address itself: write the address of a router, or remove gateway", a.Gateway)
 	case gw.IsUnspecified():
 		return Invalid(field, "%q is the unspecified address: name the router, or remove gateway", a.Gateway)
 	}
@@ -365,7 +365,7 @@ func checkGateway(field string, a Address) error {
 		why = broadcastOf(pre)
 	}
 	if why != "" {
-		return Invalid(field, "%q is %s, not that of a router: name the router, or remove gateway", a.Gateway, why)
+		return Invalid(field, "%q is %s: write the address of a router, or remove gateway", a.Gateway, why)
 	}
 	return nil
 }

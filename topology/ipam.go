@@ -135,37 +135,36 @@ func FromPool(s *Step) (pool string, iface int, ok bool) {
 
 // Literals returns the addresses that a step's config has as they are, without references.
 func Literals(s *Step) []netip.Prefix {
-	ipam, _ := s.Config["ipam"].(map[string]any)
 	var out []netip.Prefix
-	for _, list := range []any{s.Config["addresses"], ipam["addresses"]} {
-		entries, _ := list.([]any)
-		for _, e := range entries {
-			if o, ok := e.(map[string]any); ok {
-				e = o["address"]
-			}
-			text, _ := e.(string)
-			if p, err := netip.ParsePrefix(text); err == nil {
-				out = append(out, p)
-			}
+	for _, e := range configList(s, "addresses") {
+		if o, ok := e.(map[string]any); ok {
+			e = o["address"]
+		}
+		text, _ := e.(string)
+		if p, err := netip.ParsePrefix(text); err == nil {
+			out = append(out, p)
 		}
 	}
 	return out
 }
 
+// configList returns the entries of a list that a step's config has, or its ipam, or both.
+func configList(s *Step, key string) []any {
+	ipam, _ := s.Config["ipam"].(map[string]any)
+	own, _ := s.Config[key].([]any)
+	more, _ := ipam[key].([]any)
+	return slices.Concat(own, more)
+}
+
 // RouteGateways returns the gateways of the routes that the steps of a topology have. None is an address of its pods.
 func RouteGateways(t *Topology) (out []netip.Addr) {
 	for i := range t.Steps {
-		config := t.Steps[i].Config
-		ipam, _ := config["ipam"].(map[string]any)
-		for _, list := range []any{config["routes"], ipam["routes"]} {
-			routes, _ := list.([]any)
-			for _, r := range routes {
-				route, _ := r.(map[string]any)
-				for _, key := range []string{"gateway", "gw"} {
-					text, _ := route[key].(string)
-					if a, err := netip.ParseAddr(text); err == nil {
-						out = append(out, a.Unmap())
-					}
+		for _, r := range configList(&t.Steps[i], "routes") {
+			route, _ := r.(map[string]any)
+			for _, key := range []string{"gateway", "gw"} {
+				text, _ := route[key].(string)
+				if a, err := netip.ParseAddr(text); err == nil {
+					out = append(out, a.Unmap())
 				}
 			}
 		}

@@ -271,7 +271,7 @@ func (s *Sandbox) explainAddr(ctx context.Context, a netstate.Addr, err error) e
 		return because(fault.Unsupported, err, "IPv6 is disabled on %s (sysctl disable_ipv6)", where(a.Link))
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOBUFS): // by kernel version
 		if l, e := s.readLink(ctx, a.Link); e == nil && l.MTU != nil && *l.MTU < netstate.MinIPv6MTU {
-			const message = "%s has an MTU of %d, and IPv6 needs at least %d"
+			const message = "%s has an MTU of %d: raise it to at least %d, which IPv6 needs"
 			return because(fault.Invalid, err, message, where(a.Link), *l.MTU, netstate.MinIPv6MTU)
 		}
 	}

@@ -592,8 +592,8 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 }
 
 // unreserved returns the blocks of a pool that are idle and that no claim waits for. Blocks leased for a claim that got
-// too few, since the pool is full, are given up after most tries (see [fullness.holds]). So are those with addresses that the claim
-// cannot have: without them it would be given them again.
+// too few, since the pool is full, are given up after most tries (see [fullness.holds]). A block with a gateway of a claim that
+// waits counts as one that the claim waits for: if it were given up, it would be leased for the claim again.
 func (a *Allocator) unreserved(h *addresspool.Holdings, name string) []addresspool.Held {
 	a.mu.Lock()
 	defer a.mu.Unlock()
