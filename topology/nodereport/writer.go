@@ -81,15 +81,16 @@ func (w *Writer) Run(ctx context.Context) {
 			again = true
 		case <-w.wake:
 		}
-		if w.NodeUID() == "" {
-			due.Reset(w.Spread)
-			continue
-		}
 		if now, err := w.object(); !again && err == nil && (now == nil || reflect.DeepEqual(now, written)) {
 			continue
 		}
 		if !pause(ctx, time.Duration(rand.Float64()*float64(w.Spread))) {
 			return
+		}
+		owner := w.NodeUID()
+		if owner == "" {
+			due.Reset(w.Spread)
+			continue
 		}
 		next := rewrite
 		now, err := w.object()
@@ -97,7 +98,7 @@ func (w *Writer) Run(ctx context.Context) {
 			continue
 		}
 		if err == nil {
-			err = w.write(ctx, now)
+			err = w.write(ctx, now, owner)
 		}
 		if err == nil {
 			written, logged = now, nil
@@ -141,12 +142,12 @@ func (w *Writer) object() (map[string]any, error) {
 }
 
 // write creates the report or changes it.
-func (w *Writer) write(ctx context.Context, report map[string]any) error {
+func (w *Writer) write(ctx context.Context, report map[string]any, owner types.UID) error {
 	u := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(report)}
 	u.SetAPIVersion(v1alpha1.GroupVersion.String())
 	u.SetKind(w.Kind)
 	u.SetName(w.NodeName)
-	u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: w.NodeName, UID: w.NodeUID()}})
+	u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: w.NodeName, UID: owner}})
 	_, err := w.Client.Resource(w.Resource).Apply(ctx, w.NodeName, u, metav1.ApplyOptions{FieldManager: "plumbline-agent", Force: true})
 	return err
 }
