@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // byLabels reads an object of namespace ai with these networkSelectors.
 func byLabels(t *testing.T, selectors string) *qos.Policy {
 	t.Helper()
-	objects, err := qos.Decode(fmt.Appendf(nil, "{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ai, name: q, uid: q}, spec: {priority: 1, egress: [{dscp: 1}], networkSelectors: [%s]}}", selectors))
+	objects, err := qostest.Objects(fmt.Appendf(nil, "{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ai, name: q, uid: q}, spec: {priority: 1, egress: [{dscp: 1}], networkSelectors: [%s]}}", selectors))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,15 +6,6 @@ import (
 	"github.com/plumbline/plumbline/topology/objectfile"
 )
 
-// Decode is Objects for the content of a file without a name.
-func Decode(data []byte) (objects []*v1alpha1.NetworkQoS, err error) {
-	f, err := topology.Parse("", data)
-	if err != nil {
-		return nil, err
-	}
-	return Objects(f)
-}
-
 // Objects reads the NetworkQoS objects of a file. Unknown fields are refused.
 func Objects(f *topology.Manifest) (objects []*v1alpha1.NetworkQoS, err error) {
 	return objectfile.Decode[v1alpha1.NetworkQoS](f, v1alpha1.GroupVersion.WithKind(v1alpha1.Kind))

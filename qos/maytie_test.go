@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -31,7 +32,7 @@ func TestPossibleTies(t *testing.T) {
 	} {
 		var policies []*qos.Policy
 		for name, spec := range map[string]string{"a": c.a, "b": c.b} {
-			objects, err := qos.Decode([]byte("apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: " + name + "}\nspec: {" + spec + "}"))
+			objects, err := qostest.Objects([]byte("apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: " + name + "}\nspec: {" + spec + "}"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -94,7 +95,7 @@ const selectedByLabels = "networkSelectors: [{networkSelectionType: NetworkAttac
 // network that both cover: each topology is tried, with every name, label, role and NetworkAttachmentDefinition.
 func TestPossibleTiesOfNetworks(t *testing.T) {
 	policy := func(name string, i int) *qos.Policy {
-		objects, err := qos.Decode([]byte("apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: " + name + "}\nspec:\n  priority: 1\n  egress: [{dscp: 1}]\n  " + networksOf[i].spec))
+		objects, err := qostest.Objects([]byte("apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: " + name + "}\nspec:\n  priority: 1\n  egress: [{dscp: 1}]\n  " + networksOf[i].spec))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/qostest"
 )
 
 // TestPodNetwork holds which objects cover the primary network of a pod that a topology makes, and which a topology of a claim.
@@ -28,7 +29,7 @@ func TestPodNetwork(t *testing.T) {
 		{", networkSelectors: [{networkSelectionType: PrimaryUserDefinedNetworks, primaryUserDefinedNetworkSelector: {}}]", false, false, true},
 		{", networkSelectors: [{networkSelectionType: ClusterUserDefinedNetworks, clusterUserDefinedNetworkSelector: {}}]", false, false, true},
 	} {
-		objects, err := qos.Decode(fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: q}\nspec: {priority: 1, egress: [{dscp: 1}]%s}", tt.networks))
+		objects, err := qostest.Objects(fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: q}\nspec: {priority: 1, egress: [{dscp: 1}]%s}", tt.networks))
 		if err != nil {
 			t.Fatal(err)
 		}

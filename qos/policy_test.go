@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/qos/v1alpha1"
 )
 
@@ -46,7 +47,7 @@ func TestCases(t *testing.T) {
 				t.Fatal(err)
 			}
 			archive.Files = archive.Files[:2]
-			objects, err := qos.Decode(archive.Files[0].Data)
+			objects, err := qostest.Objects(archive.Files[0].Data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -159,7 +160,7 @@ func TestSubtraction(t *testing.T) {
 
 func object(t testing.TB, egress string) *v1alpha1.NetworkQoS {
 	t.Helper()
-	objects, err := qos.Decode([]byte("apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q, namespace: ns}\nspec: {priority: 1, egress: " + egress + "}\n"))
+	objects, err := qostest.Objects([]byte("apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q, namespace: ns}\nspec: {priority: 1, egress: " + egress + "}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +206,7 @@ func FuzzNew(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		objects, err := qos.Decode(data)
+		objects, err := qostest.Objects(data)
 		if err != nil {
 			return
 		}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/qostest"
 	topologyv1alpha1 "github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -30,7 +31,7 @@ func TestObjectsOfTheEnhancement(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects, err := qos.Decode(data)
+		objects, err := qostest.Objects(data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +73,7 @@ func TestDefinitionIsNoLabel(t *testing.T) {
 		"{matchExpressions: [{key: networking.dra.io/net-attach-def, operator: Exists}]}":       false,
 		"{matchExpressions: [{key: networking.dra.io/net-attach-def, operator: DoesNotExist}]}": true,
 	} {
-		objects, err := qos.Decode(fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: q}\nspec: {priority: 1, egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: %s}}]}", selector))
+		objects, err := qostest.Objects(fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: q}\nspec: {priority: 1, egress: [{dscp: 1}], networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: %s}}]}", selector))
 		if err != nil {
 			t.Fatal(err)
 		}

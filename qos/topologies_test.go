@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/qostest"
 )
 
 // TestSelectsTopologies holds which objects are about NetworkTopologies, and which have pods as a
@@ -25,7 +26,7 @@ func TestSelectsTopologies(t *testing.T) {
 		"egress: [{dscp: 99, classifier: {to: [{podSelector: {}}]}}], netAttachRefs: [{kind: NetworkTopology, name: rail}]}":                                                  {true, false, "spec.egress[0].dscp: is 99, and must be 0 to 63"},
 		"egress: [{dscp: 1, classifier: {to: [{ipBlock: {cidr: 10.0.0.0/8}}]}}], networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {}}]}": {selects: true},
 	} {
-		objects, err := qos.Decode([]byte(head + spec))
+		objects, err := qostest.Objects([]byte(head + spec))
 		if err != nil {
 			t.Fatal(err)
 		}

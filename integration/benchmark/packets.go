@@ -18,8 +18,8 @@ import (
 	"github.com/plumbline/plumbline/integration/traffic"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
-	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/qos/ovn"
+	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/qos/tc"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
@@ -88,8 +88,7 @@ func (r rulesOf) rules() ([]qos.Rule, error) {
 		}
 		fmt.Fprintf(&text, "  - {dscp: %d, classifier: {to: [{ipBlock: {cidr: %s/%d}}]}}\n", dscp, to, bits)
 	}
-	rules, _, _, err := enforce.Rules([][]byte{[]byte(text.String())},
-		qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}, enforce.Pod{})
+	rules, _, err := qostest.Compile([]byte(text.String()), qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}, "", nil)
 	if err == nil && len(rules) != r.count {
 		err = fmt.Errorf("%d rules are compiled, not %d", len(rules), r.count)
 	}

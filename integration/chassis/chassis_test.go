@@ -16,6 +16,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/ovn"
+	"github.com/plumbline/plumbline/qos/qostest"
 )
 
 // The logical switch, and the port of the pod whose packets are marked.
@@ -118,7 +119,7 @@ func (b *bench) enforce(objects string) decide {
 		pod.Key.Namespace, pod.Key.Name = "ai", p.name
 		c.SetPod(pod)
 	}
-	decoded, err := qos.Decode([]byte(objects))
+	decoded, err := qostest.Objects([]byte(objects))
 	b.ok(err)
 	for _, o := range decoded {
 		p := qos.New(o)

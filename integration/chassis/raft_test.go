@@ -17,6 +17,7 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/ovn"
+	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/openvswitch"
@@ -99,17 +100,11 @@ func (r *raft) at(of ...int) (out []string) {
 // marking are the rules of a port on the switch "rules", as objects have them.
 func (r *raft) marking(dscp uint8) []netstate.LogicalRule {
 	r.Helper()
-	c := qos.NewCompiler()
-	c.SetNamespace("ai", nil)
-	p := &qos.Pod{Attachments: []qos.Attachment{{Network: qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}}}, Labels: map[string]string{"app": "source"}}
-	p.Key.Namespace, p.Key.Name = "ai", "source"
-	c.SetPod(p)
-	decoded, err := qos.Decode([]byte(object("a", 1, fmt.Sprintf("{dscp: %d}", dscp), "{dscp: 1, classifier: {ports: [{protocol: TCP}]}}")))
+	written := object("a", 1, fmt.Sprintf("{dscp: %d}", dscp), "{dscp: 1, classifier: {ports: [{protocol: TCP}]}}")
+	network := qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}
+	compiled, members, err := qostest.Compile([]byte(written), network, "ai", map[string]string{"app": "source"})
 	r.ok(err)
-	for _, o := range decoded {
-		c.SetPolicy(qos.New(o))
-	}
-	rules, err := ovn.Objects(c.Rules(p.Key)[0], c.Members)
+	rules, err := ovn.Objects(compiled, members)
 	r.ok(err)
 	for i := range rules {
 		rules[i] = rules[i].Of(netstate.LogicalPort{Name: "p", Switch: new("rules")}, "net1")

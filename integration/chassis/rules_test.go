@@ -13,7 +13,9 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/enforce"
+	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -53,10 +55,11 @@ var (
 // they mean.
 func (n *worker) ruled(s *reconcile.Sandbox, object string) decide {
 	n.Helper()
-	pod, files := enforce.Pod{Namespace: "ai"}, [][]byte{[]byte(object)}
-	enforced, notes, err := enforce.Files(files, []byte(tenant), pod, n.registry)
+	file, err := topology.Parse("", []byte(tenant+"---\n"+object))
 	n.ok(err)
-	rules, members, _, err := enforce.Rules(files, qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "net"}, Labels: map[string]string{"rail": "blue"}}, pod)
+	enforced, notes, err := enforce.Objects([]*topology.Manifest{file}, file, enforce.Pod{Namespace: "ai"}, n.registry)
+	n.ok(err)
+	rules, members, err := qostest.Compile([]byte(object), qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "net"}, Labels: map[string]string{"rail": "blue"}}, "ai", nil)
 	n.ok(err)
 	if len(notes) > 0 || len(enforced.LogicalRules) != len(rules) || len(enforced.Filters) > 0 {
 		n.Fatalf("notes %q, %d rules, %+v", notes, len(rules), enforced)

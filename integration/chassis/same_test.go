@@ -15,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/enforce"
+	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -116,20 +117,20 @@ spec:
 func TestSameObject(t *testing.T) {
 	b := newBench(t)
 	pod := enforce.Pod{Namespace: "ai", Labels: map[string]string{"app": "training"}}
-	object := [][]byte{[]byte(one)}
-
-	rules, members, notes, err := enforce.Rules(object, qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}, pod)
+	rules, members, err := qostest.Compile([]byte(one), qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}, pod.Namespace, pod.Labels)
 	b.ok(err)
 	b.apply(rules, members)
 
 	// As plumbline apply does.
 	registry, err := all.Registry()
 	b.ok(err)
-	enforced, more, err := enforce.Files(object, []byte(storage), pod, registry)
+	file, err := topology.Parse("", []byte(storage+"---\n"+one))
+	b.ok(err)
+	enforced, notes, err := enforce.Objects([]*topology.Manifest{file}, file, pod, registry)
 	b.ok(err)
 	filters := enforced.Filters
-	if len(notes)+len(more) > 0 || len(rules) != 3 || len(filters) == 0 {
-		t.Fatalf("notes %q and %q, %d rules, %d filters", notes, more, len(rules), len(filters))
+	if len(notes) > 0 || len(rules) != 3 || len(filters) == 0 {
+		t.Fatalf("notes %q, %d rules, %d filters", notes, len(rules), len(filters))
 	}
 	filtered, err := traffic.Bare("filtered")
 	b.ok(err)

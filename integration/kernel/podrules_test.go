@@ -25,6 +25,8 @@ import (
 	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -50,19 +52,27 @@ func newMarkedPods(t *testing.T) *markedPods {
 		t.Fatal(err)
 	}
 	n.rules = func(sb *reconcile.Sandbox) (ops.Rules, error) {
-		top := []byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: pods}\nspec: {role: primary, steps: [{name: eth, type: bridge}]}")
+		const top = "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: pods}\nspec: {role: primary, steps: [{name: eth, type: bridge}]}"
 		if o := n.objects.Load(); o != nil {
-			out, _, err := enforce.Files([][]byte{[]byte(o.text)}, top, o.pod, reg)
-			return out, err
+			return compiled(top, o.text, o.pod, reg)
 		}
 		if n.dscp.Load() == 0 {
 			return ops.Rules{}, nil
 		}
-		object := fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q}\nspec: {priority: 1, egress: [{dscp: %d}]}", n.dscp.Load())
-		out, _, err := enforce.Files([][]byte{object}, top, enforce.Pod{Namespace: sb.Pod.Namespace}, reg)
-		return out, err
+		object := fmt.Sprintf("apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q}\nspec: {priority: 1, egress: [{dscp: %d}]}", n.dscp.Load())
+		return compiled(top, object, enforce.Pod{Namespace: sb.Pod.Namespace}, reg)
 	}
 	return n
+}
+
+// compiled are the rules that objects have for a topology, as they stand in one file.
+func compiled(top, objects string, pod enforce.Pod, contracts contract.Set) (ops.Rules, error) {
+	f, err := topology.Parse("", []byte(top+"\n---\n"+objects))
+	if err != nil {
+		return ops.Rules{}, err
+	}
+	out, _, err := enforce.Objects([]*topology.Manifest{f}, f, pod, contracts)
+	return out, err
 }
 
 // of is the pod of a container.
@@ -494,9 +504,9 @@ func TestEditedUnderTraffic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := []byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec: {steps: [" + steps + "]}")
+	file := "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec: {steps: [" + steps + "]}"
 	editedUnderTraffic(t, sb.Netns, "/proc/1/ns/net", "10.9.0.1", func(i int) {
-		rules, _, err := enforce.Files([][]byte{[]byte(rulesEdited(i, "t", "10.9.0.0/24"))}, file, enforce.Pod{Namespace: "ns"}, reg)
+		rules, err := compiled(file, rulesEdited(i, "t", "10.9.0.0/24"), enforce.Pod{Namespace: "ns"}, reg)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/controller"
+	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -23,7 +24,7 @@ func TestQoSConditions(t *testing.T) {
 		"priority: 1, egress: [{dscp: 1}]",
 		"priority: 1, egress: [{dscp: 99}], netAttachRefs: [{kind: NetworkTopology, name: rail}]",
 	} {
-		objects, err := qos.Decode(fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: o%d}\nspec: {%s}", len(policies), spec))
+		objects, err := qostest.Objects(fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: o%d}\nspec: {%s}", len(policies), spec))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,7 +72,7 @@ func (*counted) Types() []string { return nil }
 
 // TestTopologiesAreReadOnce: however many objects a namespace has, each topology is read once for all of them.
 func TestTopologiesAreReadOnce(t *testing.T) {
-	objects, err := qos.Decode([]byte("apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: o}\nspec: {priority: 1, egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkAttachmentDefinition, name: a}, {kind: NetworkTopology, name: rail}]}"))
+	objects, err := qostest.Objects([]byte("apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: o}\nspec: {priority: 1, egress: [{dscp: 1}], netAttachRefs: [{kind: NetworkAttachmentDefinition, name: a}, {kind: NetworkTopology, name: rail}]}"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/qostest"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -41,7 +42,7 @@ func crowdPolicy(t testing.TB, namespace, n int, dscp int, generation int64) *qo
 	if n >= crowdObjects-5 {
 		to += ", {namespaceSelector: {matchLabels: {team: a}}, podSelector: {matchLabels: {role: r0}}}"
 	}
-	objects, err := qos.Decode(fmt.Appendf(nil, `
+	objects, err := qostest.Objects(fmt.Appendf(nil, `
 apiVersion: k8s.ovn.org/v1alpha1
 kind: NetworkQoS
 metadata: {namespace: ns-%d, name: q-%d, generation: %d}
@@ -424,7 +425,7 @@ func TestStatusOf(t *testing.T) {
 // TestDestinationsByDefinition: an object that refers to a NetworkAttachmentDefinition has the addresses of pods on the topology of which a
 // step joins that network, from the time when that is known, and those of no other topology.
 func TestDestinationsByDefinition(t *testing.T) {
-	objects, err := qos.Decode([]byte(`{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: q, uid: q}, spec: {priority: 1,
+	objects, err := qostest.Objects([]byte(`{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: q, uid: q}, spec: {priority: 1,
 netAttachRefs: [{kind: NetworkAttachmentDefinition, name: blue}], egress: [{dscp: 1, classifier: {to: [{podSelector: {}}]}}]}}`))
 	if err != nil {
 		t.Fatal(err)
@@ -455,7 +456,7 @@ netAttachRefs: [{kind: NetworkAttachmentDefinition, name: blue}], egress: [{dscp
 // not too many, and a change of a pod concerns the objects that select it alone. Without --pod-network there are none.
 func TestDestinationsOnPrimary(t *testing.T) {
 	object := func(name, selector string) *qos.Policy {
-		objects, err := qos.Decode(fmt.Appendf(nil, "{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: %s, uid: %s}, spec: {priority: 1, egress: [{dscp: 1, classifier: {to: [{podSelector: {%s}}]}}]}}", name, name, selector))
+		objects, err := qostest.Objects(fmt.Appendf(nil, "{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: %s, uid: %s}, spec: {priority: 1, egress: [{dscp: 1, classifier: {to: [{podSelector: {%s}}]}}]}}", name, name, selector))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -526,7 +527,7 @@ func TestPodAddresses(t *testing.T) {
 
 // TestUnaddressed: a destination that selects only pods without an address on the network, such as those of the host's network, is named.
 func TestUnaddressed(t *testing.T) {
-	objects, err := qos.Decode([]byte(`{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: q}, spec: {priority: 1,
+	objects, err := qostest.Objects([]byte(`{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: q}, spec: {priority: 1,
 egress: [{dscp: 1, classifier: {to: [{podSelector: {matchLabels: {app: web}}}, {namespaceSelector: {matchLabels: {team: a}}}]}}]}}`))
 	if err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/qostest"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -28,7 +29,7 @@ func attachmentDefinition(namespace, name, net string) *qos.Definition {
 // selecting is an object that selects networks by labels, and has pods as a destination.
 func selecting(t testing.TB, name, selectors string) *qos.Policy {
 	t.Helper()
-	objects, err := qos.Decode(fmt.Appendf(nil, `{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: %s, uid: %[1]s}, spec: {priority: 1,
+	objects, err := qostest.Objects(fmt.Appendf(nil, `{apiVersion: k8s.ovn.org/v1alpha1, kind: NetworkQoS, metadata: {namespace: ns, name: %s, uid: %[1]s}, spec: {priority: 1,
 networkSelectors: [%s], egress: [{dscp: 1, classifier: {to: [{podSelector: {}}]}}]}}`, name, selectors))
 	if err != nil {
 		t.Fatal(err)

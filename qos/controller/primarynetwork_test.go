@@ -9,6 +9,7 @@ import (
 
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/controller"
+	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -32,7 +33,7 @@ func TestPrimaryNetwork(t *testing.T) {
 		{", netAttachRefs: [{kind: NetworkTopology, name: pods}, {kind: NetworkTopology, name: rail}]", []v1alpha1.NetworkTopology{own, rail}, false, `True Accepted: 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; not on topology "pods" (role: primary), since no agent makes the own network of pods`},
 		{", netAttachRefs: [{kind: NetworkAttachmentDefinition, name: x}]", []v1alpha1.NetworkTopology{named, rail}, false, `False PrimaryNetwork: it selects only topology "pods" (role: primary)`},
 	} {
-		objects, err := qos.Decode(fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: q}\nspec: {priority: 1, egress: [{dscp: 1}]%s}", tt.spec))
+		objects, err := qostest.Objects(fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: q}\nspec: {priority: 1, egress: [{dscp: 1}]%s}", tt.spec))
 		if err != nil {
 			t.Fatal(err)
 		}

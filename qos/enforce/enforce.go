@@ -37,26 +37,6 @@ func OnlyObjects(data []byte) bool {
 // HasObjects reports whether a file has NetworkQoS objects.
 func HasObjects(f *topology.Manifest) bool { return len(f.Objects(qosv1alpha1.Kind)) > 0 }
 
-// Files is Objects for the contents of files without names.
-func Files(files [][]byte, topologyFile []byte, pod Pod, contracts contract.Set) (out ops.Rules, notes []string, err error) {
-	all, err := parsed(append([][]byte{topologyFile}, files...))
-	if err != nil {
-		return out, nil, err
-	}
-	return Objects(all[1:], all[0], pod, contracts)
-}
-
-func parsed(files [][]byte) (all []*topology.Manifest, err error) {
-	for _, data := range files {
-		f, err := topology.Parse("", data)
-		if err != nil {
-			return nil, fault.New(fault.Invalid, err)
-		}
-		all = append(all, f)
-	}
-	return all, nil
-}
-
 // Objects compiles the NetworkQoS objects of files for the interfaces that a topology
 // makes for a pod, with notes for the user. Other pods are not known, so a destination that
 // is pods has no address.
@@ -169,23 +149,8 @@ func (m *Memo) both(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top 
 	return out, nil
 }
 
-// Rules returns the rules that the NetworkQoS objects of files have for what a pod sends over a
-// network, the winning one first, and the members of their sets, with notes for the user.
-func Rules(files [][]byte, network qos.Network, pod Pod) (
-	rules []qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error,
-) {
-	all, err := parsed(files)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	each, members, notes, err := rulesOf(all, []qos.Attachment{{Network: network}}, pod)
-	if err != nil {
-		return nil, nil, notes, err
-	}
-	return each[0], members, notes, nil
-}
-
-// rulesOf is Rules for each of a pod's attachments.
+// rulesOf returns the rules that the NetworkQoS objects of files have for each of a pod's attachments, the winning one first, and the
+// members of their sets, with notes for the user.
 func rulesOf(files []*topology.Manifest, attachments []qos.Attachment,
 	pod Pod,
 ) (rules [][]qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error) {

@@ -17,13 +17,23 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// TestFiles: rules are compiled for what may enforce them in a topology, and bounds are those
-// of that alone.
-func TestFiles(t *testing.T) {
+// compile compiles objects for a topology, as they stand in one file.
+func compile(t *testing.T, objects, file string) (ops.Rules, []string, error) {
+	t.Helper()
 	reg, err := all.Registry()
 	if err != nil {
 		t.Fatal(err)
 	}
+	f, err := topology.Parse("", []byte(file+"---\n"+objects))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return enforce.Objects([]*topology.Manifest{f}, f, enforce.Pod{Namespace: "ai"}, reg)
+}
+
+// TestObjects: rules are compiled for what may enforce them in a topology, and bounds are those
+// of that alone.
+func TestObjects(t *testing.T) {
 	const object = `apiVersion: k8s.ovn.org/v1alpha1
 kind: NetworkQoS
 metadata: {name: q, namespace: ai}
@@ -32,8 +42,8 @@ spec:
   networkSelectors: [{networkSelectionType: NetworkTopologies, networkTopologySelector: {networkSelector: {}}}]
   egress: [{dscp: 8, classifier: {to: [{ipBlock: {cidr: 192.0.2.0/24}}, {podSelector: {}}], ports: [PORTS]}}]
 `
-	topology := func(steps string) []byte {
-		return []byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps: [" + steps + "]\n")
+	file := func(steps string) string {
+		return "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps: [" + steps + "]\n"
 	}
 	const overlay, dummy = "{name: a, type: ovn-k8s-cni-overlay, config: {topology: layer2, name: a}}", "{name: b, type: dummy}"
 	few := "{protocol: TCP, port: 80}"
@@ -45,7 +55,7 @@ spec:
 		{overlay, 0, 1},
 		{overlay + ", " + dummy, 1, 1},
 	} {
-		out, notes, err := enforce.Files([][]byte{[]byte(strings.Replace(object, "PORTS", few, 1))}, topology(tt.steps), enforce.Pod{Namespace: "ai"}, reg)
+		out, notes, err := compile(t, strings.Replace(object, "PORTS", few, 1), file(tt.steps))
 		if err != nil || len(out.Filters) != tt.filters || len(out.LogicalRules) != tt.rows || !strings.Contains(strings.Join(notes, ""), "destinations that are pods are known in a cluster only") {
 			t.Errorf("%s: %d filters, %d rows, notes %q, %v", tt.steps, len(out.Filters), len(out.LogicalRules), notes, err)
 		}
@@ -66,10 +76,10 @@ spec:
 	large := strings.NewReplacer("{ipBlock: {cidr: 192.0.2.0/24}}, {podSelector: {}}", strings.Join(to, ", "), "PORTS", strings.Join(ports, ", ")).Replace(object)
 	_, rule, _ := strings.Cut(strings.TrimRight(large, "]\n"), "egress: [")
 	large = strings.Replace(large, rule, rule+", "+rule+", "+rule, 1)
-	if out, _, err := enforce.Files([][]byte{[]byte(large)}, topology(dummy), enforce.Pod{Namespace: "ai"}, reg); fault.Of(err) != fault.Invalid || !errors.Is(err, tc.ErrTooMany) {
+	if out, _, err := compile(t, large, file(dummy)); fault.Of(err) != fault.Invalid || !errors.Is(err, tc.ErrTooMany) {
 		t.Errorf("%d filters, %v", len(out.Filters), err)
 	}
-	if out, _, err := enforce.Files([][]byte{[]byte(large)}, topology(overlay), enforce.Pod{Namespace: "ai"}, reg); err != nil || len(out.LogicalRules) != 3 {
+	if out, _, err := compile(t, large, file(overlay)); err != nil || len(out.LogicalRules) != 3 {
 		t.Errorf("%d rows, %v", len(out.LogicalRules), err)
 	}
 }
@@ -77,10 +87,6 @@ spec:
 // TestNetworksOfInterfaces: an object that refers to a NetworkAttachmentDefinition covers the interfaces of a topology that are on its
 // network, and no others; one that selects the topology covers all.
 func TestNetworksOfInterfaces(t *testing.T) {
-	reg, err := all.Registry()
-	if err != nil {
-		t.Fatal(err)
-	}
 	const file = `apiVersion: networking.dra.io/v1alpha1
 kind: NetworkTopology
 metadata: {name: t ANNOTATIONS}
@@ -126,7 +132,7 @@ spec:
 		}},
 		{"", []string{object(1, named("ClusterUserDefinedNetwork", "", "blue"))}, nil}, // that of namespace ai is another
 	} {
-		out, _, err := enforce.Files([][]byte{[]byte(strings.Join(tt.objects, "---\n"))}, []byte(strings.Replace(file, "ANNOTATIONS", tt.annotations, 1)), enforce.Pod{Namespace: "ai"}, reg)
+		out, _, err := compile(t, strings.Join(tt.objects, "---\n"), strings.Replace(file, "ANNOTATIONS", tt.annotations, 1))
 		if err != nil {
 			t.Fatal(err)
 		}

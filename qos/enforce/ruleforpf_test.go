@@ -5,12 +5,12 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
-	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/qos/tc"
 )
@@ -19,9 +19,9 @@ import (
 // physical function.
 func TestRuleForPF(t *testing.T) {
 	network := qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "t"}}
-	filters := func(files [][]byte) []netstate.Filter {
+	filters := func(objects []string) []netstate.Filter {
 		t.Helper()
-		rules, members, _, err := enforce.Rules(files, network, enforce.Pod{Namespace: "ai"})
+		rules, members, err := qostest.Compile([]byte(strings.Join(objects, "---\n")), network, "ai", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,16 +56,16 @@ spec:
 		"{dscp: 8, bandwidth: {rate: 5000}, classifier: {to: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8]}}, {ipBlock: {cidr: '::/0'}}]}}": none,
 		"{dscp: 8, bandwidth: {rate: 5000}, classifier: {to: [{podSelector: {}}]}}":                                                             none,
 	} {
-		files := [][]byte{[]byte(fmt.Sprintf(object, "b", 10, egress)), []byte(fmt.Sprintf(object, "a", 5, "{dscp: 1, bandwidth: {rate: 77000}}"))}
+		objects := []string{fmt.Sprintf(object, "b", 10, egress), fmt.Sprintf(object, "a", 5, "{dscp: 1, bandwidth: {rate: 77000}}")}
 		got := none
-		if rule, ok := ops.RuleForPF(filters(files[:1])); ok {
+		if rule, ok := ops.RuleForPF(filters(objects[:1])); ok {
 			got = fmt.Sprint(rule.Rule, " ", rule.Mbps)
 		}
 		if got != want {
 			t.Errorf("%s: %s, want %s", egress, got, want)
 		}
 		// A rule of lower precedence changes nothing where there is one for all packets.
-		if rule, ok := ops.RuleForPF(filters(files)); want != none && (!ok || fmt.Sprint(rule.Rule, " ", rule.Mbps) != want) {
+		if rule, ok := ops.RuleForPF(filters(objects)); want != none && (!ok || fmt.Sprint(rule.Rule, " ", rule.Mbps) != want) {
 			t.Errorf("%s beside another object: %+v", egress, rule)
 		}
 	}

@@ -2,6 +2,7 @@ package filters
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -172,7 +173,11 @@ func TestConditionsAreTrue(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				out, _, err := enforce.Files([][]byte{object}, file, enforce.Pod{Namespace: "ns", Labels: map[string]string{"role": "r0"}}, contracts)
+				f, err := topology.Parse("", slices.Concat(file, []byte("---\n"), object))
+				if err != nil {
+					t.Fatal(err)
+				}
+				out, _, err := enforce.Objects([]*topology.Manifest{f}, f, enforce.Pod{Namespace: "ns", Labels: map[string]string{"role": "r0"}}, contracts)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -2,7 +2,6 @@ package qostest
 
 import (
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -48,31 +47,13 @@ func Story(dir string) ([]Chapter, error) {
 		if err != nil {
 			return nil, fmt.Errorf("story: %w", err)
 		}
-		objects, err := qos.Decode(data)
-		if err != nil {
+		network := qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}
+		if c.secondary {
+			network = qos.Network{NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "storage"}, Labels: definition}
+		}
+		if c.Rules, _, err = Compile(data, network, c.namespace, map[string]string{"user-type": c.user}); err != nil {
 			return nil, fmt.Errorf("story: %s: %w", c.File, err)
 		}
-		compiler := qos.NewCompiler()
-		for _, o := range objects {
-			p := qos.New(o)
-			if p.Err != nil {
-				return nil, p.Err
-			}
-			compiler.SetPolicy(p)
-		}
-		pod := &qos.Pod{Labels: map[string]string{"user-type": c.user}, Attachments: []qos.Attachment{{
-			Network:   qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true},
-			Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.2")},
-		}}}
-		if c.secondary {
-			pod.Attachments[0].Network = qos.Network{
-				NetworkID: qos.NetworkID{Kind: qos.NetworkTopology, Name: "storage"},
-				Labels:    definition,
-			}
-		}
-		pod.Key.Namespace, pod.Key.Name = c.namespace, "pod"
-		compiler.SetPod(pod)
-		c.Rules = compiler.Rules(pod.Key)[0]
 		out = append(out, c.Chapter)
 	}
 	return out, nil

@@ -179,7 +179,7 @@ func checksum(b []byte) uint16 {
 // decide.
 func (w *wired) enforce(objects string) (filters []netstate.Filter, decide func(qos.Packet) *qos.Rule) {
 	w.Helper()
-	decoded, err := qos.Decode([]byte(objects))
+	decoded, err := qostest.Objects([]byte(objects))
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -179,19 +179,23 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 		}
 		return desired{}, err
 	}
-	var objects [][]byte
+	var objects []*topology.Manifest
 	if enforce.HasObjects(parsed) {
-		objects = append(objects, text)
+		objects = append(objects, parsed)
 	}
 	for _, name := range f.NetworkQoS {
 		data, err := r.readNamed(dir, name)
 		if err != nil {
 			return desired{}, fmt.Errorf("networkQoS: %w", err)
 		}
-		objects = append(objects, data)
+		named, err := topology.Parse("", data)
+		if err != nil {
+			return desired{}, fault.New(fault.Invalid, fmt.Errorf("networkQoS: %w", err))
+		}
+		objects = append(objects, named)
 	}
 	if len(objects) > 0 {
-		if w.rules, _, err = enforce.Files(objects, text, enforce.Pod{Namespace: f.Namespace, Labels: f.Labels}, set); err != nil {
+		if w.rules, _, err = enforce.Objects(objects, parsed, enforce.Pod{Namespace: f.Namespace, Labels: f.Labels}, set); err != nil {
 			return desired{}, fmt.Errorf("networkQoS: %w", err)
 		}
 	}

@@ -1,0 +1,39 @@
+package qostest
+
+import (
+	"net/netip"
+
+	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology"
+)
+
+// Objects reads the NetworkQoS objects of a text.
+func Objects(text []byte) ([]*v1alpha1.NetworkQoS, error) {
+	f, err := topology.Parse("", text)
+	if err != nil {
+		return nil, err
+	}
+	return qos.Objects(f)
+}
+
+// Compile returns the rules that the objects of a text have for what a pod sends over its only network, the winning one first, and
+// the members of their sets.
+func Compile(text []byte, network qos.Network, namespace string, labels map[string]string) ([]qos.Rule, func(qos.SetID) []netip.Addr, error) {
+	objects, err := Objects(text)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := qos.NewCompiler()
+	for _, o := range objects {
+		p := qos.New(o)
+		if p.Err != nil {
+			return nil, nil, p.Err
+		}
+		c.SetPolicy(p)
+	}
+	pod := &qos.Pod{Labels: labels, Attachments: []qos.Attachment{{Network: network}}}
+	pod.Key.Namespace, pod.Key.Name = namespace, "pod"
+	c.SetPod(pod)
+	return c.Rules(pod.Key)[0], c.Members, nil
+}
