@@ -117,7 +117,15 @@ func (r *Registry) vet(ctx context.Context, t *topology.Topology, given Givens, 
 	if err != nil {
 		return im.unmade(), err // links of other kinds may be refused
 	}
-	return slices.Concat(p.Notes, im.unmade(), emptyTables(p)), nil
+	if problems := t.ExportProblems(r, p.Results); len(problems) > 0 {
+		return nil, &topology.Invalid{Topology: t.Name, Problems: problems}
+	}
+	return slices.Concat(p.Notes, im.notes(p)), nil
+}
+
+// notes are those on a topology that was planned.
+func (im *imagination) notes(p *Plan) []string {
+	return slices.Concat(im.unmade(), emptyTables(p), im.withoutGID(p))
 }
 
 // imaginedRequest is that of a plan on an imagined node.
@@ -175,7 +183,7 @@ func (r *Registry) PlanImagined(ctx context.Context, t *topology.Topology, given
 			}
 			var p *Plan
 			if p, err = r.Plan(ctx, req); err == nil {
-				p.Notes = slices.Concat(p.Notes, im.unmade(), emptyTables(p))
+				p.Notes = slices.Concat(p.Notes, im.notes(p))
 				return p, req.Given, nil
 			}
 		}
@@ -236,6 +244,37 @@ func emptyTables(p *Plan) (notes []string) {
 	return notes
 }
 
+// imaginedGID is a GID that a step requires for an address of a link in the sandbox.
+type imaginedGID struct{ step, link, family string }
+
+// withoutGID are notes on GIDs for addresses that no step gives.
+func (im *imagination) withoutGID(p *Plan) (notes []string) {
+	for _, g := range im.gids {
+		fits := func(ip topology.IP, of *topology.Result) bool {
+			prefix, err := netip.ParsePrefix(ip.Address)
+			return err == nil && ip.Interface != nil && of.Interfaces[*ip.Interface].Name == g.link &&
+				(g.family == "" || prefix.Addr().Is4() == (g.family == "IPv4"))
+		}
+		given := slices.ContainsFunc(p.Results, func(s topology.StepResult) bool {
+			on := slices.ContainsFunc(s.Result.Interfaces, func(i topology.Interface) bool { return i.Name == g.link })
+			return on && s.Result.Learns || slices.ContainsFunc(s.Result.IPs, func(ip topology.IP) bool { return fits(ip, &s.Result) })
+		})
+		advertised := slices.ContainsFunc(p.Changes, func(c netstate.Change) bool {
+			s, ok := c.After.(netstate.Sysctl)
+			return ok && s.Path == "net/ipv6/conf/"+g.link+"/accept_ra" && *s.Value != "0"
+		})
+		if given || advertised && g.family != "IPv4" {
+			continue
+		}
+		kind := "an address"
+		if g.family != "" {
+			kind = "an " + g.family + " address"
+		}
+		notes = append(notes, fmt.Sprintf("step %q: require.gid: no step gives %q %s, so that it has no such GID and containers do not start: add addresses or ipam", g.step, g.link, kind))
+	}
+	return notes
+}
+
 // addresses returns examples of a pool's addresses for a step. Two imagined nodes get different ones, so
 // that no value of an address decides about validity.
 func (im *imagination) addresses(step int) []netip.Prefix {
@@ -278,6 +317,8 @@ func problemsOf(err error) (out []topology.Problem) {
 	for _, refusal := range refusals(err) {
 		if step, ok := errors.AsType[*StepError](refusal); ok {
 			out = append(out, problemsOfStep(step)...)
+		} else if inv, ok := errors.AsType[*topology.Invalid](refusal); ok {
+			out = append(out, inv.Problems...)
 		} else {
 			out = append(out, topology.Problem{Message: refusal.Error()})
 		}
@@ -328,6 +369,8 @@ type imagination struct {
 	pooled   map[string]bool   // links with addresses of a pool
 	made     map[string]string // links to the steps that make them; may be nil
 	macs     uint16            // given out
+	rdma     int               // RDMA devices given out
+	gids     []imaginedGID
 	cost     int
 }
 
@@ -407,6 +450,12 @@ func (im *imagination) mac() string {
 	return fmt.Sprintf("02:%s:%s:00:%02x:%02x", im.domain[:2], im.domain[2:], im.macs>>8, im.macs&0xff)
 }
 
+// rdmaNodes are the device nodes of an RDMA device, others every time.
+func (im *imagination) rdmaNodes() []string {
+	im.rdma++
+	return []string{fmt.Sprintf("/dev/infiniband/uverbs%d", im.rdma-1), "/dev/infiniband/rdma_cm"}
+}
+
 // value is a field of a result whose real value is known only after applying.
 func (im *imagination) value(r ref.Ref) (any, bool) {
 	field := r.Field
@@ -458,7 +507,7 @@ func (p *Planner) imagine(o netstate.Object) {
 		l.LinkKind, l.Bridge, l.DeviceID, l.Up = "device", nil, o.ID, new(false)
 		d := netstate.Device{
 			ID: o.ID, At: &at, MAC: l.MAC, MTU: l.MTU, Up: l.Up,
-			RDMA: []netstate.RDMADevice{{Name: "rdma0", Nodes: []string{"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}}},
+			RDMA: []netstate.RDMADevice{{Name: fmt.Sprintf("rdma%d", im.rdma), Nodes: im.rdmaNodes()}},
 		}
 		if im.ib[o.ID] {
 			d.MAC, d.LinkKind, d.PortGUID = nil, netstate.InfiniBandKind, "00:00:"+*l.MAC

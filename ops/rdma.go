@@ -168,7 +168,7 @@ func (p *Planner) SoftRDMA(link, typ string) error {
 	}
 	switch {
 	case p.req.imagined != nil:
-		have.Nodes = []string{"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}
+		have.Nodes = p.req.imagined.rdmaNodes()
 	case !there || have.Name == nil || *have.Name != *want.Name || have.Netns != nil && *have.Netns != netstate.RDMAOfSandbox:
 		p.Later("the RDMA device of " + link)
 		return nil

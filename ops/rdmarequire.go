@@ -61,18 +61,18 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 	if err != nil {
 		return err
 	}
+	if r.GID != nil && r.GID.Type == "IB" && r.GID.Family == "IPv4" {
+		return Invalid("require.gid.family", "is for RoCE: GIDs of InfiniBand are of no IPv4 address: remove it")
+	}
+	if p.req.imagined != nil {
+		return p.imagineGID(link, r)
+	}
 	d := p.current.devices
 	if p.current.later != "" && (p.current.withheld == nil || d == nil || d.RDMADevice == "") {
 		return nil // the device is not there yet
 	}
 	if d == nil || d.RDMADevice == "" {
-		return Invalid("require", "is for a step that gives an RDMA device: remove it, or rdma: false")
-	}
-	if p.req.imagined != nil {
-		if r.GID != nil {
-			d.GIDIndex = new(0)
-		}
-		return nil
+		return errNoRDMA
 	}
 	query := netstate.RDMAPort{Device: d.RDMADevice, Link: link}
 	query.Only = p.onlyGID(query, r.GID)
@@ -122,6 +122,33 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 	}
 	return nil
 }
+
+// imagineGID is RequireRDMA on an imagined node: it refuses an MTU that a step sets, since no node could have another.
+func (p *Planner) imagineGID(link string, r *RDMARequirement) error {
+	d := p.current.devices
+	if d == nil || d.RDMADevice == "" {
+		return errNoRDMA
+	}
+	if r.GID != nil {
+		d.GIDIndex = new(0)
+		// The kernel gives a link that is up a link-local address of IPv6.
+		given := r.GID.Type != "IB" && (r.GID.Scope == "global" || r.GID.Scope == "" && r.GID.Family == "IPv4")
+		if given && link != "" && !netstate.OnHost(link) && !p.claimsAddress() {
+			p.req.imagined.gids = append(p.req.imagined.gids, imaginedGID{p.StepName(), link, r.GID.Family})
+		}
+	}
+	if _, set := p.claims[netstate.Link{Name: link}.Key()]["mtu"]; !set {
+		return nil
+	}
+	small, err := p.tooSmall(link, r.MTU)
+	if err != nil || small == "" {
+		return err
+	}
+	return Invalid("require.mtu", "%s", small)
+}
+
+// errNoRDMA refuses a requirement of a step without an RDMA device.
+var errNoRDMA = Invalid("require", "is for a step that gives an RDMA device: remove it, or rdma: false")
 
 // gidIndex is the field of a port whose value is chosen once.
 const gidIndex = "gidIndex"

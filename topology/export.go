@@ -177,6 +177,52 @@ func (v *validator) exportProblem(r ref.Ref) string {
 	return first
 }
 
+// ExportProblems returns what spec.export refers to and the steps never have, by the results of steps that were all applied: an RDMA device
+// or a GID that their configs leave out. Other fields depend on the node.
+func (t *Topology) ExportProblems(set contract.Set, results []StepResult) (out []Problem) {
+	if t.Export == nil {
+		return nil
+	}
+	of := resultsOf(t, results)
+	check := func(field, text string) {
+		parsed, err := ref.ParseLists(text)
+		if err != nil {
+			return
+		}
+		for _, r := range parsed.Refs() {
+			known, err := r.Lookup()
+			for i := range t.Steps {
+				s := &t.Steps[i]
+				if result, applied := of.of(s.Name); applied && err == nil && r.Means(s.Name) && mayHave(set, s.Type, known) {
+					if why := result.lacks(r.Field); why != "" {
+						out = append(out, Problem{Field: field, Message: fmt.Sprintf("%s: step %q %s", r, s.Name, why)})
+						break
+					}
+				}
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.Export.Env)) {
+		check(exportField(name), string(t.Export.Env[name]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.Export.Files)) {
+		check(fileField(name), string(t.Export.Files[name]))
+	}
+	return out
+}
+
+// lacks says why a result will never have a field of an RDMA device; "" if it has it, or the field is another.
+func (r *Result) lacks(field string) string {
+	has := r.Devices != nil && r.Devices.RDMADevice != ""
+	switch {
+	case (field == "rdmaDevice" || field == "gidIndex") && !has:
+		return "gives no RDMA device: remove its rdma: false, or the reference"
+	case field == "gidIndex" && r.Devices.GIDIndex == nil:
+		return "requires no GID: add require.gid to it, or remove the reference"
+	}
+	return ""
+}
+
 // Variable is an environment variable that containers are told.
 type Variable struct {
 	Name, Value string

@@ -265,3 +265,27 @@ func TestRDMANotMoved(t *testing.T) {
 		})
 	}
 }
+
+// TestRDMAImagined: on a node that nobody has, each device has an RDMA device of its own, as on any other, so that a plan without a node
+// shows what containers are told of all of them.
+func TestRDMAImagined(t *testing.T) {
+	reg, top := vetted(t, `    - {name: rail, forEach: ["0", "1"], type: sriov}
+    - {name: ib, type: rdma}
+    - {name: roce, type: rxe, dependOn: [rail0]}
+`)
+	p, _, err := reg.PlanImagined(t.Context(), top, nil, ops.Rules{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var devices, nodes []string
+	for _, r := range p.Results {
+		if d := r.Result.Devices; d != nil {
+			devices, nodes = append(devices, d.RDMADevice), append(nodes, d.DeviceNodes[0])
+		}
+	}
+	slices.Sort(devices)
+	slices.Sort(nodes)
+	if len(devices) != 4 || len(slices.Compact(slices.Clone(devices))) != 4 || len(slices.Compact(slices.Clone(nodes))) != 4 {
+		t.Errorf("the RDMA devices are %v, their device nodes %v, want four", devices, nodes)
+	}
+}

@@ -31,6 +31,8 @@ func withGID(r topology.StepResult, index int) topology.StepResult {
 }
 
 const (
+	railsWithGIDs = `{name: rail0, type: sriov, config: {require: {gid: {}}}}, {name: rail1, type: sriov, config: {require: {gid: {}}}}`
+
 	railSteps = `{name: rail0, type: sriov, extendedResourceName: example.com/rail.a-b}, {name: rail1, type: sriov, extendedResourceName: example.com/rail.a-b}`
 	bonded    = `{name: a, type: sriov}, {name: b, type: sriov}, {name: bond, type: bond, dependOn: [a, b], config: {mode: active-backup, addresses: [192.0.2.1/24]}}`
 )
@@ -53,12 +55,12 @@ func TestVariables(t *testing.T) {
 			"DPDK_PCI_ADDRESSES=0000:8e:00.2,0000:03:00.2 NCCL_IB_HCA==mlx5_9,mlx5_1 NCCL_SOCKET_IFNAME==net1,net2 OMPI_MCA_btl_tcp_if_include=net1,net2 PCIDEVICE_EXAMPLE_COM_RAIL_A_B=0000:8e:00.2,0000:03:00.2 UCX_NET_DEVICES=mlx5_9:1,mlx5_1:1",
 		},
 		{
-			"one index of a GID for all RDMA devices", `steps: [` + railSteps + `], export: {presets: [nccl, ucx], env: {A: "{{ rail*.gidIndex }}"}}`,
+			"one index of a GID for all RDMA devices", `steps: [` + railsWithGIDs + `], export: {presets: [nccl, ucx], env: {A: "{{ rail*.gidIndex }}"}}`,
 			[]topology.StepResult{withGID(one, 3), withGID(zero, 3)},
 			"A=3,3 NCCL_IB_GID_INDEX=3 NCCL_IB_HCA==mlx5_9,mlx5_1 NCCL_SOCKET_IFNAME==net1,net2 UCX_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_9:1,mlx5_1:1",
 		},
 		{
-			"different indexes of GIDs", `steps: [` + railSteps + `], export: {presets: [nccl], env: {A: "{{ rail*.gidIndex }}"}}`,
+			"different indexes of GIDs", `steps: [` + railsWithGIDs + `], export: {presets: [nccl], env: {A: "{{ rail*.gidIndex }}"}}`,
 			[]topology.StepResult{withGID(one, 3), withGID(zero, 5)},
 			"A=5,3 NCCL_IB_HCA==mlx5_9,mlx5_1 NCCL_SOCKET_IFNAME==net1,net2",
 		},
