@@ -49,9 +49,16 @@ func newLaptop(t *testing.T) *laptop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &laptop{Cluster: start(t, cluster.Options{}), home: t.TempDir(), registry: "127.0.0.1:" + port + "/net"}
+	var options cluster.Options
+	var kubelet string
+	if strings.HasPrefix(cluster.Version(), "v1.35.") { // which does not share devices by default, as docs/install.md says
+		gate := []string{"--feature-gates=DRAConsumableCapacity=true"}
+		options = cluster.Options{APIServer: gate, ControllerManager: gate, Scheduler: gate}
+		kubelet = "featureGates: {DRAConsumableCapacity: true}"
+	}
+	l := &laptop{Cluster: start(t, options), home: t.TempDir(), registry: "127.0.0.1:" + port + "/net"}
 	l.node = addNode(t, l.Cluster, cluster.NodeOptions{
-		NICs: "none", Containerd: "1.7", NRITimeout: 10 * time.Second,
+		NICs: "none", Containerd: "1.7", NRITimeout: 10 * time.Second, Kubelet: kubelet,
 		// The registry is on the loopback of the host. containerd uses no TLS for one on its own loopback, so it is there, too.
 		Start: `sysctl -qw net.ipv4.conf.all.route_localnet=1
 nft -f - <<EOF
