@@ -263,10 +263,10 @@ test-versions: ## the node's story and what an older API server lacks, on earlie
 	@for version in $(or $(KUBERNETES),1.35 1.36); do
 		export PLUMBLINE_KUBERNETES=$$version
 		$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster RUN='^Test(Chart|APIServerOnly)$$'
-		# The controller's tests and those of a release share devices, which 1.35 cannot by default.
+		# The controller's tests share devices, which 1.35 cannot by default.
 		controller='|ControlPlane|Scheduled'
 		[[ $$version != 1.35 ]] || controller=
-		[[ $$version == 1.35 ]] || $(MAKE) test-install
+		$(MAKE) test-install
 		$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/controlplane RUN="^Test(ServerLacks|WithoutFeatures$$controller)\$$"
 		$(MAKE) test-cluster CLUSTER_PKG=./integration/cluster/story
 	done
