@@ -33,7 +33,9 @@ OTHER_KERNEL_PKG := ./reconcile/agent ./reconcile/kernel/... ./reconcile/watch
 # The short form runs most tests that take seconds on one kernel only: here those that test our
 # code rather than the kernel, below the others.
 ONE_KERNEL := ^Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|(Kernel)?Sessions|Run|Interrupt|SupportBundle|Random(TwoTopologies)?|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|SlowAttach(Killed)?|StackedPairs|PathReused|NetworkOfFunction|Shares|CleanOnReturn|Function(Rebound|Open)|HiddenUpper|ApplyTwiceRelease|NamespaceDies|Tunnel|Order|OtherWriters|PersistentSquatter|Neighbors|BridgeKeepsMAC|CarrierComesLater|Squatter|IgnoredRouters|DHCPBehindGuard|ForgedFrames|RequiredGID|EightRails|PodNetworkMarked(Killed|Fails))$$
-OTHER_KERNEL := ^Test(Backoff|GuardOfTwoTopologies|DHCP(ServerAway|Killed|Failure|OverIPVLAN|AddressInUse|Options)?|NoSandboxWaits|ManyHostPorts|LoopbackPorts|ManyFilters|ServiceOnBridge|SharedUplink|(Forged)?LLDP|PodEndsOnFullDisk|HostileDHCP|HostRoutes|PodRoutes|RoutedPods|HostPorts|LostPorts|Masquerade|PodNetwork(Routed|Refuses|Killed|sAtOnce)?|Loopback|MultiNIC|HostilePod|ForgedIdentity|Autoconfiguration|RouterAdvertisement|DuplicateAddressDetection|EditedTopology|RateO(fUserspace|nPF)|DeviceIsHeld)$$
+OTHER_KERNEL := ^Test(Backoff|GuardOfTwoTopologies|DHCP(ServerAway|Killed|Failure|OverIPVLAN|AddressInUse|Options)?|NoSandboxWaits|ManyHostPorts|LoopbackPorts|ManyFilters|ServiceOnBridge|SharedUplink|(Forged)?LLDP|PodEndsOnFullDisk|HostileDHCP|HostRoutes|PodRoutes|RoutedPods|HostPorts|LostPorts|Masquerade|PodNetwork(Routed|Refuses|Killed|sAtOnce)?|Loopback|MultiNIC|HostilePod|ForgedIdentity|Autoconfiguration|RouterAdvertisement|DuplicateAddressDetection|EditedTopology|RateO(fUserspace|nPF)|DeviceIsHeld|FullSandbox|PairWriteFails|CostOfCleaning|Belongings)$$
+# Tests of ./cmd/... that take seconds and change no kernel: the short form leaves them to unit.
+NO_KERNEL := ^Test(Sessions|Examples(Together)?|LinesOf.*)$$
 RACELESS := k8s.io/client-go/rest
 GOROUTINES := ^\s*go |\.Go\(|"sync(/atomic)?"|RunParallel
 FUZZTIME ?= 20s
@@ -173,7 +175,7 @@ test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels
 $(KERNELS:%=test-kernel-%): test-kernel-%:
 	@. .ci/lib
 	begin "kernel tests, Debian's $* kernel"
-	integration/vm test --kernel $* --with rdma --cpus $(if $(and $(LONG),$(filter stable,$*)),2,1) --nics quad --timeout $(if $(LONG),14400,4500) -- $(TAGS) -timeout $(if $(LONG),4h,60m) -run '$(RUN)' $(if $(LONG)$(filter-out .,$(RUN)),,-skip '$(if $(filter backports,$*),$(ONE_KERNEL),$(OTHER_KERNEL))') $(filter-out $(if $(LONG)$(filter-out .,$(RUN))$(filter-out file,$(origin KERNEL_PKG)),,$(if $(filter backports,$*),$(ONE_KERNEL_PKG),$(OTHER_KERNEL_PKG))),$(KERNEL_PKG)) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
+	integration/vm test --kernel $* --with rdma --cpus $(if $(and $(LONG),$(filter stable,$*)),2,1) --nics quad --timeout $(if $(LONG),14400,4500) -- $(TAGS) -timeout $(if $(LONG),4h,60m) -run '$(RUN)' $(if $(LONG)$(filter-out .,$(RUN)),,-skip '$(if $(filter backports,$*),$(ONE_KERNEL),$(OTHER_KERNEL))|$(NO_KERNEL)') $(filter-out $(if $(LONG)$(filter-out .,$(RUN))$(filter-out file,$(origin KERNEL_PKG)),,$(if $(filter backports,$*),$(ONE_KERNEL_PKG),$(OTHER_KERNEL_PKG))),$(KERNEL_PKG)) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
 	[[ -z '$(LONG)' || '$(RUN)' != . ]] || for iommu in off shared; do
 		integration/vm test --kernel $* --iommu $$iommu --nics quad -- -run TestUnconfined ./integration/kernel </dev/null
 	done

@@ -138,7 +138,7 @@ func ctxFor(t *testing.T) context.Context {
 
 // TestApplyTwiceRelease is the life of a sandbox without failures.
 func TestApplyTwiceRelease(t *testing.T) {
-	each(t, 1, func(t *testing.T, c kernelCase) {
+	each(t, 2, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		ctx := ctxFor(t)

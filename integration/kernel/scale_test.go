@@ -19,7 +19,7 @@ import (
 // Few, because the machine is emulated. The benchmark does the same with hundreds.
 const (
 	pods     = 16
-	cycles   = 24
+	cycles   = 12
 	starters = 3
 )
 
