@@ -16,6 +16,8 @@ func TestCompletion(t *testing.T) {
 		{[]string{"claim", "-f", "../../docs/flagship.yaml", "--kind", ""}, "limits"},
 		{[]string{"import", "-f", "../../docs/flagship.yaml", "--st"}, "--state-dir"},
 		{[]string{"agent", "--log-format", ""}, "json"},
+		{[]string{"agent", "--log-level", ""}, "warn"},
+		{[]string{"controller", "--log-level", ""}, "warn"},
 		{[]string{"plan", "-f", "../../docs/flagship.yaml", "--device", "vf0=l"}, ":4"},
 	} {
 		var out, complaint bytes.Buffer

@@ -21,6 +21,10 @@ type daemonFlags struct {
 
 func (d *daemonFlags) add(cmd *cobra.Command) {
 	choiceFlag(cmd, &d.logFormat, "log-format", "", "`format` of the log: text, or json, one object a line", formatText, formatJSON)
+	if cmd.Flags().Lookup("log-level") != nil {
+		levels := []string{"debug", "info", "warn", "error"}
+		_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions(levels, cobra.ShellCompDirectiveNoFileComp))
+	}
 	cmd.Flags().StringVar(&d.pprof, "pprof-address", "", "loopback `address` to serve Go profiles on, such as 127.0.0.1:6060; none if empty")
 }
 
