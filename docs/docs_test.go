@@ -150,7 +150,16 @@ func valid(t *testing.T, file string) *topology.Topology {
 
 // TestFlagship draws the README's picture of the topology that the demo applies.
 func TestFlagship(t *testing.T) {
-	svg, err := graph.Render(valid(t, "../docs/flagship.yaml"), graph.SVG, nil)
+	top := valid(t, "../docs/flagship.yaml")
+	plan, given, err := registry(t).PlanImagined(t.Context(), top, nil, ops.Rules{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[string]graph.Status{}
+	for step, facts := range plan.Facts(top, given) {
+		of[step] = graph.Status{Notes: facts}
+	}
+	svg, err := graph.Render(top, graph.SVG, of)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,15 +1,17 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/node"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/graph"
 )
@@ -22,7 +24,8 @@ func (a *app) graph() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "graph {-f FILE | --status [--netns NAMESPACE]} [-o " + strings.Join(formats, "|") + "]",
 		Short: "Draw a topology, or the state of a sandbox",
-		Long: `Draws a topology. With --status, draws applied topologies with the state of each step
+		Long: `Draws a topology with the interfaces of its steps, their IDs, MTUs and addresses. With
+--status, draws applied topologies with the state of each step
 (in sync: green, waiting: yellow, broken: red), differing fields and errors; as text for
 all sandboxes, or as a picture (dot, svg) for the one that --netns selects. The exit
 status is then that of status.`,
@@ -44,18 +47,20 @@ status is then that of status.`,
 			case cmd.Flags().Changed("netns"):
 				return errors.New("--netns is of use with --status only")
 			}
-			given, err := node.ParseAddresses(addresses)
-			if err != nil {
-				return fmt.Errorf("--address: %w", err)
-			}
-			t, err := a.load(cmd.Context(), file, given)
+			plans := target{files: fileList{file}, addresses: addresses}
+			_, given, from, err := plans.inputs(cmd.Context(), a)
 			if err != nil {
 				return err
 			}
-			if format == formatText {
-				return a.text().graph(t, nil)
+			t, _, err := a.decode(cmd.Context(), from.topology, given)
+			if err != nil {
+				return err
 			}
-			text, err := graph.Render(t, format, nil)
+			of := plans.facts(cmd.Context(), a, from, t, given)
+			if format == formatText {
+				return a.text().graph(t, of)
+			}
+			text, err := graph.Render(t, format, of)
 			if err != nil {
 				return err
 			}
@@ -70,6 +75,28 @@ status is then that of status.`,
 	outputFlag(cmd, &format, formats...)
 	a.ovn.flags(cmd, defaultOVS, defaultNB)
 	return cmd
+}
+
+// facts are what the plan of an imagined node says of each step. A topology that cannot be planned there is drawn without.
+func (t *target) facts(ctx context.Context, a *app, from source, topo *topology.Topology, asked ops.Givens) map[string]graph.Status {
+	topo, err := t.ownNetwork(a, topo, asked, false)
+	if err != nil {
+		return nil
+	}
+	given, _, err := from.examples(topo, asked, true)
+	if err != nil {
+		return nil
+	}
+	plan, given, err := a.registry.PlanImagined(ctx, topo, given, ops.Rules{})
+	if err != nil {
+		return nil
+	}
+	maps.DeleteFunc(given, func(step string, _ ops.Given) bool { return len(asked[step].Addresses) > 0 })
+	of := map[string]graph.Status{}
+	for step, lines := range plan.Facts(topo, given) {
+		of[step] = graph.Status{Notes: lines}
+	}
+	return of
 }
 
 func (a *app) graphStatus(cmd *cobra.Command, netns, format string) error {
@@ -198,7 +225,7 @@ func (t text) graph(top *topology.Topology, of map[string]graph.Status) error {
 			line += " ← " + strings.Join(s.DependOn, ", ")
 		}
 		st := of[s.Name]
-		if of != nil {
+		if wide > 0 {
 			line = fmt.Sprintf("%-*s  %s", wide, dash(st.Word), line)
 		}
 		t.line("  %s", t.coloured(st.Word, line))
