@@ -60,6 +60,7 @@ type Store struct {
 
 	mu       sync.Mutex // held while files are read: the cache is never older than the last notification
 	changes  *changes
+	unlisted bool           // the directory has to be listed, and could not be: no notification says so again
 	known    map[string]any // by path: the *Claim, *boot or *frame.OtherVersion it holds, nil for a claim that has not been read
 	reported []error
 }
@@ -245,12 +246,12 @@ func (s *Store) list(accept func(*Claim) bool) ([]Entry, []error) {
 // refresh drops from the cache files that have changed since.
 func (s *Store) refresh() error {
 	names, all := s.changes.since()
-	if all {
+	if s.unlisted = s.unlisted || all; s.unlisted {
 		files, err := os.ReadDir(s.Dir)
 		if err != nil {
 			return fmt.Errorf("claims: %w", err)
 		}
-		s.known = map[string]any{}
+		s.known, s.unlisted = map[string]any{}, false
 		for _, f := range files {
 			names = append(names, f.Name())
 		}
