@@ -10,8 +10,8 @@ import (
 )
 
 // podEntries are the own networks of the node's pods, as the follower of filters lists them. A list is made for each change of a pod of the
-// node, so a record is read again only after a pass that may have written it: one of many filters is megabytes. It implements
-// reconcile.Recorder.
+// node, so that of a pod that has its network is read again only after a pass that may have written it: one of many filters is megabytes.
+// It implements reconcile.Recorder.
 type podEntries struct {
 	store interface {
 		IDs() ([]reconcile.SandboxID, []error)
@@ -54,7 +54,7 @@ func (p *podEntries) list() []claims.Entry {
 		}
 		p.mu.Lock()
 		switch _, unchanged := p.read[id]; {
-		case !known || err != nil:
+		case !known || err != nil, ok && len(e.In) == 0: // another agent may attach it, whose passes nobody reports
 			delete(p.read, id)
 		case unchanged:
 			p.read[id] = now[id]

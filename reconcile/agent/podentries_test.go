@@ -86,6 +86,15 @@ func TestPodEntries(t *testing.T) {
 	if out := listed("after that", pods, 1); attached(out) != pods {
 		t.Errorf("%d are attached", attached(out))
 	}
+	// The agent before this one ends what it had begun: no pass of ours says so.
+	put(0, reconcile.Applying)
+	p.Pass(reconcile.Pass{Sandbox: first, Trigger: reconcile.TriggerEnsure})
+	listed("while another agent attaches", pods, 1)
+	put(0, reconcile.Applied)
+	if out := listed("after another agent has", pods, 1); attached(out) != pods {
+		t.Errorf("%d are attached after another agent has attached one", attached(out))
+	}
+	listed("without a change", pods, 0)
 	delete(store.records, first)
 	p.Forget(first)
 	listed("one has ended", pods-1, 0)
