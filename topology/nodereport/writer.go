@@ -95,6 +95,9 @@ func (w *Writer) Run(ctx context.Context) {
 		next := rewrite
 		now, err := w.object()
 		if now == nil && err == nil {
+			if again { // one that was due stays so
+				due.Reset(6 * w.Spread)
+			}
 			continue
 		}
 		if err == nil {
