@@ -110,7 +110,7 @@ type Follower struct {
 	wake    table.Wake
 	states  atomic.Pointer[map[string]int]                             // of the objects in the last report
 	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName] // of keyOf, in which namespaces take turns
-	reading sync.Mutex                                                 // held while objects are listed
+	reading sync.Mutex                                                 // held while a page of objects is read
 	// compiled are the filters of the last sets of rules.
 	compiled enforce.Memo
 

@@ -93,29 +93,15 @@ func (f *Follower) enforceable(o *object) bool {
 // list lists the objects in pages, so that there are never more in memory than a qos.Share and a page. An API server without the kind
 // has no objects; the watch asks again.
 func (n *namespace) list(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-	n.f.reading.Lock() // one page at a time, of all namespaces
-	defer n.f.reading.Unlock()
 	out, share, kept := &internalversion.List{}, &qos.Share{}, map[*qos.Policy]*object{}
-	for options := (metav1.ListOptions{Limit: pageSize}); ; options.Continue = out.Continue {
-		page, err := n.f.Client.Resource(qosv1alpha1.Resource()).Namespace(n.name).List(ctx, options)
+	for {
+		err := n.page(ctx, out, share, kept)
 		if apierrors.IsNotFound(err) {
 			return &internalversion.List{}, nil
 		}
 		if err != nil {
 			n.failed(err)
 			return nil, err // not wrapped: the reflector checks its type
-		}
-		out.ResourceVersion, out.Continue = page.GetResourceVersion(), page.GetContinue()
-		for i := range page.Items {
-			o := objectOf(&page.Items[i])
-			if !n.f.enforceable(o) {
-				o.warn(n.f.Log)
-				continue
-			}
-			kept[o.policy] = o
-			for _, left := range share.Put(o.policy) {
-				delete(kept, left)
-			}
 		}
 		if out.Continue == "" {
 			break
@@ -128,6 +114,31 @@ func (n *namespace) list(ctx context.Context, _ metav1.ListOptions) (runtime.Obj
 	n.listed = share
 	n.f.mu.Unlock()
 	return out, nil
+}
+
+// page adds the next page of a list to the share, and keeps the objects of that. One page of all namespaces is read at a time; others
+// read one before the next, as users may create any number of objects.
+func (n *namespace) page(ctx context.Context, list *internalversion.List, share *qos.Share, kept map[*qos.Policy]*object) error {
+	n.f.reading.Lock()
+	defer n.f.reading.Unlock()
+	page, err := n.f.Client.Resource(qosv1alpha1.Resource()).Namespace(n.name).List(ctx,
+		metav1.ListOptions{Limit: pageSize, Continue: list.Continue})
+	if err != nil {
+		return err
+	}
+	list.ResourceVersion, list.Continue = page.GetResourceVersion(), page.GetContinue()
+	for i := range page.Items {
+		o := objectOf(&page.Items[i])
+		if !n.f.enforceable(o) {
+			o.warn(n.f.Log)
+			continue
+		}
+		kept[o.policy] = o
+		for _, left := range share.Put(o.policy) {
+			delete(kept, left)
+		}
+	}
+	return nil
 }
 
 func (n *namespace) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
