@@ -195,6 +195,7 @@ func (n *namespace) store() *watchstore.Store[string, *object] {
 			if listed && n.err != nil {
 				n.err = nil
 				n.f.Learned.Changed()
+				n.f.reports.Changed() // nothing was reported before
 				n.f.enqueueNamespace(n.name)
 			}
 		},
