@@ -156,11 +156,11 @@ unit: ## tests that need neither root nor network (PKG=./ops/... RUN=TestLaws LO
 		race=
 	fi
 	begin "unit tests$${race:+ with $$race}"
-	CGO_ENABLED=$$(( $${#race} > 0 )) env -u PLUMBLINE_LANE $(GO) test $$race $(TAGS) -shuffle=on -run '$(RUN)' $$packages
+	CGO_ENABLED=$$(( $${#race} > 0 )) env -u PLUMBLINE_LANE $(GO) test $$race $(TAGS) -timeout 40m -shuffle=on -run '$(RUN)' $$packages
 	end
 	if [[ -n $$raceless ]]; then
 		begin 'unit tests without -race'
-		env -u PLUMBLINE_LANE $(GO) test -shuffle=on -run '$(RUN)' $$raceless
+		env -u PLUMBLINE_LANE $(GO) test -timeout 40m -shuffle=on -run '$(RUN)' $$raceless
 		end
 	fi
 
