@@ -726,13 +726,13 @@ func (b *bench) status(t *testing.T) {
 	if at := want("drifted", "True NetworkReady", "False Drifted", "net# 02:00:00:00:00:01 [2001:db8::5/64]", `"name":"bond0"`); !at.Equal(&since) {
 		t.Errorf("Ready did not change, but its time did: from %s to %s", since, at)
 	}
-	r.Repaired(who, aiTopology, steps)
+	r.Repaired(who, aiTopology, steps, 12*time.Millisecond)
 	if at := want("repaired", "True NetworkReady", "True InSync", "net# 02:00:00:00:00:01 [2001:db8::5/64]", `"name":"bond0"`); !at.Equal(&since) {
 		t.Errorf("Ready did not change, but its time did: from %s to %s", since, at)
 	}
 	for range 30 { // another writer
 		r.Drifted(who, aiTopology, drift)
-		r.Repaired(who, aiTopology, steps)
+		r.Repaired(who, aiTopology, steps, 12*time.Millisecond)
 	}
 	stale := who
 	stale.Claim.UID = "00000000-0000-0000-0000-000000000000"
@@ -791,7 +791,7 @@ func (b *bench) events(t *testing.T, who claimstatus.Subject) {
 				"NetworkFailed":   `Warning topology "ai-bonded": step "bond0": no bonding`,
 				"NetworkReady":    `Normal topology "ai-bonded": 4 steps done, interfaces net1, net2, bond0`,
 				"NetworkDrift":    `Warning topology "ai-bonded": step "bond0": link bond0: mtu is 1500, not 9000`,
-				"NetworkRepaired": `Normal topology "ai-bonded": repaired`,
+				"NetworkRepaired": `Normal topology "ai-bonded": repaired in 12 ms`,
 				"NetworkLinkDown": `Warning topology "ai-bonded" step "vf1": link "net2" has no carrier; links built on it continue without it`,
 			} {
 				if have[reason] != message {

@@ -3,6 +3,7 @@ package claimstatus
 import (
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -24,7 +25,7 @@ type DriftOptions struct {
 // DriftReporter receives the reports on drift; a Reporter does.
 type DriftReporter interface {
 	Drifted(s Subject, topologyName string, drift []reconcile.Drift)
-	Repaired(s Subject, topologyName string, steps []topology.StepResult)
+	Repaired(s Subject, topologyName string, steps []topology.StepResult, took time.Duration)
 	Readdressed(s Subject, topologyName string, steps []topology.StepResult)
 	Degraded(s Subject, topologyName string, err error)
 	Contended(s Subject, topologyName string, contended []reconcile.Contention)
@@ -81,7 +82,11 @@ func (d *DriftReport) Pass(p reconcile.Pass) {
 		if p.Sandbox.Origin().Prepared {
 			rec.Results = nil // those of the pod's sandbox hold
 		}
-		d.Reporter.Repaired(SubjectOf(&c), p.Topology, rec.Results)
+		took := p.Timing.Total
+		if len(p.Changes) == 0 { // it has ended by itself
+			took = 0
+		}
+		d.Reporter.Repaired(SubjectOf(&c), p.Topology, rec.Results, took)
 	case p.Outcome == "" && p.Readdressed:
 		d.Reporter.Readdressed(SubjectOf(&c), p.Topology, rec.Results)
 	case p.Outcome != "" && d.isNew(p.Sandbox, rec.Failure):
@@ -106,7 +111,7 @@ func (d *DriftReport) Contended(id reconcile.SandboxID, topologyName string, con
 		return
 	}
 	if rec, known, err := d.Record(id); err == nil && known && rec.Phase == reconcile.Applied {
-		d.Reporter.Repaired(SubjectOf(&c), topologyName, rec.Results)
+		d.Reporter.Repaired(SubjectOf(&c), topologyName, rec.Results, 0)
 	}
 }
 

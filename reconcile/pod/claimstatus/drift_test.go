@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -26,8 +27,8 @@ func (l *reportList) Drifted(s Subject, _ string, drift []reconcile.Drift) {
 	l.add(s, "drifted", drift[0].Field)
 }
 
-func (l *reportList) Repaired(s Subject, _ string, steps []topology.StepResult) {
-	l.add(s, "repaired", len(steps))
+func (l *reportList) Repaired(s Subject, _ string, steps []topology.StepResult, took time.Duration) {
+	l.add(s, "repaired", fmt.Sprintf("%d %s", len(steps), repairedMessage("t", took)))
 }
 
 func (l *reportList) Readdressed(s Subject, _ string, steps []topology.StepResult) {
@@ -59,13 +60,13 @@ func TestDriftReport(t *testing.T) {
 			d.Pass(p)
 		}
 	}
-	repaired := pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Changes: make([]netstate.Change, 1)})
+	repaired := pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Changes: make([]netstate.Change, 1), Timing: reconcile.Timing{Total: 12_345 * time.Microsecond}})
 	idle := pass(reconcile.Pass{Trigger: reconcile.TriggerRepair})
 	attached := pass(reconcile.Pass{Trigger: reconcile.TriggerEnsure, Changes: make([]netstate.Change, 1)})
 	left := func(field string) on {
 		return pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Changes: make([]netstate.Change, 1), Left: drift(field)})
 	}
-	recovered := pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Recovered: true})
+	recovered := pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Recovered: true, Timing: reconcile.Timing{Total: time.Second}})
 	readdressed := pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Readdressed: true})
 	failed := func(kind fault.Kind) on { return pass(reconcile.Pass{Trigger: reconcile.TriggerRepair, Outcome: kind}) }
 	fighting := func(d *DriftReport) { d.Contended(id, "t", contended) }
@@ -81,21 +82,21 @@ func TestDriftReport(t *testing.T) {
 			[]string{"c1 drifted: mtu", "c1 drifted: up", "c1 drifted: mtu"},
 		},
 		"again after it was away":         {[]on{drifted("mtu"), inSync, drifted("mtu")}, []string{"c1 drifted: mtu", "c1 drifted: mtu"}},
-		"again after a repair":            {[]on{drifted("mtu"), repaired, drifted("mtu")}, []string{"c1 drifted: mtu", "c1 repaired: 2", "c1 drifted: mtu"}},
+		"again after a repair":            {[]on{drifted("mtu"), repaired, drifted("mtu")}, []string{"c1 drifted: mtu", "c1 repaired: 2 topology \"t\": repaired in 12 ms", "c1 drifted: mtu"}},
 		"again after the sandbox ended":   {[]on{drifted("mtu"), forget, drifted("mtu")}, []string{"c1 drifted: mtu", "c1 drifted: mtu"}},
-		"each repair":                     {[]on{repaired, repaired}, []string{"c1 repaired: 2", "c1 repaired: 2"}},
+		"each repair":                     {[]on{repaired, repaired}, []string{"c1 repaired: 2 topology \"t\": repaired in 12 ms", "c1 repaired: 2 topology \"t\": repaired in 12 ms"}},
 		"no repair without a change":      {[]on{idle, attached}, nil},
-		"a failure that ends by itself":   {[]on{failed(fault.NotReady), recovered, failed(fault.NotReady)}, []string{"c1 degraded: NotReady", "c1 repaired: 2", "c1 degraded: NotReady"}},
+		"a failure that ends by itself":   {[]on{failed(fault.NotReady), recovered, failed(fault.NotReady)}, []string{"c1 degraded: NotReady", "c1 repaired: 2 topology \"t\": repaired", "c1 degraded: NotReady"}},
 		"addresses of the network":        {[]on{readdressed, idle, readdressed}, []string{"c1 readdressed: 2", "c1 readdressed: 2"}},
 		"what is left is no repair":       {[]on{drifted("mtu"), left("mtu"), drifted("mtu")}, []string{"c1 drifted: mtu"}},
 		"a failure once":                  {[]on{failed(fault.NotReady), failed(fault.NotReady)}, []string{"c1 degraded: NotReady"}},
-		"a failure again after a repair":  {[]on{failed(fault.NotReady), repaired, failed(fault.NotReady)}, []string{"c1 degraded: NotReady", "c1 repaired: 2", "c1 degraded: NotReady"}},
+		"a failure again after a repair":  {[]on{failed(fault.NotReady), repaired, failed(fault.NotReady)}, []string{"c1 degraded: NotReady", "c1 repaired: 2 topology \"t\": repaired in 12 ms", "c1 degraded: NotReady"}},
 		"drift after a failure":           {[]on{drifted("mtu"), failed(fault.NotReady), drifted("mtu")}, []string{"c1 drifted: mtu", "c1 degraded: NotReady", "c1 drifted: mtu"}},
 		"contention in place of its ways": {[]on{fighting, drifted("mtu"), repaired, failed(fault.NotConverged), drifted("mtu")}, []string{"c1 fighting: mtu"}},
 		"another failure in contention":   {[]on{fighting, failed(fault.Unsupported)}, []string{"c1 fighting: mtu", "c1 degraded: Unsupported"}},
-		"the end of contention":           {[]on{fighting, drifted("mtu"), repaired, contentionEnds}, []string{"c1 fighting: mtu", "c1 repaired: 2"}},
-		"what contention leaves":          {[]on{fighting, left("up"), contentionEnds, drifted("up"), repaired}, []string{"c1 fighting: mtu", "c1 drifted: up", "c1 repaired: 2"}},
-		"drift from before contention":    {[]on{drifted("mtu"), fighting, repaired, contentionEnds, drifted("mtu")}, []string{"c1 drifted: mtu", "c1 fighting: mtu", "c1 repaired: 2", "c1 drifted: mtu"}},
+		"the end of contention":           {[]on{fighting, drifted("mtu"), repaired, contentionEnds}, []string{"c1 fighting: mtu", "c1 repaired: 2 topology \"t\": repaired"}},
+		"what contention leaves":          {[]on{fighting, left("up"), contentionEnds, drifted("up"), repaired}, []string{"c1 fighting: mtu", "c1 drifted: up", "c1 repaired: 2 topology \"t\": repaired in 12 ms"}},
+		"drift from before contention":    {[]on{drifted("mtu"), fighting, repaired, contentionEnds, drifted("mtu")}, []string{"c1 drifted: mtu", "c1 fighting: mtu", "c1 repaired: 2 topology \"t\": repaired", "c1 drifted: mtu"}},
 		"contention that ended with a pod": {
 			[]on{fighting, forget, drifted("mtu")},
 			[]string{"c1 fighting: mtu", "c1 drifted: mtu"},

@@ -61,7 +61,7 @@ func TestLinks(t *testing.T) {
 			links()
 		}, `True Carrier ` + step + `"vf0": link "net1" has a carrier; False NoCarrier ` + step + `"vf1": link "net2" has no carrier; links built on it continue without it`},
 		{
-			"drift says nothing of them", func() { r.Repaired(s, flagship, results(t)) },
+			"drift says nothing of them", func() { r.Repaired(s, flagship, results(t), 0) },
 			`True Carrier ` + step + `"vf0": link "net1" has a carrier; False NoCarrier ` + step + `"vf1": link "net2" has no carrier; links built on it continue without it`,
 		},
 		{"both are", func() {

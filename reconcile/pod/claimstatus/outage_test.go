@@ -83,7 +83,7 @@ func TestOutageOfTheServer(t *testing.T) {
 		for range minutes {
 			for i := range claims {
 				r.Drifted(subject(i), "t", []reconcile.Drift{{Step: "a"}})
-				r.Repaired(subject(i), "t", nil)
+				r.Repaired(subject(i), "t", nil, 0)
 			}
 			time.Sleep(time.Minute)
 		}

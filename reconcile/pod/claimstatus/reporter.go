@@ -176,10 +176,17 @@ func (r *Reporter) newContention(claim types.UID) bool {
 	return true
 }
 
-// Repaired reports that drift was repaired, with the current results.
-func (r *Reporter) Repaired(s Subject, topologyName string, steps []topology.StepResult) {
+// Repaired reports that drift was repaired, with the current results, and how long the repair took; 0 if that is not known.
+func (r *Reporter) Repaired(s Subject, topologyName string, steps []topology.StepResult, took time.Duration) {
 	r.update(s, topologyName, attached(topologyName, steps))
-	r.events.normal(s, "NetworkRepaired", fmt.Sprintf("topology %q: repaired", topologyName))
+	r.events.normal(s, "NetworkRepaired", repairedMessage(topologyName, took))
+}
+
+func repairedMessage(topologyName string, took time.Duration) string {
+	if took == 0 {
+		return fmt.Sprintf("topology %q: repaired", topologyName)
+	}
+	return fmt.Sprintf("topology %q: repaired in %d ms", topologyName, max(1, took.Milliseconds()))
 }
 
 // Readdressed reports that the network has given a pod other addresses, with the current
