@@ -89,7 +89,7 @@ router.`,
 		{Name: "vlanTrunk", Type: contract.List, Description: "VLANs carried tagged", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
 			vid("id", "one VLAN", 1), vid("minID", "first of a range", 1), vid("maxID", "last of a range", 1),
 		}}},
-		{Name: "preserveDefaultVlan", Type: contract.Boolean, Default: true, Description: "with vlan or vlanTrunk: the port is also in the bridge's default VLAN (vlan_default_pvid, usually 1), untagged"},
+		boolean("preserveDefaultVlan", "with vlan or vlanTrunk: the port is also in the bridge's default VLAN (vlan_default_pvid, usually 1), untagged"),
 	}, ops.GuardParams(), ops.MasqueradeParams(), ops.PortMappingParams(), ops.AddressParams()),
 	Input:  contract.Input{Shares: true, NamedBy: "bridge", DeviceTypes: []string{"virtual"}},
 	Output: ops.Appends(),

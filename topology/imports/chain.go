@@ -227,6 +227,10 @@ func (c *converter) bridge(n *network, p *record) {
 	}
 	name, _ := s.config["bridge"].(string)
 	c.share(p, "bridge", name)
+	_, trunk := s.config["vlanTrunk"]
+	if _, written := s.config["preserveDefaultVlan"]; !written && (trunk || s.config["vlan"] != nil) {
+		p.note("preserveDefaultVlan", "is false, as in the plugin since version 1.8: before, the port was also in the default VLAN of the bridge: set it to true if pods use that, such as for the untagged traffic of a trunk")
+	}
 	c.ipam(n, s, ipam, true)
 	for _, key := range []string{"isGateway", "isDefaultGateway"} {
 		if is, _ := s.config[key].(bool); is && s.pool != nil {
