@@ -2,6 +2,7 @@ package ops
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -54,6 +55,7 @@ func (s *stacking) check() error {
 		}
 	}
 	s.notePorts()
+	s.noteSpoofChecks()
 	return s.checkTunnels()
 }
 
@@ -89,6 +91,54 @@ func (s *stacking) notePorts() {
 			if own, given := s.p.claims[m.Key()]["mac"]; given && own.value != *o.MAC || !given && first[m.Name] != o.Name {
 				s.p.noteFor(w.step, "its mac has no effect on %q, a port of the bond %q, which gives its ports one MAC: set mac in step %q", o.Name, m.Name, s.p.maker(m.Name))
 			}
+		}
+	}
+}
+
+// noteSpoofChecks adds notes on links that send with another MAC than the virtual function below them, whose physical function drops
+// such frames, as the config of the function says: bridges, macvlans, and bonds that give their ports the MAC of the first one.
+func (s *stacking) noteSpoofChecks() {
+	functions, links, first := map[string]string{}, map[string]string{}, map[string]string{} // steps by device and by link; ports by bond
+	for _, w := range s.p.wants {
+		if vf, ok := w.obj.(netstate.VF); ok && vf.SpoofCheck != nil && *vf.SpoofCheck && (vf.Trust == nil || !*vf.Trust) {
+			functions[vf.ID] = w.step
+		}
+	}
+	for _, w := range s.p.wants {
+		switch o := w.obj.(type) {
+		case netstate.Device:
+			if step, checked := functions[o.ID]; checked && o.At != nil {
+				links[*o.At] = step
+			}
+		case netstate.Link:
+			if o.Master != nil {
+				first[*o.Master] = cmp.Or(first[*o.Master], o.Name)
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.p.makers)) {
+		l, ok := s.p.view.Link(name)
+		if !ok || len(links) == 0 {
+			continue
+		}
+		var below []string
+		instead := ""
+		switch passthru := l.MACVLAN != nil && l.MACVLAN.Mode != nil && *l.MACVLAN.Mode == "passthru"; {
+		case l.GivesMAC():
+			below = slices.DeleteFunc(slices.Sorted(slices.Values(s.below(name))), func(port string) bool { return port == first[name] })
+			if *l.Bond.Mode == "active-backup" {
+				instead = ", or failOverMac to active"
+			}
+		case l.LinkKind == "bridge", l.LinkKind == "macvlan" && !passthru:
+			below = slices.Sorted(slices.Values(s.below(name)))
+		}
+		for i := 0; i < len(below); i++ { // no longer than the stack is high
+			if step, checked := links[below[i]]; checked {
+				s.p.noteFor(s.p.maker(name), "%q sends with another MAC than the virtual function of step %q, whose spoofchk drops such frames: set spoofchk to off and trust to on there%s",
+					name, step, instead)
+				continue
+			}
+			below = append(below, s.below(below[i])...)
 		}
 	}
 }
@@ -221,6 +271,15 @@ func (s *stacking) checkParent(l netstate.Link) error {
 	return nil
 }
 
+// below returns the links on which a link stands: its members and its parent.
+func (s *stacking) below(link string) []string {
+	below := s.members[link]
+	if l, ok := s.p.view.Link(link); ok && l.Parent != nil && *l.Parent != "" {
+		below = append(slices.Clip(below), *l.Parent)
+	}
+	return below
+}
+
 // height returns the number of links in the stack up to this one; loop reports that the stack
 // contains a link twice.
 func (s *stacking) height(link string) (n int, loop bool) {
@@ -228,11 +287,7 @@ func (s *stacking) height(link string) (n int, loop bool) {
 		return n, n < 0
 	}
 	s.known[link] = -1 // on the way down
-	below := s.members[link]
-	if l, ok := s.p.view.Link(link); ok && l.Parent != nil && *l.Parent != "" {
-		below = append(slices.Clip(below), *l.Parent)
-	}
-	for _, b := range below {
+	for _, b := range s.below(link) {
 		m, again := s.height(b)
 		if again {
 			return 0, true
