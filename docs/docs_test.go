@@ -406,7 +406,7 @@ func example(t *testing.T, data []byte, found map[string]int) error {
 }
 
 var (
-	command  = regexp.MustCompile("plumbline ((?:ovn |qos )?[a-z-]+)[^|;`&]*")
+	command  = regexp.MustCompile("plumbline ((?:qos |pod )?[a-z-]+)[^|;`&]*")
 	longFlag = regexp.MustCompile(` (--[a-z][a-z-]*)`)
 )
 
