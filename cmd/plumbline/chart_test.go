@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
 )
 
 // withoutValue has the flags that no value of the chart sets, with the reason. Whoever needs one has extraArgs.
@@ -76,6 +77,51 @@ func TestChartHasFlags(t *testing.T) {
 			if command.Flag(flag) == nil && root.PersistentFlags().Lookup(flag) == nil {
 				t.Errorf("%s: --%s has a reason, and is no flag", name, flag)
 			}
+		}
+	}
+}
+
+// leftOff has the values that are off and turn on no feature of the product, with the reason.
+var leftOff = map[string]string{
+	"networkPolicy.enabled":  "it needs the addresses of the API server",
+	"serviceMonitor.enabled": "it needs the Prometheus operator",
+	"prometheusRule.enabled": "it needs the Prometheus operator",
+	"dashboard.enabled":      "it needs Grafana",
+}
+
+// TestEverything holds that values-everything.yaml turns on each feature that is off by default, and names no other value.
+func TestEverything(t *testing.T) {
+	off, on := map[string]bool{}, map[string]bool{}
+	for file, of := range map[string]map[string]bool{"values.yaml": off, "values-everything.yaml": on} {
+		var values map[string]any
+		if err := yaml.Unmarshal([]byte(fileOf(t, "chart/plumbline/"+file)), &values); err != nil {
+			t.Fatal(err)
+		}
+		switches(of, "", values)
+	}
+	for name, value := range off {
+		switch turned, named := on[name]; {
+		case value && named, !value && leftOff[name] != "" && named:
+			t.Errorf("values-everything.yaml has %s, which is on by default, or is left off: %s", name, leftOff[name])
+		case !value && leftOff[name] == "" && !turned:
+			t.Errorf("values-everything.yaml does not turn on %s", name)
+		}
+	}
+	for name := range on {
+		if _, ok := off[name]; !ok {
+			t.Errorf("values-everything.yaml has %s, which is no value", name)
+		}
+	}
+}
+
+// switches collects the values that are on or off.
+func switches(out map[string]bool, prefix string, values map[string]any) {
+	for name, value := range values {
+		switch v := value.(type) {
+		case bool:
+			out[prefix+name] = v
+		case map[string]any:
+			switches(out, prefix+name+".", v)
 		}
 	}
 }
