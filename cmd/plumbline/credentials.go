@@ -23,14 +23,22 @@ func (c *credentials) flags(cmd *cobra.Command, prefix string) {
 	f.StringVar(&c.authority, prefix+"ca-cert", "", "`file` with the server's CA certificate, for ssl")
 }
 
-// tls reads the files for ssl, nil for none.
-func (c *credentials) tls() (*tls.Config, error) {
+// tls returns a function that reads the files for ssl, nil for none. It is called for each connection, since whoever issues certificates
+// replaces the files.
+func (c *credentials) tls() (func() (*tls.Config, error), error) {
 	if c.key+c.certificate+c.authority == "" {
 		return nil, nil
 	}
 	if c.key == "" || c.certificate == "" || c.authority == "" {
 		return nil, fmt.Errorf("--%[1]sprivate-key, --%[1]scertificate and --%[1]sca-cert go together", c.prefix)
 	}
+	if _, err := c.read(); err != nil {
+		return nil, err
+	}
+	return c.read, nil
+}
+
+func (c *credentials) read() (*tls.Config, error) {
 	own, err := tls.LoadX509KeyPair(c.certificate, c.key)
 	if err != nil {
 		return nil, fmt.Errorf("--%[1]scertificate, --%[1]sprivate-key: %[2]w", c.prefix, err)

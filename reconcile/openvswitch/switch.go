@@ -24,8 +24,8 @@ import (
 type Server struct {
 	// Endpoints are addresses as OVN writes them: "unix:PATH", "tcp:HOST:PORT", "ssl:HOST:PORT".
 	Endpoints []string
-	TLS       *tls.Config   // for endpoints of ssl
-	Timeout   time.Duration // of each transaction. Default 5 s
+	TLS       func() (*tls.Config, error) // for endpoints of ssl, for each connection
+	Timeout   time.Duration               // of each transaction. Default 5 s
 }
 
 func (s Server) open(database, title string, tables map[string]model.Model) (*connection.Connection, error) {

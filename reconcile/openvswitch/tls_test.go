@@ -103,7 +103,9 @@ func TestTLS(t *testing.T) {
 		}
 		nb, err := openvswitch.NewNorthbound(openvswitch.Server{
 			Endpoints: []string{"ssl:127.0.0.1:6641"}, Timeout: 20 * time.Second,
-			TLS: &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: c.server.pool, MinVersion: tls.VersionTLS12},
+			TLS: func() (*tls.Config, error) {
+				return &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: c.server.pool, MinVersion: tls.VersionTLS12}, nil
+			},
 		})
 		if err != nil {
 			t.Fatal(err)

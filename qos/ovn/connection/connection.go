@@ -29,8 +29,8 @@ type Options struct {
 	// Endpoints are addresses of the database's servers as OVN writes them: "unix:PATH",
 	// "tcp:HOST:PORT" or "ssl:HOST:PORT". Several are members of one cluster; the leader is used.
 	Endpoints []string
-	// TLS is for endpoints of ssl.
-	TLS *tls.Config
+	// TLS is for endpoints of ssl. It is called for each connection, since certificates are renewed.
+	TLS func() (*tls.Config, error)
 	// Timeout of a connection and of a transaction. Default 10 s.
 	Timeout time.Duration
 	// Pause is between two attempts to connect: until it is over, the answer is why the last
@@ -300,8 +300,12 @@ func (c *Connection) dialOne(ctx context.Context, endpoint string) (*server, err
 
 func (c *Connection) dialDatabase(ctx context.Context, endpoint string, tables model.ClientDBModel) (client.Client, error) {
 	options := []client.Option{client.WithEndpoint(endpoint)}
-	if c.options.TLS != nil {
-		options = append(options, client.WithTLSConfig(c.options.TLS))
+	if strings.HasPrefix(endpoint, "ssl:") {
+		secured, err := c.options.TLS()
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, client.WithTLSConfig(secured))
 	}
 	open, err := client.NewOVSDBClient(tables, options...)
 	if err != nil {

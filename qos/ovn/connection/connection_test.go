@@ -2,7 +2,14 @@ package connection_test
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"math/big"
 	"net"
 	"path/filepath"
 	"strings"
@@ -132,6 +139,59 @@ func TestEndpoints(t *testing.T) {
 		_, err := connection.New(connection.Options{Endpoints: []string{c.endpoint}})
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%q: %v, want %s", c.endpoint, err, c.want)
+		}
+	}
+}
+
+// TestRenewedCertificate: a connection is opened with the certificate of that moment. That of the last one may have expired, and the
+// authority may be another one.
+func TestRenewedCertificate(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	certificate := func(serial int64) tls.Certificate {
+		of := &x509.Certificate{
+			SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+			IsCA: true, BasicConstraintsValid: true,
+		}
+		der, err := x509.CreateCertificate(rand.Reader, of, of, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pool.AppendCertsFromPEM(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+		return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	}
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{certificate(100)}, ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	serials := make(chan int64, 2)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if secured := conn.(*tls.Conn); secured.Handshake() == nil {
+				serials <- secured.ConnectionState().PeerCertificates[0].SerialNumber.Int64()
+			}
+			conn.Close()
+		}
+	}()
+	renewals := int64(0)
+	c := newConnection(t, connection.Options{Endpoints: []string{"ssl:" + l.Addr().String()}, Timeout: 10 * time.Second, TLS: func() (*tls.Config, error) {
+		renewals++
+		return &tls.Config{Certificates: []tls.Certificate{certificate(renewals)}, RootCAs: pool, MinVersion: tls.VersionTLS12}, nil
+	}})
+	for want := int64(1); want <= 2; want++ {
+		if _, err := c.Read(t.Context(), nil); err == nil {
+			t.Fatal("a server that closes the connection has answered")
+		}
+		if have := <-serials; have != want {
+			t.Errorf("connection %d has the certificate %d", want, have)
 		}
 	}
 }
