@@ -20,9 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/queue"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/watchstore"
@@ -49,7 +49,7 @@ type destinationWriter struct {
 	log      *slog.Logger
 	now      func() time.Time
 
-	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	queue  queue.Queue
 	wanted sync.Once
 	synced chan struct{} // closed when pods, namespaces, topologies and claims are known
 	// The same for networks that are selected by labels.
@@ -66,8 +66,7 @@ type destinationWriter struct {
 
 // run writes until ctx ends. The function that it returns waits for that.
 func (w *destinationWriter) run(ctx context.Context) (wait func()) {
-	w.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](time.Second,
-		time.Minute))
+	w.queue = queue.New(time.Second, time.Minute)
 	w.networksSynced = make(chan struct{})
 	w.synced, w.written, w.turns = make(chan struct{}), map[types.NamespacedName]lastWrite{}, newTurns()
 	w.OnChange(w.queue.Add)

@@ -16,11 +16,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/util/workqueue"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/enforce"
+	"github.com/plumbline/plumbline/qos/queue"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
@@ -108,9 +108,9 @@ type Follower struct {
 	// Learned changes when what Known depends on may have changed.
 	Learned table.Changes
 	wake    table.Wake
-	states  atomic.Pointer[map[string]int]                             // of the objects in the last report
-	queue   workqueue.TypedRateLimitingInterface[types.NamespacedName] // of keyOf, in which namespaces take turns
-	reading sync.Mutex                                                 // held while a page of objects is read
+	states  atomic.Pointer[map[string]int] // of the objects in the last report
+	queue   queue.Queue                    // of keyOf
+	reading sync.Mutex                     // held while a page of objects is read
 	// compiled are the filters of the last sets of rules.
 	compiled enforce.Memo
 
@@ -158,7 +158,7 @@ func New(o Options) *Follower {
 	}
 	f := &Follower{
 		Options: o, wake: table.Woken(by...),
-		queue:    newQueue(),
+		queue:    queue.New(retryFirst, retryMost),
 		compiler: qos.NewCompiler(), namespaces: map[string]*namespace{}, pods: map[types.NamespacedName]podLabels{},
 		topologies: map[string]*network{}, claims: map[types.UID]*claims.Claim{}, updated: map[types.UID]time.Time{},
 		failures: map[types.UID]failure{},
