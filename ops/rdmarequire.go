@@ -84,7 +84,7 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 		p.Later("the GIDs of " + d.RDMADevice)
 		return nil
 	case !there:
-		return netstate.Absent(port)
+		return netstate.Absent(query)
 	}
 	var wrong []string
 	if state := *port.State; r.State != "" && state != r.State {

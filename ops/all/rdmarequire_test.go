@@ -104,6 +104,56 @@ func TestRDMARequirements(t *testing.T) {
 	}
 }
 
+// TestRDMARequiredOfMoved: what is required of a function that the step moves is compared after the move, when the kernel has made the GIDs of
+// its addresses; a device that has vanished by then is named.
+func TestRDMARequiredOfMoved(t *testing.T) {
+	const function = "0000:03:00.2"
+	reg, top := vetted(t, "    - {name: rail0, type: sriov, config: {name: rail0, addresses: [192.0.2.1/24], mtu: 4200, require: {gid: {type: RoCEv2, family: IPv4, scope: global}, state: ACTIVE, mtu: 4096}}}\n")
+	host := netstate.HostName("enp3s0f0v0")
+	node := netstate.NewSnapshot(
+		netstate.Device{ID: function, At: &host, MTU: new(uint32(1500)), Up: new(false), Driver: "mlx5_core", RDMA: []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2"}}}},
+		netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(false), Master: new(""), MTU: new(uint32(1500))},
+	)
+	var owned []netstate.Change
+	plan := func() (*ops.Plan, error) {
+		have := netstate.NewSnapshot(netstate.All[netstate.Object](node)...)
+		for range 8 {
+			p, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"rail0": {Device: function}}, Owned: owned, Have: have})
+			if err != nil || len(p.Missing) == 0 {
+				return p, err
+			}
+			for _, o := range p.Missing {
+				if _, there := node.Get(o.Key()); !there {
+					have.PutAbsent(o.Key())
+				}
+			}
+		}
+		t.Fatal("the plan asks for more and more")
+		return nil, nil
+	}
+	p, err := plan()
+	if err != nil || len(p.Pending) != 1 || p.Results[0].Result.Devices != nil && p.Results[0].Result.Devices.GIDIndex != nil {
+		t.Fatalf("before the move: %v, %v, want that the GIDs are awaited", p, err)
+	}
+	for _, c := range p.Changes {
+		node.Apply(c)
+	}
+	owned = p.Changes
+	if _, err := plan(); err == nil || !strings.Contains(err.Error(), `RDMA device "mlx5_2" does not exist`) {
+		t.Errorf("without the RDMA device: %v", err)
+	}
+	port := netstate.RDMAPort{Device: "mlx5_2", Link: "rail0", State: new("ACTIVE"), RateMbps: 100_000, GIDs: []netstate.RDMAGID{{Index: 0, GID: "fe80::1", Type: "RoCEv2"}, {Index: 3, GID: "192.0.2.1", Type: "RoCEv2"}}}
+	node.Put(port)
+	if p, err = plan(); err != nil || len(p.Pending) > 0 || *p.Results[0].Result.Devices.GIDIndex != 3 {
+		t.Errorf("with its GID: %v, %v", p, err)
+	}
+	port.GIDs = port.GIDs[:1]
+	node.Put(port)
+	if p, err = plan(); err != nil || p.Settling() != "rail0" || !strings.Contains(p.Pending[0].Withheld.Error(), `no GID of "rail0" is RoCEv2, IPv4, global: it has 0 RoCEv2 fe80::1`) {
+		t.Errorf("with another GID: %v, %v", p, err)
+	}
+}
+
 // onlyGID is the observation of a port that was asked for one entry of its GID table.
 func onlyGID(port netstate.RDMAPort, only *int) netstate.RDMAPort {
 	if only == nil {
