@@ -112,7 +112,7 @@ type undoer struct {
 	leaves     map[string]string // links that the undo takes out of a master, by their names
 	// adminMAC is the MAC the physical function held for a VF before.
 	adminMAC map[string]string
-	ownMAC   map[string]string // see OwnMAC
+	ownMAC   map[string]string // see ownMAC
 	// ownGUIDs are those that drivers of functions had read, of those that have read ours, by the function.
 	ownGUIDs map[string]netstate.Binding
 	where    map[string]string // name we gave a device -> its name now
@@ -126,7 +126,7 @@ type undoer struct {
 func (u *undoer) locate(history []netstate.Change) {
 	for _, c := range history {
 		if vf, ok := c.Before.(netstate.VF); ok && vf.MAC != nil {
-			u.adminMAC[vf.ID], u.ownMAC[vf.ID] = *vf.MAC, OwnMAC(history, vf)
+			u.adminMAC[vf.ID], u.ownMAC[vf.ID] = *vf.MAC, ownMAC(history, vf)
 			if !u.now.Known(vf) {
 				u.missing[vf.Key()] = vf
 			}
@@ -671,10 +671,26 @@ func (u *undoer) device(c netstate.Change) {
 // zeroMAC is reported by a physical function that holds no MAC for a virtual one.
 const zeroMAC = "00:00:00:00:00:00"
 
-// OwnMAC returns the MAC with which a device is returned by a history, "" if that has none. A virtual function gets it from its
+// InsteadOf returns the change that an undo makes where a device refuses another one, false if there is none. The next round takes
+// it for the same.
+func InsteadOf(history []netstate.Change, refused netstate.Change) (netstate.Change, bool) {
+	vf, ok := refused.After.(netstate.VF)
+	if !ok {
+		return refused, false
+	}
+	mac := ownMAC(history, vf)
+	if mac == "" {
+		return refused, false
+	}
+	vf.MAC = &mac
+	refused.After = vf
+	return refused, true
+}
+
+// ownMAC returns the MAC with which a device is returned by a history, "" if that has none. A virtual function gets it from its
 // physical one, too, if that had none and its driver refuses to take the other away (be2net, qede, cxgb4, octeontx2 check
 // is_valid_ether_addr).
-func OwnMAC(history []netstate.Change, vf netstate.VF) string {
+func ownMAC(history []netstate.Change, vf netstate.VF) string {
 	if vf.MAC == nil || *vf.MAC != zeroMAC {
 		return ""
 	}

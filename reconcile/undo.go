@@ -78,14 +78,10 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 
 // givenUp reports for which changes no failure counts in a round of an undo: addresses and routes of others. What the host had
 // over a device is restored once, what else a sandbox that is released had is tried twice, as far as the kernel accepts it:
-// what they cannot have any more must not keep a sandbox from its release. Nor must the name of an RDMA device that has returned,
-// which another may have by then.
+// what they cannot have any more must not keep a sandbox from its release. Nor must a change that may fail, tried twice.
 func (p *pass) givenUp(round int) func(netstate.Change) bool {
 	return func(c netstate.Change) bool {
-		if r, ok := c.After.(netstate.RDMANetns); ok {
-			return r.Netns == nil && round > 1
-		}
-		return c.Foreign && c.Object().Traits().Phase > netstate.PhaseLinks &&
+		return netstate.MayFail(c) && round > 1 || c.Foreign && c.Object().Traits().Phase > netstate.PhaseLinks &&
 			(netstate.OnHost(netstate.LinkOf(c.Object())) || p.trigger == TriggerRelease && round > 1)
 	}
 }
@@ -131,16 +127,15 @@ func (p *pass) applyUndo(ctx context.Context, changes []netstate.Change, patient
 			err = p.applySome(ctx, some, patience)
 		}
 		left = left[len(some):]
-		if vf, ok := some[0].After.(netstate.VF); ok && err != nil && fault.Of(err) != fault.NotReady {
-			if mac := ops.OwnMAC(p.record.History, vf); mac != "" { // what the next round takes for the same
-				vf.MAC = &mac
-				some[0].After = vf
+		if err != nil && fault.Of(err) != fault.NotReady {
+			if other, ok := ops.InsteadOf(p.record.History, some[0]); ok {
+				some[0] = other
 				err = p.applySome(ctx, some, patience)
 			}
 		}
 		if err != nil && given(some[0]) {
 			whose := "of the pod"
-			if netstate.OnHost(netstate.LinkOf(some[0].Object())) || some[0].Key().Kind == netstate.KindRDMANetns {
+			if netstate.OfHost(some[0].Object()) {
 				whose = "of the host"
 			}
 			p.notes = append(p.notes, fmt.Sprintf("%s %s is not restored: %v", some[0].Key(), whose, err))

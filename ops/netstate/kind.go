@@ -173,6 +173,8 @@ type Traits struct {
 	label func(Object) string
 	// unsaid are fields that plans do not show of a new object where they are zero.
 	unsaid []string
+	// mayFail reports whether an undo can do without a change: what it restores may belong to somebody else by then.
+	mayFail func(Change) bool
 	// kernelMade reports whether the kernel made the object by itself.
 	kernelMade func(Object) bool
 	// absent is the error for a setting that is wanted and does not exist.
@@ -191,6 +193,12 @@ func Label(o Object) string {
 		return label(o)
 	}
 	return ""
+}
+
+// MayFail reports whether an undo can do without a change, once it was tried.
+func MayFail(c Change) bool {
+	mayFail := c.Object().Traits().mayFail
+	return mayFail != nil && mayFail(c)
 }
 
 // Absent is the error for a setting that is wanted and does not exist.

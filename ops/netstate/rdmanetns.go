@@ -36,6 +36,10 @@ var rdmaNetnsTraits = Traits{
 	absent: func(o Object) error {
 		return fault.New(fault.Gone, fmt.Errorf("device %q has no RDMA device", o.(RDMANetns).ID))
 	},
+	mayFail: func(c Change) bool { // the name alone: the device has returned
+		after, ok := c.After.(RDMANetns)
+		return ok && after.Netns == nil
+	},
 	imagined: func(o Object, _ Imagined) Object {
 		return RDMANetns{ID: o.(RDMANetns).ID, Netns: new(RDMAOfHost), Name: new("rdma0")}
 	},
