@@ -251,6 +251,10 @@ func (s *stacking) checkParent(l netstate.Link) error {
 	if kind.OfDevice && (below.LinkKind != l.LinkKind || below.Parent != nil) && !imagined {
 		return Invalid("master", "%q cannot carry %s: name the interface of a device, of kind %s", name, netstate.KindPhrase(l.LinkKind), l.LinkKind)
 	}
+	if kind.OnEthernet && below.LinkKind == netstate.InfiniBandKind {
+		return Invalid("master", "%q is %s, which cannot carry %s: use type ipoib, for an interface of a partition", name,
+			netstate.KindPhrase(below.LinkKind), netstate.KindPhrase(l.LinkKind))
+	}
 	if under.Bare || kind.SkipsOwn && below.LinkKind == l.LinkKind {
 		instead := "the link below it"
 		if under.L3Master {
