@@ -207,8 +207,9 @@ func (b *boot) check() error {
 
 func (*Claim) check() error { return nil }
 
-// List returns all records in order of UID, and an error for each that could not be read.
-// Those of other versions OtherVersions lists. As with Get, callers must not change what
+// List returns all records in order of UID, and an error for each that could not be read. If the directory cannot be
+// listed, it returns an error and the records that were known: those who go on without one would take devices and addresses for
+// free. Those of other versions OtherVersions lists. As with Get, callers must not change what
 // the records share.
 func (s *Store) List() ([]Entry, []error) {
 	return s.list(func(*Claim) bool { return true })
@@ -218,11 +219,11 @@ func (s *Store) List() ([]Entry, []error) {
 func (s *Store) list(accept func(*Claim) bool) ([]Entry, []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.refresh(); err != nil {
-		return nil, []error{err}
-	}
 	var out []Entry
 	var errs []error
+	if err := s.refresh(); err != nil {
+		errs = append(errs, err)
+	}
 	for path, v := range s.known {
 		uid, ok := strings.CutSuffix(filepath.Base(path), claimSuffix)
 		if c, read := v.(*Claim); !ok || read && !accept(c) {

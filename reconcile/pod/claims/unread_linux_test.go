@@ -2,6 +2,7 @@ package claims_test
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -28,6 +29,34 @@ func TestUnreadDirectory(t *testing.T) {
 	}
 	if all, errs := s.List(); len(all) != 2 || len(errs) > 0 {
 		t.Errorf("%d claims are known after another, %v", len(all), errs)
+	}
+}
+
+// TestKnownWhileUnread: while the directory cannot be listed, the records that were known are listed, with an error. Without them the
+// routes of running pods would be deleted, and their addresses and functions be given away.
+func TestKnownWhileUnread(t *testing.T) {
+	root := t.TempDir()
+	s, dir := open(t, root, "boot"), filepath.Join(root, "claims")
+	if err := s.Put(example("aa")); err != nil {
+		t.Fatal(err)
+	}
+	if all, errs := s.List(); len(all) != 1 || len(errs) > 0 {
+		t.Fatalf("%d claims are known, %v", len(all), errs)
+	}
+	if err := os.Rename(dir, dir+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if all, errs := s.List(); len(all) != 1 || len(errs) != 1 {
+		t.Errorf("%d claims are known, %v", len(all), errs)
+	}
+	if err := os.Rename(dir+".away", dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove("aa"); err != nil {
+		t.Fatal(err)
+	}
+	if all, errs := s.List(); len(all) != 0 || len(errs) > 0 {
+		t.Errorf("%d claims are known after the end of the only one, %v", len(all), errs)
 	}
 }
 
