@@ -396,15 +396,6 @@ func (d Document) items() ([]Document, error) {
 	return out, nil
 }
 
-// Documents returns the documents of a YAML or JSON file as plain JSON values. It has the bounds and the errors of Decode.
-func Documents(data []byte) ([]map[string]any, error) {
-	f, err := Parse("", data)
-	if err != nil {
-		return nil, err
-	}
-	return f.Values(), nil
-}
-
 // Values returns the documents as plain JSON values.
 func (f *Manifest) Values() (out []map[string]any) {
 	for _, d := range f.Documents {

@@ -52,7 +52,7 @@ status is then that of status.`,
 			if err != nil {
 				return err
 			}
-			t, _, err := a.decode(cmd.Context(), from.topology, given)
+			t, err := a.decode(cmd.Context(), from.topology, given)
 			if err != nil {
 				return err
 			}

@@ -85,7 +85,7 @@ func (t *target) imagined(ctx context.Context, a *app) (reconcile.Sandbox, *ops.
 	if err != nil {
 		return sb, nil, err
 	}
-	topo, _, err := a.decode(ctx, from.topology, given)
+	topo, err := a.decode(ctx, from.topology, given)
 	if err == nil {
 		topo, _, err = a.parameterized(ctx, topo, t.parameters)
 	}
@@ -135,7 +135,7 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	if err != nil {
 		return fail(err)
 	}
-	topo, _, invalid := a.decode(ctx, from.topology, given)
+	topo, invalid := a.decode(ctx, from.topology, given)
 	decoded, err := from.topology.Topology()
 	if err != nil {
 		return fail(cmp.Or(invalid, err))
@@ -158,7 +158,7 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	own := e.own(a, ns.ID(decoded.Name))
 	given, kept := keepAddresses(given, own, decoded)
 	if invalid != nil && kept { // the topology may be valid with the kept addresses
-		topo, _, invalid = a.decode(ctx, from.topology, given)
+		topo, invalid = a.decode(ctx, from.topology, given)
 	}
 	if invalid != nil && own.LastApplied(decoded, given) {
 		fmt.Fprintf(a.err, "plumbline: note: an earlier version applied this topology here, so it is kept, although it is invalid: %v\n", invalid)

@@ -213,8 +213,7 @@ func (a *app) load(ctx context.Context, file string, given ops.Givens) (*topolog
 	if err != nil {
 		return nil, err
 	}
-	t, _, err := a.decode(ctx, f, given)
-	return t, err
+	return a.decode(ctx, f, given)
 }
 
 // parse reads a file with objects.
@@ -226,9 +225,10 @@ func (a *app) parse(ctx context.Context, file string) (*topology.Manifest, error
 	return topology.Parse(name, data)
 }
 
-// decode reads a topology and returns it with the notes on it.
-func (a *app) decode(ctx context.Context, f *topology.Manifest, given ops.Givens) (*topology.Topology, []string, error) {
-	return node.Load(ctx, f, given, a.registry)
+// decode reads a topology.
+func (a *app) decode(ctx context.Context, f *topology.Manifest, given ops.Givens) (*topology.Topology, error) {
+	t, _, err := node.Load(ctx, f, given, a.registry)
+	return t, err
 }
 
 // read reads a file, or standard input, and returns its name for messages.

@@ -39,7 +39,7 @@ func (a *app) planRunning(ctx context.Context, t *target) error {
 	if err != nil {
 		return err
 	}
-	topo, _, invalid := a.decode(ctx, from.topology, nil)
+	topo, invalid := a.decode(ctx, from.topology, nil)
 	decoded, err := from.topology.Topology()
 	if err != nil {
 		return cmp.Or(invalid, err)
@@ -61,7 +61,7 @@ func (a *app) planRunning(ctx context.Context, t *target) error {
 			continue
 		}
 		if given := rec.Sandbox.Given.ForSteps(decoded); given.Addressed() || given.Plugged() {
-			if topo, _, err = a.decode(ctx, from.topology, given); err != nil {
+			if topo, err = a.decode(ctx, from.topology, given); err != nil {
 				return err
 			}
 		} else if invalid != nil {

@@ -67,14 +67,18 @@ func primaryTopology(t *testing.T, step string) *topology.Topology {
 	if err != nil {
 		t.Fatal(err)
 	}
-	top, _, err := validity.File(t.Context(), []byte(`
+	f, err := topology.Parse("", []byte(`
 apiVersion: networking.dra.io/v1alpha1
 kind: NetworkTopology
 metadata: {name: pods}
 spec:
   role: primary
   steps:
-    - `+step+"\n"), reg)
+    - `+step+"\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, _, err := validity.Topology(t.Context(), f, reg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package lldp
 
 import (
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -174,6 +173,3 @@ func (t *Table) Known(name string, now time.Time) *inventory.Neighbour {
 	}
 	return nil
 }
-
-// Ports lists the ports that are followed.
-func (t *Table) Ports() []string { return slices.Sorted(maps.Keys(t.ports)) }

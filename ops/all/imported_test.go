@@ -29,17 +29,17 @@ func TestImported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects, err := topology.Documents(archive.Files[1].Data) // output.yaml
+		f, err := topology.Parse("", archive.Files[1].Data) // output.yaml
 		if err != nil {
 			t.Fatal(err)
 		}
 		pools := map[any]map[string]any{}
-		for _, o := range objects {
+		for _, o := range f.Values() {
 			if o["kind"] == "AddressPool" {
 				pools[o["metadata"].(map[string]any)["name"]] = o
 			}
 		}
-		for _, o := range objects {
+		for _, o := range f.Values() {
 			if o["kind"] != "NetworkTopology" {
 				continue
 			}

@@ -97,11 +97,16 @@ func cases(t testing.TB) map[string]*txtar.Archive {
 
 func objectsOf(t testing.TB, archive *txtar.Archive) []map[string]any {
 	t.Helper()
-	objects, err := topology.Documents(archive.Files[0].Data)
+	return objectsIn(t, archive.Files[0].Data)
+}
+
+func objectsIn(t testing.TB, text []byte) []map[string]any {
+	t.Helper()
+	f, err := topology.Parse("", text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return objects
+	return f.Values()
 }
 
 // TestConvert compares what objects become, and what is said of them, with the expected text. All that comes out has been
@@ -195,10 +200,7 @@ func TestPlacesAndWords(t *testing.T) {
 		if c.pod != "" {
 			text += fmt.Sprintf("---\n{apiVersion: v1, kind: Pod, metadata: {name: web, annotations: {k8s.v1.cni.cncf.io/networks: '[{\"name\": \"net\", \"ips\": [%q]}]'}}, spec: {containers: [{name: main, image: main}]}}\n", c.pod)
 		}
-		objects, err := topology.Documents([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		objects := objectsIn(t, []byte(text))
 		got := convert(t, contracts(t), objects)
 		_, remarks := show(t, got)
 		if c.want == "" && len(got.Problems) > 0 || !strings.Contains(remarks, "net\": "+c.want) {
@@ -220,11 +222,8 @@ func TestGatewayOfBridge(t *testing.T) {
 		{`"isGateway": true`, `, "gateway": "10.1.0.9"`, "10.1.0.9"},
 		{`"isGateway": false`, "", ""},
 	} {
-		objects, err := topology.Documents([]byte(`{apiVersion: k8s.cni.cncf.io/v1, kind: NetworkAttachmentDefinition, metadata: {name: net}, spec: {config: '{"type": "bridge", "bridge": "br1", ` +
-			c.flags + `, "ipam": {"type": "whereabouts", "range": "10.1.0.0/24", "range_start": "10.1.0.30"` + c.gateway + `}}'}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		objects := objectsIn(t, []byte(`{apiVersion: k8s.cni.cncf.io/v1, kind: NetworkAttachmentDefinition, metadata: {name: net}, spec: {config: '{"type": "bridge", "bridge": "br1", `+
+			c.flags+`, "ipam": {"type": "whereabouts", "range": "10.1.0.0/24", "range_start": "10.1.0.30"`+c.gateway+`}}'}}`))
 		output, remarks := show(t, convert(t, contracts(t), objects))
 		if got := strings.Contains(output, "gateway: "); got != (c.want != "") || !strings.Contains(output, "gateway: "+c.want) && c.want != "" {
 			t.Errorf("%s%s: want gateway %q:\n%s", c.flags, c.gateway, c.want, output)
@@ -243,10 +242,7 @@ func TestExcludedOnce(t *testing.T) {
 		fmt.Fprintf(&text, "---\n{apiVersion: v1, kind: Pod, metadata: {name: web-%d, annotations: {k8s.v1.cni.cncf.io/networks: office, k8s.v1.cni.cncf.io/network-status: '[{\"name\": \"office\", \"ips\": [\"10.10.0.%d\"]}]'}}, spec: {containers: [{name: main, image: main}]}}\n", i, 9+2*i)
 		fmt.Fprintf(&text, "---\n{apiVersion: whereabouts.cni.cncf.io/v1alpha1, kind: OverlappingRangeIPReservation, metadata: {name: 10.10.0.%d, namespace: kube-system}, spec: {podref: default/web-%d}}\n", 9+2*i, i)
 	}
-	objects, err := topology.Documents([]byte(text.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := objectsIn(t, []byte(text.String()))
 	output, remarks := show(t, convert(t, contracts(t), objects))
 	for i := range 8 {
 		if !strings.Contains(output, fmt.Sprintf("- 10.10.0.%d\n", 9+2*i)) {

@@ -40,10 +40,7 @@ func TestRanges(t *testing.T) {
 // addressesGiven are all addresses of the pool that is made of an ipam.
 func addressesGiven(t *testing.T, ipam string) string {
 	t.Helper()
-	objects, err := topology.Documents(fmt.Appendf(nil, "{apiVersion: k8s.cni.cncf.io/v1, kind: NetworkAttachmentDefinition, metadata: {name: net}, spec: {config: '{\"type\": \"macvlan\", \"master\": \"eth1\", \"ipam\": {\"type\": \"whereabouts\", %s}'}}", ipam[1:]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := objectsIn(t, fmt.Appendf(nil, "{apiVersion: k8s.cni.cncf.io/v1, kind: NetworkAttachmentDefinition, metadata: {name: net}, spec: {config: '{\"type\": \"macvlan\", \"master\": \"eth1\", \"ipam\": {\"type\": \"whereabouts\", %s}'}}", ipam[1:]))
 	result := convert(t, contracts(t), objects)
 	if len(result.Problems) > 0 {
 		t.Fatal(ipam, result.Problems)

@@ -40,9 +40,6 @@ func (r Ref) Path() string {
 // String returns the reference as written: "{{ step.field }}".
 func (r Ref) String() string { return "{{ " + r.Step + "." + r.Path() + " }}" }
 
-// Equal reports whether two references name the same field.
-func (r Ref) Equal(o Ref) bool { return r.String() == o.String() }
-
 // SyntaxError is a malformed template.
 type SyntaxError struct {
 	Text   string

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/validity"
 )
 
 // TestForPod: each type that may be the own network of pods gets the runtime's name and the
@@ -13,7 +12,7 @@ import (
 func TestForPod(t *testing.T) {
 	reg := registry(t)
 	for _, typ := range []string{"bridge", "ptp"} {
-		top, _, err := validity.File(t.Context(), []byte(`
+		top, _, err := checked(t, []byte(`
 apiVersion: networking.dra.io/v1alpha1
 kind: NetworkTopology
 metadata: {name: pods}
@@ -41,7 +40,7 @@ spec:
 		}
 	}
 	for _, config := range []string{"{hairpinMode: false}", "{promiscMode: true}"} {
-		top, _, err := validity.File(t.Context(), []byte(`
+		top, _, err := checked(t, []byte(`
 apiVersion: networking.dra.io/v1alpha1
 kind: NetworkTopology
 metadata: {name: pods}

@@ -30,15 +30,6 @@ func Object(ctx context.Context, o *v1alpha1.NetworkTopology, set contract.Set) 
 	return t, notes, nil
 }
 
-// File is Topology for the content of a file without a name.
-func File(ctx context.Context, data []byte, set contract.Set) (*topology.Topology, []string, error) {
-	f, err := topology.Parse("", data)
-	if err != nil {
-		return nil, nil, err
-	}
-	return Topology(ctx, f, set)
-}
-
 // Topology decodes the one topology of a file and checks it. Problems of
 // both are reported together, so that an unknown field hides no other problem.
 func Topology(ctx context.Context, f *topology.Manifest, set contract.Set) (*topology.Topology, []string, error) {

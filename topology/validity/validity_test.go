@@ -75,12 +75,22 @@ func TestCases(t *testing.T) {
 
 const header = "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n"
 
+// checked reads and checks a file with one topology.
+func checked(t *testing.T, text []byte, reg *ops.Registry) (*topology.Topology, []string, error) {
+	t.Helper()
+	f, err := topology.Parse("", text)
+	if err != nil {
+		return nil, nil, err
+	}
+	return validity.Topology(t.Context(), f, reg)
+}
+
 func say(t *testing.T, reg *ops.Registry, f txtar.File) string {
 	data := f.Data
 	if strings.HasSuffix(f.Name, ".steps") {
 		data = append([]byte(header+"  steps:\n"), data...)
 	}
-	_, notes, err := validity.File(t.Context(), data, reg)
+	_, notes, err := checked(t, data, reg)
 	if err != nil {
 		return err.Error() + "\n"
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/controller"
@@ -209,7 +210,11 @@ func (w *world) pod(name string) {
 		l := w.layouts[w.server.pools[w.rng.IntN(len(w.server.pools))].Name]
 		fmt.Fprintf(&steps, "  - {name: s%d, type: dummy, config: {ipam: {type: pool, pool: %s, interface: %d}}}\n", i, l.Name, w.rng.IntN(l.Interfaces()))
 	}
-	topo, _, err := validity.File(w.Context(), []byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n"+steps.String()), w.types)
+	f, err := topology.Parse("", []byte("apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n"+steps.String()))
+	if err != nil {
+		w.Fatal(err)
+	}
+	topo, _, err := validity.Topology(w.Context(), f, w.types)
 	if err != nil {
 		w.Fatal(err)
 	}

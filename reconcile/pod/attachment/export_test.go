@@ -11,3 +11,10 @@ func (k *Keeper) Retried(sandbox string) int {
 
 // Renew does what Run does for claims whose device nodes have changed.
 func (k *Keeper) Renew(ctx context.Context) { k.renew(ctx) }
+
+// Pending returns how many sandboxes wait for Run.
+func (k *Keeper) Pending() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.todo)
+}

@@ -226,13 +226,6 @@ func (k *Keeper) forget(sandbox string) {
 	}
 }
 
-// Pending returns how many sandboxes wait for Run.
-func (k *Keeper) Pending() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return len(k.todo)
-}
-
 // Limits of Run: how many sandboxes it works on at a time, so that hooks get the CPU and a
 // slow sandbox delays no other, and how long after a failure a sandbox is retried.
 const (

@@ -212,11 +212,6 @@ func (*Claim) check() error { return nil }
 // free. Those of other versions OtherVersions lists. As with Get, callers must not change what
 // the records share.
 func (s *Store) List() ([]Entry, []error) {
-	return s.list(func(*Claim) bool { return true })
-}
-
-// list is List for the claims that accept selects.
-func (s *Store) list(accept func(*Claim) bool) ([]Entry, []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []Entry
@@ -224,9 +219,9 @@ func (s *Store) list(accept func(*Claim) bool) ([]Entry, []error) {
 	if err := s.refresh(); err != nil {
 		errs = append(errs, err)
 	}
-	for path, v := range s.known {
+	for path := range s.known {
 		uid, ok := strings.CutSuffix(filepath.Base(path), claimSuffix)
-		if c, read := v.(*Claim); !ok || read && !accept(c) {
+		if !ok {
 			continue
 		}
 		e, known, err := s.get(types.UID(uid))
@@ -234,7 +229,7 @@ func (s *Store) list(accept func(*Claim) bool) ([]Entry, []error) {
 		case frame.AsOtherVersion(err) != nil:
 		case err != nil && !frame.IsDamage(err):
 			errs = append(errs, err)
-		case err == nil && known && accept(&e.Claim):
+		case err == nil && known:
 			out = append(out, e)
 		}
 	}
@@ -310,12 +305,6 @@ func OtherVersionsIn(dir string) []*frame.OtherVersion {
 		}
 	}
 	return out
-}
-
-// OfPod returns the claims that are prepared for a pod.
-func (s *Store) OfPod(uid types.UID) ([]Entry, error) {
-	entries, errs := s.list(func(c *Claim) bool { return c.Pod.UID == uid })
-	return entries, errors.Join(errs...)
 }
 
 // InUse returns, by name, the devices that claims hold, as they were on the host when

@@ -94,11 +94,8 @@ func TestStore(t *testing.T) {
 	if err != nil || used["pci-0000-03-10-0"].IfName != "enp3s0f0v0" {
 		t.Errorf("InUse: %v, %v", used, err)
 	}
-	if of, err := one.OfPod("pod-aa"); err != nil || len(of) != 1 {
-		t.Errorf("OfPod: %v, %v", of, err)
-	}
-	if of, _ := one.OfPod("pod-bb"); len(of) != 0 {
-		t.Errorf("OfPod of another pod: %v", of)
+	if all, errs := one.List(); len(errs) > 0 || len(all) != 1 || all[0].Pod.UID != "pod-aa" {
+		t.Errorf("List: %v, %v", all, errs)
 	}
 
 	// The next boot knows the claim, and no sandbox.

@@ -188,9 +188,6 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 	return err
 }
 
-// Ready returns nil once kubelet has accepted the plugin.
-func (p *Plugin) Ready() error { return p.Registration.Ready() }
-
 // PrepareResourceClaims implements kubeletplugin.DRAPlugin.
 func (p *Plugin) PrepareResourceClaims(ctx context.Context,
 	all []*resourceapi.ResourceClaim,

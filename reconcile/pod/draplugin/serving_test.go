@@ -383,7 +383,7 @@ func TestStopped(t *testing.T) {
 // TestRegistration holds what is reported about a kubelet that registers late, or refuses.
 func TestRegistration(t *testing.T) {
 	k := served(t)
-	if err := k.Ready(); err == nil || !strings.Contains(err.Error(), "has not registered it yet") {
+	if err := k.Registration.Ready(); err == nil || !strings.Contains(err.Error(), "has not registered it yet") {
 		t.Errorf("before: %v", err)
 	}
 	k.prepared("c1") // a kubelet that knows the socket need not wait for the other one
@@ -393,7 +393,7 @@ func TestRegistration(t *testing.T) {
 	if _, err := k.register.NotifyRegistrationStatus(t.Context(), &registerapi.RegistrationStatus{Error: "no"}); err == nil {
 		t.Error("a refusal is treated as permanent")
 	}
-	if err := k.Ready(); err == nil || !strings.Contains(err.Error(), "refuses it: no") {
+	if err := k.Registration.Ready(); err == nil || !strings.Contains(err.Error(), "refuses it: no") {
 		t.Errorf("refused: %v", err)
 	}
 	for range 2 {
@@ -401,7 +401,7 @@ func TestRegistration(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := k.Ready(); err != nil {
+	if err := k.Registration.Ready(); err != nil {
 		t.Error(err)
 	}
 }

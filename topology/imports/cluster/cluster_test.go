@@ -198,7 +198,7 @@ func TestAsFromFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		objects, err := topology.Documents(archive.Files[0].Data)
+		f, err := topology.Parse("", archive.Files[0].Data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +206,7 @@ func TestAsFromFiles(t *testing.T) {
 			s := &server{}
 			var served []map[string]any
 			names := map[string]bool{}
-			for _, o := range objects {
+			for _, o := range f.Values() {
 				meta, _ := o["metadata"].(map[string]any)
 				name := fmt.Sprint(o["kind"], meta["namespace"], meta["name"])
 				if meta["name"] != nil && !names[name] && s.add(o) {
