@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/labelselector"
 	"github.com/plumbline/plumbline/topology/suggest"
@@ -159,13 +160,7 @@ type Invalid struct {
 }
 
 // Error prints one line per problem.
-func (e *Invalid) Error() string {
-	title, lines := e.List()
-	for i, p := range lines {
-		lines[i] = title + ": " + p
-	}
-	return strings.Join(lines, "\n")
-}
+func (e *Invalid) Error() string { return topology.Lines(e) }
 
 // List implements topology.Listed.
 func (e *Invalid) List() (title string, problems []string) {

@@ -128,6 +128,15 @@ type Listed interface {
 	List() (title string, problems []string)
 }
 
+// Lines is the text of such an error, with a line for each problem.
+func Lines(err Listed) string {
+	title, lines := err.List()
+	for i, p := range lines {
+		lines[i] = title + ": " + p
+	}
+	return strings.Join(lines, "\n")
+}
+
 // Located returns an error about the document with the place of each of its problems.
 func (d Document) Located(err error) error {
 	list, ok := errors.AsType[Listed](err)

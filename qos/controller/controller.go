@@ -652,19 +652,14 @@ func tied(p *qos.Policy, ties []qos.Tie, complete bool) metav1.Condition {
 	slices.SortFunc(ties, func(a, b qos.Tie) int {
 		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Other.Name, b.Other.Name))
 	})
-	var parts []string
-	for i, t := range ties {
-		if i == maxTies {
-			parts = append(parts, fmt.Sprintf("and %d more", len(ties)-i))
-			break
-		}
+	few := excerpt.Few(ties, maxTies, func(t qos.Tie) string {
 		winner := p.Key.Name
 		if !t.Wins {
 			winner = t.Other.Name
 		}
-		parts = append(parts, fmt.Sprintf("egress[%d] and a rule of %q: %q decides", t.Rule, t.Other.Name, winner))
-	}
+		return fmt.Sprintf("egress[%d] and a rule of %q: %q decides", t.Rule, t.Other.Name, winner)
+	})
 	c.Status, c.Reason = metav1.ConditionTrue, reasonTied
-	c.Message = "rules of two objects have the same precedence for the same packets, and the first name decides: " + strings.Join(parts, "; ") + ". Give them different priorities"
+	c.Message = "rules of two objects have the same precedence for the same packets, and the first name decides: " + few + ". Give them different priorities"
 	return c
 }

@@ -199,40 +199,30 @@ func (j *Journal) Get(id reconcile.SandboxID) (reconcile.Record, bool, error) {
 // record of another version is not written over: like Settle, Intend and Remove it
 // fails with frame.OtherVersion then.
 func (j *Journal) Put(r reconcile.Record) error {
-	err := j.write(r.Sandbox.ID, func(name string, g *gate) error {
-		line, s, err := j.prepare(name, g, r)
-		if err != nil {
-			return err
-		}
-		wrote := func() { j.wrote(name, r) }
-		if !s.found || s.good+len(line) > compactBytes {
-			return j.replace(name, g, line, wrote)
-		}
-		return j.append(name, g, s, line, true, wrote)
-	})
-	if err != nil {
-		return fmt.Errorf("put record of sandbox %q: %w", r.Sandbox.ID, err)
-	}
-	return nil
+	return j.add("put", r, true, 0)
 }
 
 // Settle writes the whole record. It is there for the next reader at once, but
 // after a crash of the machine the previous one may be found.
 func (j *Journal) Settle(r reconcile.Record) error {
+	return j.add("settle", r, false, 4) // a record that is itself large must not be rewritten every time
+}
+
+// add appends the whole record, or replaces a log that would become longer than compactBytes and than that many records.
+func (j *Journal) add(what string, r reconcile.Record, sync bool, records int) error {
 	err := j.write(r.Sandbox.ID, func(name string, g *gate) error {
 		line, s, err := j.prepare(name, g, r)
 		if err != nil {
 			return err
 		}
-		// A record that is itself large must not be rewritten every time.
 		wrote := func() { j.wrote(name, r) }
-		if !s.found || s.good+len(line) > max(compactBytes, 4*len(line)) {
+		if !s.found || s.good+len(line) > max(compactBytes, records*len(line)) {
 			return j.replace(name, g, line, wrote)
 		}
-		return j.append(name, g, s, line, false, wrote)
+		return j.append(name, g, s, line, sync, wrote)
 	})
 	if err != nil {
-		return fmt.Errorf("settle record of sandbox %q: %w", r.Sandbox.ID, err)
+		return fmt.Errorf("%s record of sandbox %q: %w", what, r.Sandbox.ID, err)
 	}
 	return nil
 }

@@ -105,19 +105,24 @@ func New(spec Spec) (*Layout, error) {
 		}
 	}
 	l.divide(spec.BlockSize, wrong)
+	l.exclude(excludes, wrong, func(i int) string { return fmt.Sprintf("subnets[%d]", i) })
+	if len(*wrong) > 0 {
+		return nil, wrong.err()
+	}
+	return l, nil
+}
+
+// exclude excludes addresses, and those that subnets reserve. field is where a subnet is written.
+func (l *Layout) exclude(excludes []Span, wrong *problems, field func(i int) string) {
 	for i := range l.subnets {
 		excludes = append(excludes, l.reserved(&l.subnets[i])...)
 	}
 	l.excludes = merge(excludes)
 	for i := range l.subnets {
 		if l.size(&l.subnets[i]) == (number{}) {
-			wrong.add(fmt.Sprintf("subnets[%d]", i), "%q has no address left that could be allocated", l.subnets[i].prefix)
+			wrong.add(field(i), "%q has no address left that could be allocated", l.subnets[i].prefix)
 		}
 	}
-	if len(*wrong) > 0 {
-		return nil, wrong.err()
-	}
-	return l, nil
 }
 
 // checkBits refuses lengths of blocks that are not possible.

@@ -62,15 +62,7 @@ func Local(c topology.IPAM) (*Layout, error) {
 	if len(*wrong) > 0 {
 		return nil, wrong.err()
 	}
-	for i := range l.subnets {
-		excludes = append(excludes, l.reserved(&l.subnets[i])...)
-	}
-	l.excludes = merge(excludes)
-	for i := range l.subnets {
-		if l.size(&l.subnets[i]) == (number{}) {
-			wrong.add("subnet", "%q has no address left that could be allocated", l.subnets[i].prefix)
-		}
-	}
+	l.exclude(excludes, wrong, func(int) string { return "subnet" })
 	if len(*wrong) > 0 {
 		return nil, wrong.err()
 	}

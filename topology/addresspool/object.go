@@ -3,8 +3,8 @@ package addresspool
 import (
 	"fmt"
 	"regexp"
-	"strings"
 
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -16,13 +16,7 @@ type Invalid struct {
 }
 
 // Error prints one line per problem.
-func (e *Invalid) Error() string {
-	title, lines := e.List()
-	for i, p := range lines {
-		lines[i] = title + ": " + p
-	}
-	return strings.Join(lines, "\n")
-}
+func (e *Invalid) Error() string { return topology.Lines(e) }
 
 // List implements topology.Listed.
 func (e *Invalid) List() (title string, problems []string) {

@@ -48,6 +48,18 @@ func First(names []string, most int) string {
 	return out
 }
 
+// Few lists the texts of the first things, and how many more there are.
+func Few[T any](all []T, most int, text func(T) string) string {
+	var out []string
+	for _, one := range all[:min(len(all), most)] {
+		out = append(out, text(one))
+	}
+	if more := len(all) - len(out); more > 0 {
+		out = append(out, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(out, "; ")
+}
+
 // Count returns a number and what it is of: "1 pod", "2 pods".
 func Count(n int, what string) string {
 	switch {

@@ -1,6 +1,7 @@
 package excerpt
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -40,6 +41,14 @@ func TestLines(t *testing.T) {
 	} {
 		if have := Lines(c.in, c.most); have != c.want {
 			t.Errorf("Lines(%q, %d) is %q, want %q", c.in, c.most, have, c.want)
+		}
+	}
+}
+
+func TestFew(t *testing.T) {
+	for want, all := range map[string][]int{"": nil, "1; 2": {1, 2}, "1; 2; and 2 more": {1, 2, 3, 4}} {
+		if have := Few(all, 2, strconv.Itoa); have != want {
+			t.Errorf("%v is %q, want %q", all, have, want)
 		}
 	}
 }

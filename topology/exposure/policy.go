@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/labelselector"
 	"github.com/plumbline/plumbline/topology/suggest"
@@ -69,13 +70,7 @@ type Invalid struct {
 }
 
 // Error prints one line per problem.
-func (e *Invalid) Error() string {
-	title, lines := e.List()
-	for i, p := range lines {
-		lines[i] = title + ": " + p
-	}
-	return strings.Join(lines, "\n")
-}
+func (e *Invalid) Error() string { return topology.Lines(e) }
 
 // List implements topology.Listed.
 func (e *Invalid) List() (title string, problems []string) {

@@ -36,7 +36,6 @@ var ofList = []string{"cniVersion", "cniVersions", "disableCheck", "disableGC", 
 
 // conf converts a CNI configuration: one plugin, or a list of them.
 func (c *converter) conf(n *network, conf *record) {
-	n.confName, _ = conf.left["name"].(string)
 	conf.ignore(ofList...)
 	if !conf.has("plugins") {
 		c.plugin(n, conf)

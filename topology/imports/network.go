@@ -20,7 +20,6 @@ type network struct {
 	// namespaces are those in which pods may use it.
 	namespaces  []string
 	constraints []v1alpha1.ClaimConstraint
-	confName    string // the name in the CNI configuration
 	steps       []*step
 	// inside are the interfaces of other networks of the pod that the first step builds on.
 	inside []string
@@ -122,13 +121,17 @@ func nameNetworks(all []*network) {
 
 // selectedBy are the expressions joined by &&.
 func selectedBy(exprs ...string) string {
-	exprs = slices.DeleteFunc(exprs, func(e string) bool { return e == "" })
+	return joined("&&", "||", slices.DeleteFunc(exprs, func(e string) bool { return e == "" }))
+}
+
+// joined joins expressions by an operator, with brackets around those that have the other one.
+func joined(operator, other string, exprs []string) string {
 	if len(exprs) > 1 {
 		for i, e := range exprs {
-			if strings.Contains(e, "||") {
+			if strings.Contains(e, other) {
 				exprs[i] = "(" + e + ")"
 			}
 		}
 	}
-	return strings.Join(exprs, " && ")
+	return strings.Join(exprs, " "+operator+" ")
 }

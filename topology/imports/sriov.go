@@ -95,14 +95,7 @@ func functionsOf(nic *record) string {
 	if len(names) > 0 {
 		terms = append(terms, named("pfName", names...))
 	}
-	if len(terms) > 1 {
-		for i, t := range terms {
-			if strings.Contains(t, "&&") {
-				terms[i] = "(" + t + ")"
-			}
-		}
-	}
-	return strings.Join(terms, " || ")
+	return joined("||", "&&", terms)
 }
 
 // devices gives a root step the selector of the resource by which its network gets devices.

@@ -206,10 +206,6 @@ func (k *Keeper) ofPod(uid types.UID) []claims.Entry {
 	return slices.DeleteFunc(k.list(), func(e claims.Entry) bool { return e.Pod.UID != uid })
 }
 
-func invalid(format string, args ...any) error {
-	return fault.New(fault.Invalid, fmt.Errorf(format, args...))
-}
-
 // hold locks a claim and reads its record. If it succeeds the caller has to unlock the claim.
 func (k *Keeper) hold(ctx context.Context, uid types.UID) (e claims.Entry, known bool, unlock func(), err error) {
 	if unlock, err = k.Store.Lock(ctx, uid); err != nil {
@@ -220,6 +216,19 @@ func (k *Keeper) hold(ctx context.Context, uid types.UID) (e claims.Entry, known
 		return e, false, nil, err
 	}
 	return e, known, unlock, nil
+}
+
+// held calls do with a claim that is locked, unless it has no record.
+func (k *Keeper) held(ctx context.Context, uid types.UID, do func(e *claims.Entry) error) error {
+	e, known, unlock, err := k.hold(ctx, uid)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if !known {
+		return nil
+	}
+	return do(&e)
 }
 
 // attach applies one claim in a sandbox and opens its gate; false when it was
@@ -238,7 +247,7 @@ func (k *Keeper) attach(ctx context.Context, uid types.UID, a *attempt) (attache
 	case e.Pod.UID != pod.UID:
 		return false, fault.New(fault.Conflict, fmt.Errorf("it is prepared for pod %q, and a device is in one pod at a time", e.Pod.Name))
 	case pod.Netns == "":
-		return false, invalid("the pod uses the host's network (hostNetwork), where no topology is applied: remove hostNetwork, or the claim")
+		return false, fault.New(fault.Invalid, errors.New("the pod uses the host's network (hostNetwork), where no topology is applied: remove hostNetwork, or the claim"))
 	}
 	netns, err := k.Identify(pod.Netns)
 	if err != nil {
@@ -421,15 +430,12 @@ func (k *Keeper) ensure(ctx context.Context, e *claims.Entry, a *attempt, sandbo
 func (k *Keeper) undo(ctx context.Context, uid types.UID, sandbox string, then claims.Phase, why string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), k.ReleaseTimeout)
 	defer cancel()
-	e, known, unlock, err := k.hold(ctx, uid)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if !known || e.Sandbox(sandbox) == nil {
-		return nil
-	}
-	return k.release(ctx, &e, sandbox, then, why)
+	return k.held(ctx, uid, func(e *claims.Entry) error {
+		if e.Sandbox(sandbox) == nil {
+			return nil
+		}
+		return k.release(ctx, e, sandbox, then, why)
+	})
 }
 
 // release closes the gate and undoes all topologies of a claim in a sandbox. The caller
@@ -612,27 +618,21 @@ func (k *Keeper) finish(ctx context.Context, pod Pod) error {
 }
 
 func (k *Keeper) detach(ctx context.Context, uid types.UID, pod Pod) error {
-	e, known, unlock, err := k.hold(ctx, uid)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if !known {
+	return k.held(ctx, uid, func(e *claims.Entry) error {
+		s := e.Sandbox(pod.Sandbox)
+		switch {
+		case s == nil: // an attachment in progress must not come after this
+			e.Set(claims.Sandbox{ID: pod.Sandbox, PodUID: pod.UID, Netns: pod.Netns, Phase: claims.Released})
+			return k.Store.PutSandboxes(*e)
+		case !s.Held():
+			return nil
+		}
+		if err := k.release(ctx, e, pod.Sandbox, claims.Released, ""); err != nil {
+			return err
+		}
+		k.Reporter.Detached(e.Claim)
 		return nil
-	}
-	s := e.Sandbox(pod.Sandbox)
-	switch {
-	case s == nil: // an attachment in progress must not come after this
-		e.Set(claims.Sandbox{ID: pod.Sandbox, PodUID: pod.UID, Netns: pod.Netns, Phase: claims.Released})
-		return k.Store.PutSandboxes(e)
-	case !s.Held():
-		return nil
-	}
-	if err := k.release(ctx, &e, pod.Sandbox, claims.Released, ""); err != nil {
-		return err
-	}
-	k.Reporter.Detached(e.Claim)
-	return nil
+	})
 }
 
 // Forget is Detach for a sandbox that no longer exists: it also releases sandboxes that

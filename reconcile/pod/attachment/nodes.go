@@ -72,18 +72,12 @@ func (k *Keeper) renew(ctx context.Context) {
 func (k *Keeper) renewOne(ctx context.Context, uid types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, gateWait)
 	defer cancel()
-	e, known, unlock, err := k.hold(ctx, uid)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if !known {
+	return k.held(ctx, uid, func(e *claims.Entry) error {
+		if s := k.opens(e); s.ID != "" {
+			return k.openOrHold(e, s)
+		}
 		return nil
-	}
-	if s := k.opens(&e); s.ID != "" {
-		return k.openOrHold(&e, s)
-	}
-	return nil
+	})
 }
 
 // openOrHold opens the gate of a claim, or closes it if what it gives is not known. A gate that another version of plumbline has

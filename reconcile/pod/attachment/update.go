@@ -75,15 +75,7 @@ func ended(s *claims.Sandbox) error {
 // or, if that fails, the earlier one. A claim that is in no sandbox any more keeps the
 // earlier one.
 func (k *Keeper) FinishUpdate(ctx context.Context, uid types.UID) error {
-	e, known, unlock, err := k.hold(ctx, uid)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if !known {
-		return nil
-	}
-	return k.finishUpdate(ctx, &e)
+	return k.held(ctx, uid, func(e *claims.Entry) error { return k.finishUpdate(ctx, e) })
 }
 
 // finishUpdate is FinishUpdate for a caller that holds the claim's lock. A rollback to the
@@ -149,18 +141,15 @@ func (k *Keeper) noteAttached(ctx context.Context) {
 }
 
 func (k *Keeper) noteAttachedOf(ctx context.Context, uid types.UID) error {
-	e, known, unlock, err := k.hold(ctx, uid)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if !known || !unnoted(&e) {
-		return nil
-	}
-	for i := range e.Topologies {
-		e.Topologies[i].Attached = e.Topologies[i].Object.Generation
-	}
-	return k.Store.Put(e.Claim)
+	return k.held(ctx, uid, func(e *claims.Entry) error {
+		if !unnoted(e) {
+			return nil
+		}
+		for i := range e.Topologies {
+			e.Topologies[i].Attached = e.Topologies[i].Object.Generation
+		}
+		return k.Store.Put(e.Claim)
+	})
 }
 
 // unnoted reports whether the pod of a claim has a generation that is not recorded as

@@ -11,6 +11,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/excerpt"
 )
 
 func attached(topologyName string, steps []topology.StepResult) verdict {
@@ -67,21 +68,11 @@ func readyMessage(topologyName string, steps []topology.StepResult) string {
 const driftMax = 3
 
 func driftMessage(topologyName string, drift []reconcile.Drift) string {
-	return fmt.Sprintf("topology %q: %s", topologyName, firstOf(drift))
+	return fmt.Sprintf("topology %q: %s", topologyName, excerpt.Few(drift, driftMax, reconcile.Drift.String))
 }
 
 // contentionMessage lists what is contended, and says that repairs are slowed down.
 func contentionMessage(topologyName string, contended []reconcile.Contention) string {
-	return fmt.Sprintf("topology %q: %s; repairs are slowed down", topologyName, firstOf(contended))
-}
-
-func firstOf[T fmt.Stringer](all []T) string {
-	var lines []string
-	for _, one := range all[:min(len(all), driftMax)] {
-		lines = append(lines, one.String())
-	}
-	if more := len(all) - len(lines); more > 0 {
-		lines = append(lines, fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(lines, "; ")
+	few := excerpt.Few(contended, driftMax, reconcile.Contention.String)
+	return fmt.Sprintf("topology %q: %s; repairs are slowed down", topologyName, few)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/excerpt"
 )
 
 // maxPodRoutes bounds the routes to the pod CIDRs of other nodes.
@@ -237,14 +238,4 @@ func (h *nextHops) to(addresses []netip.Addr, is4 bool) (link string, hop netip.
 }
 
 // textOf reports the first refusals.
-func textOf(refused []refusal) string {
-	const most = 8
-	var all []string
-	for _, r := range refused[:min(len(refused), most)] {
-		all = append(all, r.String())
-	}
-	if more := len(refused) - len(all); more > 0 {
-		all = append(all, fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(all, "; ")
-}
+func textOf(refused []refusal) string { return excerpt.Few(refused, 8, refusal.String) }
