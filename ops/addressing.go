@@ -263,7 +263,7 @@ func gatewaysOf(addresses []Address) (refused map[netip.Addr]string, gateways ma
 	for _, a := range addresses {
 		if pre, err := a.Prefix(); err == nil {
 			if all, has := addresspool.Broadcast(pre); has {
-				refused[all] = broadcastOf(pre)
+				refused[all] = fmt.Sprintf("the broadcast address of %q", pre.Masked())
 			}
 			refused[pre.Addr()] = "an address of the interface itself"
 		}
@@ -297,7 +297,7 @@ func (p *Planner) addressRoute(link, field string, r Route, refused map[netip.Ad
 	v4 := !strings.Contains(r.Destination+r.Gateway, ":")
 	gw, _ := netip.ParseAddr(r.Gateway) // invalid for none
 	switch why := cmp.Or(refused[gw], notARouter(gw)); {
-	case gw.IsValid() && gw.IsUnspecified():
+	case gw.IsUnspecified():
 		return Invalid(field+".gateway", "%q is the unspecified address: for a route on the link remove the key", r.Gateway)
 	case why != "":
 		return Invalid(field+".gateway", "%q is %s: write the address of a router", r.Gateway, why)
@@ -350,34 +350,24 @@ func fieldOf(list string, i, outside int) string {
 func checkGateway(field string, a Address) error {
 	gw, err := netip.ParseAddr(a.Gateway)
 	pre, wrong := a.Prefix()
-	switch {
+	refused, _ := gatewaysOf([]Address{a})
+	switch why := cmp.Or(refused[gw], notARouter(gw)); {
 	case err != nil || wrong != nil: // none, or refused elsewhere
 		return nil
 	case gw.Is4() != pre.Addr().Is4():
 		return Invalid(field, "%q and address %q are of different families", a.Gateway, a.Address)
-	case gw == pre.Addr():
-		return Invalid(field, "%q is the address itself: write the address of a router, or remove gateway", a.Gateway)
-	case gw.IsUnspecified():
-		return Invalid(field, "%q is the unspecified address: name the router, or remove gateway", a.Gateway)
-	}
-	why := notARouter(gw)
-	if all, has := addresspool.Broadcast(pre); has && gw == all {
-		why = broadcastOf(pre)
-	}
-	if why != "" {
+	case why != "":
 		return Invalid(field, "%q is %s: write the address of a router, or remove gateway", a.Gateway, why)
 	}
 	return nil
-}
-
-func broadcastOf(pre netip.Prefix) string {
-	return fmt.Sprintf("the broadcast address of %q", pre.Masked())
 }
 
 // notARouter is what an address is that no router has, "" for others (fib_check_nh in net/ipv4/fib_semantics.c,
 // ip6_route_check_nh in net/ipv6/route.c).
 func notARouter(gw netip.Addr) string {
 	switch {
+	case gw.IsUnspecified():
+		return "the unspecified address"
 	case gw.IsMulticast():
 		return "a multicast address"
 	case gw.IsLoopback():
