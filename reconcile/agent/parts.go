@@ -88,48 +88,20 @@ func declared() []declaration {
 		{"claims", openClaims},
 		{"primary networks", newPodEntries},
 		// Reports.
-		{"claim reports", func(c Config) *claimstatus.Reporter {
-			return claimstatus.New(claimstatus.Options{Client: c.Clients.Kube, NodeName: c.NodeName, Log: c.Log, Now: c.Now})
-		}},
-		{"failed devices", func(c Config, n *nodeClaims, devices writes[*deviceChanges]) *failures.Tracker {
-			return failures.New(failures.Options{Claim: n.claim, InUse: n.inUse, Changed: devices.to.Changed, Now: c.Now})
-		}},
+		{"claim reports", newReporter},
+		{"failed devices", newFailures},
 		{"port states", newPorts},
-		{"interface counters", func(c Config, m *ports.Monitor) *ports.Metrics {
-			return ports.NewMetrics(ports.MetricsOptions{Monitor: m, Interfaces: c.InterfaceMetrics})
-		}},
-		{"RDMA counters", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RDMAMetrics {
-			return ports.NewRDMAMetrics(ports.RDMAMetricsOptions{
-				Monitor: m, Devices: c.InterfaceMetrics, Sys: os.DirFS("/sys"), Inside: base.Host.RDMASysfs,
-			})
-		}},
-		{"driver counters", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.FabricMetrics {
-			return ports.NewFabricMetrics(ports.FabricMetricsOptions{
-				Monitor: m, Interfaces: c.InterfaceMetrics,
-				Read: base.Host.DriverCounters,
-			})
-		}},
-		{"rule counters", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RuleMetrics {
-			return ports.NewRuleMetrics(ports.RuleMetricsOptions{
-				Monitor: m, Rules: c.RuleMetrics, Read: base.Host.RuleReadings,
-				ReadLogical: c.OVN.Readings,
-			})
-		}},
+		{"interface counters", newInterfaceCounters},
+		{"RDMA counters", newRDMACounters},
+		{"driver counters", newDriverCounters},
+		{"rule counters", newRuleCounters},
 		{"recorder", newRecorder},
 		{"engine", func(c Config, base writes[*hostengine.Base], r writes[*recorder]) *reconcile.Reconciler {
 			return base.to.Engine(c.Registry, r.to)
 		}},
-		{"DHCP leases", func(c Config, base *hostengine.Base) *dhcp.Host {
-			base.Leases.Warn = func(err error) { c.Log.Warn("failed to record DHCP leases; retrying", "error", err) }
-			return base.Leases
-		}},
+		{"DHCP leases", newDHCPHost},
 		// Objects of the cluster.
-		{"policies", func(c Config, devices writes[*deviceChanges], labels writes[*nodeChanges]) *follower.Follower {
-			return follower.New(follower.Options{
-				Kube: c.Clients.Kube, Dynamic: c.Clients.Dynamic, NodeName: c.NodeName, Log: c.Log,
-				Changed: func() { devices.to.Changed(); labels.to.Changed() },
-			})
-		}},
+		{"policies", newPolicies},
 		{"address pools", func(c Config) *addresses.Client {
 			return addresses.NewClient(c.Clients.Kube, c.Clients.Dynamic, c.NodeName, c.Now)
 		}},
@@ -137,28 +109,11 @@ func declared() []declaration {
 		{"primary topology", newPodTopology},
 		{"host routes", newHostRoutes},
 		{"filters", newFilters},
-		{"ovn-kubernetes ports", func(c Config) *ovnkubernetes.Ports {
-			if c.OVN == nil {
-				return nil
-			}
-			return &ovnkubernetes.Ports{Switch: c.OVN.Switch, Northbound: c.OVN.Northbound, Pods: c.Clients.Metadata}
-		}},
+		{"ovn-kubernetes ports", newOVNPorts},
 		// Changes of pods.
 		{partSandboxes, newKeeper},
-		{"topology updates", func(c Config, n *nodeClaims, k *attachment.Keeper, status writes[*claimstatus.Reporter],
-			all writes[*topologies],
-		) *rollout.Follower {
-			return rollout.New(rollout.Options{
-				Client: c.Clients.Dynamic, NodeName: c.NodeName, Claims: n.list, Recorded: &n.Records, Topologies: all.to, Update: k.Update,
-				Reporter: claimstatus.Claims{To: status.to, Contracts: c.Registry}, Log: c.Log, Now: c.Now,
-			})
-		}},
-		{partRuntime, func(c Config, g started, k *attachment.Keeper, hooks writes[*nriplugin.Metrics]) *nriplugin.Plugin {
-			return nriplugin.New(nriplugin.Options{
-				Keeper: k, Recorder: hooks.to, Socket: c.NRISocket, Index: c.NRIIndex, Log: c.Log, Now: c.Now,
-				Alive: func(within time.Duration) { g.alive.Alive(partRuntime, within) },
-			})
-		}},
+		{"topology updates", newRollout},
+		{partRuntime, newRuntime},
 		// Devices.
 		{"LLDP", newLLDP},
 		{"devices", newPublisher},
@@ -177,6 +132,69 @@ func declared() []declaration {
 		{"drift loop", newDriftLoop},
 		{"metrics and probes", newServer},
 	}
+}
+
+func newReporter(c Config) *claimstatus.Reporter {
+	return claimstatus.New(claimstatus.Options{Client: c.Clients.Kube, NodeName: c.NodeName, Log: c.Log, Now: c.Now})
+}
+
+func newFailures(c Config, n *nodeClaims, devices writes[*deviceChanges]) *failures.Tracker {
+	return failures.New(failures.Options{Claim: n.claim, InUse: n.inUse, Changed: devices.to.Changed, Now: c.Now})
+}
+
+func newInterfaceCounters(c Config, m *ports.Monitor) *ports.Metrics {
+	return ports.NewMetrics(ports.MetricsOptions{Monitor: m, Interfaces: c.InterfaceMetrics})
+}
+
+func newRDMACounters(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RDMAMetrics {
+	return ports.NewRDMAMetrics(ports.RDMAMetricsOptions{
+		Monitor: m, Devices: c.InterfaceMetrics, Sys: os.DirFS("/sys"), Inside: base.Host.RDMASysfs,
+	})
+}
+
+func newDriverCounters(c Config, m *ports.Monitor, base *hostengine.Base) *ports.FabricMetrics {
+	return ports.NewFabricMetrics(ports.FabricMetricsOptions{Monitor: m, Interfaces: c.InterfaceMetrics, Read: base.Host.DriverCounters})
+}
+
+func newRuleCounters(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RuleMetrics {
+	return ports.NewRuleMetrics(ports.RuleMetricsOptions{
+		Monitor: m, Rules: c.RuleMetrics, Read: base.Host.RuleReadings, ReadLogical: c.OVN.Readings,
+	})
+}
+
+func newDHCPHost(c Config, base *hostengine.Base) *dhcp.Host {
+	base.Leases.Warn = func(err error) { c.Log.Warn("failed to record DHCP leases; retrying", "error", err) }
+	return base.Leases
+}
+
+func newPolicies(c Config, devices writes[*deviceChanges], labels writes[*nodeChanges]) *follower.Follower {
+	return follower.New(follower.Options{
+		Kube: c.Clients.Kube, Dynamic: c.Clients.Dynamic, NodeName: c.NodeName, Log: c.Log,
+		Changed: func() { devices.to.Changed(); labels.to.Changed() },
+	})
+}
+
+func newOVNPorts(c Config) *ovnkubernetes.Ports {
+	if c.OVN == nil {
+		return nil
+	}
+	return &ovnkubernetes.Ports{Switch: c.OVN.Switch, Northbound: c.OVN.Northbound, Pods: c.Clients.Metadata}
+}
+
+func newRollout(c Config, n *nodeClaims, k *attachment.Keeper, status writes[*claimstatus.Reporter],
+	all writes[*topologies],
+) *rollout.Follower {
+	return rollout.New(rollout.Options{
+		Client: c.Clients.Dynamic, NodeName: c.NodeName, Claims: n.list, Recorded: &n.Records, Topologies: all.to, Update: k.Update,
+		Reporter: claimstatus.Claims{To: status.to, Contracts: c.Registry}, Log: c.Log, Now: c.Now,
+	})
+}
+
+func newRuntime(c Config, g started, k *attachment.Keeper, hooks writes[*nriplugin.Metrics]) *nriplugin.Plugin {
+	return nriplugin.New(nriplugin.Options{
+		Keeper: k, Recorder: hooks.to, Socket: c.NRISocket, Index: c.NRIIndex, Log: c.Log, Now: c.Now,
+		Alive: func(within time.Duration) { g.alive.Alive(partRuntime, within) },
+	})
 }
 
 func openBase(c Config, counts writes[*metrics.Metrics]) (*hostengine.Base, error) {
