@@ -23,6 +23,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -76,7 +77,7 @@ func ip(t *testing.T, command string) {
 	if m := netnsCommand.FindStringSubmatch(command); m != nil {
 		if m[1] == "add" {
 			addNetns(t, m[2])
-		} else if err := kernel.DeleteNamed("/run/netns/" + m[2]); err != nil {
+		} else if err := namespace.Delete("/run/netns/" + m[2]); err != nil {
 			t.Fatal(err)
 		}
 	} else if m := setCommand.FindStringSubmatch(command); m != nil {
@@ -88,19 +89,21 @@ func ip(t *testing.T, command string) {
 	} else if m := delCommand.FindStringSubmatch(command); m != nil {
 		foreignChange(t, m[1], netstate.Change{Before: netstate.Link{Name: m[2]}})
 	} else if m := tcCommand.FindStringSubmatch(command); m != nil {
-		inside(t, m[1], func(s *kernel.Sandbox) {
-			have, err := s.Dump(t.Context())
+		pref, err := strconv.ParseUint(m[3], 10, 16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := kernel.Within("/run/netns/"+m[1], func() error {
+			link, err := netlink.LinkByName(m[2])
 			if err != nil {
-				t.Fatal(err)
+				return err
 			}
-			for _, f := range netstate.All[netstate.Filter](have) {
-				if f.Link == m[2] && strconv.Itoa(int(f.Pref)) == m[3] {
-					if err := s.Apply(t.Context(), netstate.Change{Before: f}); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-		})
+			return netlink.FilterDel(&netlink.GenericFilter{FilterType: "flower", FilterAttrs: netlink.FilterAttrs{
+				LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_MIN_EGRESS, Priority: uint16(pref),
+			}})
+		}); err != nil {
+			t.Fatal(err)
+		}
 	} else if m := addrCommand.FindStringSubmatch(command); m != nil {
 		foreignChange(t, m[1], netstate.Change{Before: netstate.Addr{Link: m[3], Address: m[2]}})
 	} else {
@@ -111,11 +114,11 @@ func ip(t *testing.T, command string) {
 // addNetns makes a namespace, which is deleted at the end of the test.
 func addNetns(t *testing.T, name string) string {
 	t.Helper()
-	path, err := kernel.AddNamed(name)
+	path, err := namespace.Add(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = kernel.DeleteNamed(path) })
+	t.Cleanup(func() { _ = namespace.Delete(path) })
 	return path
 }
 
@@ -427,7 +430,7 @@ func TestSupportBundle(t *testing.T) {
 		}
 	}
 	foreignChange(t, "plt-bad", netstate.Change{Before: netstate.Link{Name: "net1", MTU: new(uint32(0))}, After: netstate.Link{Name: "net1", MTU: new(uint32(1280))}})
-	if err := kernel.DeleteNamed("/run/netns/plt-gone"); err != nil {
+	if err := namespace.Delete("/run/netns/plt-gone"); err != nil {
 		t.Fatal(err)
 	}
 	file(t, state, "torn.journal", "1 00000000 nonsense\n1 00000000 nonsense\n")

@@ -12,7 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
-	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/integration/namespace"
 )
 
 // parent is the interface of the host that the pods of a crowd share.
@@ -154,10 +154,10 @@ func (f *functions) done(path string) {
 func together(ctx context.Context, c contender, name string, pods int) (apply, remove time.Duration, err error) {
 	paths := make([]string, pods)
 	for i := range paths {
-		if paths[i], err = kernel.AddNamed(fmt.Sprintf("%s-%d", name, i)); err != nil {
+		if paths[i], err = namespace.Add(fmt.Sprintf("%s-%d", name, i)); err != nil {
 			return 0, 0, err
 		}
-		defer func() { _ = kernel.DeleteNamed(paths[i]) }() // the machine is thrown away
+		defer func() { _ = namespace.Delete(paths[i]) }() // the machine is thrown away
 	}
 	all := func(do func(context.Context, string) error) (time.Duration, error) {
 		var wait sync.WaitGroup

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/integration/traffic"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology"
@@ -38,7 +39,7 @@ func newBridged(number int) (*bridged, error) {
 	if err != nil {
 		return nil, err
 	}
-	path, err := kernel.AddNamed(fmt.Sprintf("guard-%d", number))
+	path, err := namespace.Add(fmt.Sprintf("guard-%d", number))
 	return &bridged{e, path, []*topology.Topology{e.topology, checked}}, err
 }
 

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
 func main() {
@@ -148,11 +148,11 @@ func phases(passes []reconcile.Pass) {
 }
 
 func once(ctx context.Context, c contender, name string) (apply, remove time.Duration, err error) {
-	path, err := kernel.AddNamed(name)
+	path, err := namespace.Add(name)
 	if err != nil {
 		return 0, 0, err
 	}
-	defer func() { _ = kernel.DeleteNamed(path) }() // the machine is thrown away
+	defer func() { _ = namespace.Delete(path) }() // the machine is thrown away
 	start := time.Now()
 	if err := c.apply(ctx, path); err != nil {
 		return 0, 0, fmt.Errorf("apply: %w", err)

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv4"
 
+	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/hostengine"
@@ -87,7 +88,7 @@ func (d *demo) run() error {
 		return err
 	}
 	for _, name := range []string{demoPod, demoPeer} {
-		if _, err := kernel.AddNamed(name); err != nil {
+		if _, err := namespace.Add(name); err != nil {
 			return err
 		}
 	}
@@ -251,7 +252,7 @@ func (d *demo) release() error {
 func (d *demo) cleanup() {
 	d.ctx = context.WithoutCancel(d.ctx)
 	for _, name := range []string{demoPod, demoPeer} {
-		err := errors.Join(d.expectExit(0, "delete", "--netns", name), kernel.DeleteNamed(kernelPath(name)))
+		err := errors.Join(d.expectExit(0, "delete", "--netns", name), namespace.Delete(kernelPath(name)))
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "demo: clean up %s: %v\n", name, err)
 		}

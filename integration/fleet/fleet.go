@@ -19,11 +19,11 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
+	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/agent"
-	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -162,7 +162,7 @@ func (a *Agent) Make(number int) (Pod, error) {
 		Name: fmt.Sprintf("pod-%d", number),
 	}}
 	var err error
-	if p.Netns, err = kernel.AddNamed(fmt.Sprintf("fleet-%d", number)); err != nil {
+	if p.Netns, err = namespace.Add(fmt.Sprintf("fleet-%d", number)); err != nil {
 		return p, err
 	}
 	return p, a.Claims.Put(claims.Claim{
@@ -174,7 +174,7 @@ func (a *Agent) Make(number int) (Pod, error) {
 // Unmake ends a pod as runtime and kubelet do, and takes its namespace away.
 func (a *Agent) Unmake(ctx context.Context, p Pod) error {
 	err := errors.Join(a.Keeper.Detach(ctx, p.Pod), a.Keeper.Forget(ctx, p.Pod), a.Keeper.Withdraw(ctx, p.Claim))
-	return errors.Join(err, kernel.DeleteNamed(p.Netns))
+	return errors.Join(err, namespace.Delete(p.Netns))
 }
 
 // Start makes pods of these numbers and attaches them, a few at a time.

@@ -11,10 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -29,7 +29,7 @@ func TestPathReused(t *testing.T) {
 			s := p.fixture(t)
 			s.prepare("release")
 			deleteNetns(s.path)
-			if _, err := kernel.AddNamed(filepath.Base(s.path)); err != nil {
+			if _, err := namespace.Add(filepath.Base(s.path)); err != nil {
 				t.Fatal(err)
 			}
 			s.run("$ip link set lo up; $ip link add data0 type dummy; $ip address add 192.0.2.9/24 dev data0")

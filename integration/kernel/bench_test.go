@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -205,7 +206,7 @@ func newNetns(t *testing.T) string {
 		return r
 	}, t.Name())
 	name = fmt.Sprintf("%.40s-%d", name, netnsNumber.Add(1))
-	path, err := kernel.AddNamed(name)
+	path, err := namespace.Add(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +215,7 @@ func newNetns(t *testing.T) string {
 }
 
 func deleteNetns(path string) {
-	_ = kernel.DeleteNamed(path) // cleaning up: the machine is thrown away
+	_ = namespace.Delete(path) // cleaning up: the machine is thrown away
 }
 
 // watched lists the host objects whose state a case may touch: every device and

@@ -7,9 +7,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 )
@@ -56,7 +56,7 @@ spec:
 			r := l.engine(nil)
 			boxes := make([]reconcile.Sandbox, 2)
 			for i := range boxes {
-				path, err := kernel.AddNamed(fmt.Sprintf("multi-nic-%d", i))
+				path, err := namespace.Add(fmt.Sprintf("multi-nic-%d", i))
 				if err != nil {
 					t.Fatal(err)
 				}

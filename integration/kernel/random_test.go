@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -294,7 +294,7 @@ func (c *chaos) release(a *actor) {
 func (c *chaos) reuse(a *actor) {
 	c.t.Helper()
 	deleteNetns(a.path)
-	if _, err := kernel.AddNamed(a.ns); err != nil {
+	if _, err := namespace.Add(a.ns); err != nil {
 		c.t.Fatal(err)
 	}
 	c.furnish(a)

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/integration/effort"
+	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -241,7 +241,7 @@ func (p *podOfTwo) restart() {
 	}
 	deleteNetns(p.path)
 	p.logStep("another namespace")
-	if _, err := kernel.AddNamed(p.ns); err != nil {
+	if _, err := namespace.Add(p.ns); err != nil {
 		p.lane.t.Fatal(err)
 	}
 	p.furnish()

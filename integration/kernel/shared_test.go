@@ -14,9 +14,9 @@ import (
 
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/integration/eventually"
+	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -104,7 +104,7 @@ func TestShares(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				path, err := kernel.AddNamed(fmt.Sprintf("%s-%d", typ, i))
+				path, err := namespace.Add(fmt.Sprintf("%s-%d", typ, i))
 				if err != nil {
 					t.Fatal(err)
 				}

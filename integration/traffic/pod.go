@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/integration/namespace"
 )
 
 // Pod is a network namespace with one interface, eth0. All addresses are behind one neighbor.
@@ -34,12 +34,12 @@ func NewPod(ctx context.Context, name string, host uint8) (*Pod, error) {
 
 // Bare makes a namespace without an interface.
 func Bare(name string) (*Pod, error) {
-	path, err := kernel.AddNamed(name)
+	path, err := namespace.Add(name)
 	return &Pod{Netns: path, name: name}, err
 }
 
 // Close deletes the namespace, with its interface.
-func (p *Pod) Close() error { return kernel.DeleteNamed(p.Netns) }
+func (p *Pod) Close() error { return namespace.Delete(p.Netns) }
 
 // SendTo makes a MAC address the neighbor behind which all addresses are.
 func (p *Pod) SendTo(ctx context.Context, iface, mac string) error {

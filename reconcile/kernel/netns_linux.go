@@ -6,6 +6,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/plumbline/plumbline/reconcile/netns"
 )
 
 // ownNetns is the network namespace that the threads of this process live in.
@@ -58,4 +60,20 @@ func (h ownNetns) enter(ns *os.File, f func() error) error {
 		}
 		return f()
 	})
+}
+
+// Within calls f on a thread inside the namespace at path. Sockets that f opens
+// stay there.
+func Within(path string, f func() error) error {
+	ns, err := netns.Open(path)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	h, err := openOwnNetns()
+	if err != nil {
+		return err
+	}
+	defer h.ns.Close()
+	return h.enter(ns, f)
 }

@@ -11,8 +11,8 @@ import (
 // TestDue: a registration is written again once, a while after each change, and never before it has
 // an authority. Whoever removes the annotation has it back a while later.
 func TestDue(t *testing.T) {
-	url := "https://localhost"
-	r := Webhooks(admissionregistrationv1.WebhookClientConfig{URL: &url}, false)[0]
+	r := &admissionregistrationv1.ValidatingWebhookConfiguration{Webhooks: make([]admissionregistrationv1.ValidatingWebhook, 1)}
+	r.Name = Definitions
 	now := time.Unix(1000, 0)
 	a := &again{now: func() time.Time { return now }, changed: map[string]change{}}
 	due := func(step, generation string, wait time.Duration) {

@@ -526,7 +526,7 @@ func (b *bench) register(t *testing.T) {
 	b.asked(t)
 	b.mustKubectl(t, publishedTopology(t, "full"), "create", "-f", "-")
 	b.ready(t, "ai-bonded-rdma", metav1.ConditionTrue)
-	for _, w := range admission.Webhooks(admissionregistrationv1.WebhookClientConfig{}, false) {
+	for _, w := range webhooks(admissionregistrationv1.WebhookClientConfig{}, false) {
 		b.eventually(t, w.Name+" is written again", func() error {
 			if err := b.Get(t.Context(), client.ObjectKeyFromObject(w), w); err != nil {
 				return err
@@ -539,11 +539,11 @@ func (b *bench) register(t *testing.T) {
 	}
 }
 
-// registered holds that the registrations have an authority, and equal those in the code.
+// registered holds that the registrations have an authority, and are as webhooks says.
 func (b *bench) registered(t *testing.T, networkQoS bool) {
 	t.Helper()
 	url := fmt.Sprintf("https://localhost:%d", b.port)
-	for _, want := range admission.Webhooks(admissionregistrationv1.WebhookClientConfig{URL: &url}, networkQoS) {
+	for _, want := range webhooks(admissionregistrationv1.WebhookClientConfig{URL: &url}, networkQoS) {
 		got := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 		b.eventually(t, "the authority is written into "+want.Name, func() error {
 			if err := b.Get(t.Context(), client.ObjectKeyFromObject(want), got); err != nil {
@@ -554,14 +554,14 @@ func (b *bench) registered(t *testing.T, networkQoS bool) {
 			}
 			return nil
 		})
-		// The chart says what the code says.
+		// The chart says the same.
 		w := &got.Webhooks[0]
 		w.ClientConfig.CABundle, w.NamespaceSelector, w.ObjectSelector = nil, nil, nil
 		if *want.Webhooks[0].TimeoutSeconds == defaultTimeoutSeconds && *w.TimeoutSeconds == timeoutSeconds {
 			*w.TimeoutSeconds = defaultTimeoutSeconds // see served
 		}
 		if diff := cmp.Diff(want.Webhooks, got.Webhooks); diff != "" {
-			t.Errorf("%s in the chart (-code +chart):\n%s", want.Name, diff)
+			t.Errorf("%s in the chart (-test +chart):\n%s", want.Name, diff)
 		}
 	}
 }
@@ -780,7 +780,7 @@ func (b *bench) renewal(t *testing.T) {
 	before, authority := b.serving(t), secret.Data["ca.crt"]
 	// To the next process the certificate is one that ends too soon.
 	b.stop(t)
-	registration := admission.Webhooks(admissionregistrationv1.WebhookClientConfig{}, false)[0].Name
+	registration := webhooks(admissionregistrationv1.WebhookClientConfig{}, false)[0].Name
 	b.mustKubectl(t, "", "patch", "validatingwebhookconfiguration", registration, "--type=json", "-p", `[{"op":"remove","path":"/webhooks/0/clientConfig/caBundle"}]`)
 	b.run(t)
 	// A ready replica is called, so the API server must trust it by then.
@@ -828,7 +828,7 @@ func (b *bench) ownCertificate(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, w := range admission.Webhooks(admissionregistrationv1.WebhookClientConfig{}, false) {
+		for _, w := range webhooks(admissionregistrationv1.WebhookClientConfig{}, false) {
 			patch := fmt.Sprintf(`[{"op":"replace","path":"/webhooks/0/clientConfig/caBundle","value":%q}]`, base64.StdEncoding.EncodeToString(certificate))
 			b.mustKubectl(t, "", "patch", "validatingwebhookconfiguration", w.Name, "--type=json", "-p", patch)
 		}

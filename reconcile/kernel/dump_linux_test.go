@@ -17,8 +17,7 @@ import (
 // Dump observes the whole sandbox, also what is otherwise read on demand: its rules,
 // unreachable routes, neighbors, forwarding entries and sysctls, the ethtool settings of its links, its devices and what
 // physical functions hold for them; and the given objects of the host. It takes many
-// messages and is meant for tests: "rolled back to a state equal to the start, field by
-// field".
+// messages: "rolled back to a state equal to the start, field by field".
 func (s *Sandbox) Dump(ctx context.Context, queried ...netstate.Object) (*netstate.Snapshot, error) {
 	o := s.observer(netstate.NewSnapshot())
 	if s.inside != nil {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -13,11 +14,11 @@ import (
 
 func TestNamedNamespace(t *testing.T) {
 	b := newBench(t)
-	path, err := kernel.AddNamed("plumbline-test")
+	path, err := namespace.Add("plumbline-test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kernel.AddNamed("plumbline-test"); err == nil {
+	if _, err := namespace.Add("plumbline-test"); err == nil {
 		t.Error("made twice")
 	}
 	s, err := b.host.Sandbox(path)
@@ -39,7 +40,7 @@ func TestNamedNamespace(t *testing.T) {
 		t.Error("a thread was left in the namespace")
 	}
 	for range 2 {
-		if err := kernel.DeleteNamed(path); err != nil {
+		if err := namespace.Delete(path); err != nil {
 			t.Error(err)
 		}
 	}
