@@ -157,7 +157,7 @@ func AddressParams() []contract.Param {
 		)},
 		{
 			Name: "dad", Type: contract.String, Enum: []string{dadOff, dadOptimistic, dadWait}, OnOff: true,
-			Description: "IPv6 duplicate address detection. wait: containers start after it, and not if another host has an address; optimistic: they use addresses meanwhile; off: none. Default: they start, and cannot bind until it ends",
+			Description: "IPv6 duplicate address detection. wait: containers start once it has found no duplicate; optimistic: addresses are used during it; off: none. Default: containers start, and cannot bind to an address until it ends",
 		},
 		{Name: "acceptRA", Type: contract.Boolean, Description: "take addresses, routes and a default route from IPv6 router advertisements, which any host of the network can send. Default on interfaces of plumbline: false, but for what ipam of type slaac needs"},
 	}, policyParams()...)

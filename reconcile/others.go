@@ -75,8 +75,8 @@ func othersOf(records []Record) []ops.Other {
 	return out
 }
 
-// dropLeft drops from a history what no step wants any more and another topology has a share
-// in: the record of that has what was there before.
+// dropLeft drops from a history each object that no step wants any more and that another topology of the pod shares: the record
+// of that topology has the state before.
 func (p *pass) dropLeft(history []netstate.Change, plan *ops.Plan) []netstate.Change {
 	if len(p.others) == 0 {
 		return history

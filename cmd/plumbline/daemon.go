@@ -39,7 +39,7 @@ func (d *daemonFlags) profile(ctx context.Context, log *slog.Logger) error {
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", d.pprof)
 	if err != nil { // as while another agent runs on the node during an update
-		log.Warn("no profiles are served", "error", err)
+		log.Warn("cannot serve profiles", "error", err)
 		return nil
 	}
 	mux := http.NewServeMux()

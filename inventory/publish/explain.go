@@ -47,7 +47,7 @@ func Explain(err error) Explanation {
 	}
 	switch {
 	case apierrors.IsInvalid(err):
-		return Explanation{Cause: Refused, Message: "the API server finds the devices invalid and none of the slice is published: " + err.Error()}
+		return Explanation{Cause: Refused, Message: "the API server rejects the slice as invalid, so none of its devices is published: " + err.Error()}
 	case apierrors.IsForbidden(err):
 		return Explanation{Cause: Forbidden, Message: "the agent may not write ResourceSlices of this node; check its ClusterRole and the policy on slices: " + err.Error()}
 	case !errors.Is(err, kubeletplugin.ErrRecoverable):

@@ -121,7 +121,7 @@ func (k known) offer() (offered []entry, withheld []Withheld) {
 	add := func(d inventory.Device, e entry, reason string) {
 		name := cmp.Or(e.Device.Name, d.Name)
 		if reason == "" && seen[name] && name != d.Name {
-			reason = "another device has its name: choose another deviceNameSuffix"
+			reason = "another device has the same name: choose another deviceNameSuffix"
 		}
 		seen[name] = true
 		if reason == "" {
@@ -302,7 +302,7 @@ func obstacle(d inventory.Device, used map[string]bool) string {
 	case d.Kind == inventory.KindPF && d.NumVFs > 0 && !d.Exposure.BesideFunctions:
 		return fmt.Sprintf("has %d virtual functions, which would lose their network", d.NumVFs)
 	case d.Kind == inventory.KindVF && used[d.PF.PCIAddress]:
-		return fmt.Sprintf("a pod has its PF %q as a whole", d.PF.PCIAddress)
+		return fmt.Sprintf("its PF %q is in a pod", d.PF.PCIAddress)
 	case d.LinkType == "" || d.DevType == "wlan" || d.DevType == "wwan":
 		return "neither Ethernet nor InfiniBand"
 	case d.RDMAOnly:

@@ -222,9 +222,8 @@ func (c *Change) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// unmarshalTyped reads a change of a kind that stands where MarshalJSON writes
-// it, in one go. It is false for everything else, also for what is wrong: that
-// is for the thorough way to say.
+// unmarshalTyped reads a change whose kind is where MarshalJSON writes it, in one pass. It returns
+// false for anything unusual or malformed, which the slow path of UnmarshalJSON reads or reports.
 func (c *Change) unmarshalTyped(data []byte) bool {
 	_, rest, _ := bytes.Cut(data, []byte(`"type":"`))
 	kind, _, _ := bytes.Cut(rest, []byte(`"`))
@@ -278,7 +277,7 @@ func NewUpdate[T Object](step string, have, want T) (Change, bool) {
 // undoes it; order is that of the first change of each object.
 //
 // An object that we made stays ours when it is to be deleted: changes are recorded before they
-// are made, and what a crash in between leaves there nobody else would take away.
+// are made, and after a crash in between only this entry lets us remove the object.
 // DropDeleted drops what is known to be deleted.
 func Coalesce(history []Change, more ...Change) []Change {
 	at := map[Key]int{}

@@ -414,7 +414,7 @@ func (BridgeVLAN) Traits() *Traits { return &bridgeVLANTraits }
 
 // Device is a network device that travels between the host and the sandbox. It
 // is known by its PCI address ("0000:03:00.2"), or "if:NAME" when it has none,
-// never by the name it bears at the moment.
+// never by its current name.
 type Device struct {
 	ID string  `json:"id" plan:"key"`
 	At *string `json:"at,omitempty" plan:"live"` // link name with its place
@@ -433,7 +433,7 @@ type Device struct {
 	// Use says what the host needs it for ("default route", "bridge port"); such
 	// a device is not taken away.
 	Use string `json:"use,omitempty" plan:"-"`
-	// Lost says that it is nowhere to be found and has to be somewhere.
+	// Lost: the device is expected to exist, but was not found.
 	Lost  bool `json:"-" plan:"-"`
 	Index int  `json:"index,omitempty" plan:"-"` // in the namespace At names
 	// Facts that identify the device, and that the owner of its namespace cannot set.

@@ -50,7 +50,7 @@ type Case struct {
 	Given    ops.Givens
 	Filters  []netstate.Filter
 	Rules    []netstate.LogicalRule
-	// Refused is that of a request.
+	// Refused is the field of ops.Request.
 	Refused map[string]string
 	Have    []netstate.Object
 	Appears []netstate.Object

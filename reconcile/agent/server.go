@@ -146,7 +146,7 @@ func bandwidths(of *nodeClaims, base *hostengine.Base) []metrics.Bandwidth {
 	host, seen := base.Host.WithoutSandbox(), netstate.NewSnapshot()
 	defer host.Close()
 	if err := host.Extend(ctx, seen, functions); err != nil {
-		of.log.Debug("rates of functions", "error", err)
+		of.log.Debug("cannot read rate limits of virtual functions", "error", err)
 	}
 	for i, f := range functions {
 		if o, known := seen.Get(f.Key()); known {

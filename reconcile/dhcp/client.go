@@ -37,8 +37,8 @@ const (
 	// declinePause is the least pause after an address was declined (RFC 2131 section 3.1.5): the server may give one that is
 	// in use again.
 	declinePause = 10 * time.Second
-	// resetAfterSeconds is how long a lease has to last until the pauses begin with the first one again: a
-	// server that gives and refuses in turn is not asked more often for it.
+	// resetAfterSeconds is how long a lease must last before the back-off is reset, so that a server that
+	// gives and refuses in turn is not asked more often.
 	resetAfterSeconds = 60
 )
 

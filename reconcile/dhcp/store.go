@@ -151,8 +151,8 @@ func (h *Host) write(r *record) error {
 	return err
 }
 
-// change changes a record unless it was replaced or removed; then it returns nil. What cannot be written, as on a full disk,
-// counts in this process all the same, until rewrite writes it.
+// change changes a record, or returns nil if it was replaced or removed. If it cannot be written, as on a full disk, this process
+// uses the new state, and rewrite writes it later.
 func (h *Host) change(file, serial string, f func(*record)) (out *record, err error) {
 	apply := func() error {
 		r, err := h.read(file)

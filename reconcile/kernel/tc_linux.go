@@ -590,8 +590,8 @@ func (s *Sandbox) applyFilter(ctx context.Context, c netstate.Change) error {
 		if err := c.write(ctx, unix.RTM_NEWTFILTER, flags, parts...); err != nil || flags != 0 || deref(after.Policer) == 0 {
 			return err
 		}
-		// A filter takes a policer of its index as it is, so it is changed by itself, for all
-		// filters that share it.
+		// A filter that names the index of an existing policer gets it unchanged, so the policer is
+		// changed by a message of its own, for all filters that share it.
 		tab := attr(actionTab, nil)
 		if err := encodePolice(actionOptions(tab, 1, "police"), after, index); err != nil {
 			return err
@@ -675,8 +675,8 @@ func (c *conn) clsacts(ctx context.Context) ([]int, error) {
 	})
 }
 
-// applyClsact creates or deletes a clsact. One with filters that are left is not
-// deleted, as they are not ours: those of ours go before. It is nobody's then.
+// applyClsact creates or deletes a clsact. A clsact that still has filters is kept: ours are deleted
+// first, so the rest belong to someone else.
 func (s *Sandbox) applyClsact(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.Clsact](c)
 	kind := attr(tcaKind, nl.ZeroTerminated("clsact"))

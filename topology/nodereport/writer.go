@@ -108,7 +108,7 @@ func (w *Writer) Run(ctx context.Context) {
 		} else {
 			next = 6 * w.Spread
 			if !fault.SameText(err, logged) && !apierrors.IsNotFound(err) { // a cluster without the CRD has no reports
-				w.Log.Warn("not reported", "error", fmt.Errorf("%s %q: %w", w.Kind, w.NodeName, err))
+				w.Log.Warn("cannot write the report of the node", "error", fmt.Errorf("%s %q: %w", w.Kind, w.NodeName, err))
 			}
 			logged = err
 		}

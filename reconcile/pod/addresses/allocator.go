@@ -152,9 +152,9 @@ func Open(o Options) (*Allocator, error) {
 		if aside != nil {
 			return nil, errors.Join(err, aside)
 		}
-		o.Log.Error("set aside as damaged: what claims have is read from their records", "file", name, "error", err)
+		o.Log.Error("set aside damaged address records: the addresses of claims are read from the claims' records", "file", name, "error", err)
 	} else if frame.AsOtherVersion(err) != nil {
-		o.Log.Error("no addresses of pools are given", "error", err)
+		o.Log.Error("cannot use the address records: no pod gets addresses of pools", "error", err)
 		return a, nil // the file stays unchanged; only claims with pools are affected
 	} else if err != nil {
 		return nil, err
@@ -386,8 +386,8 @@ func (a *Allocator) quarantine(name string) int64 {
 	return addresspool.Quarantine(&v1alpha1.AddressPool{})
 }
 
-// maxQuarantine returns for how many seconds an address of a pool rests at most, or is kept for a name. A pool that is not known
-// was deleted: the longest time that any pool may have.
+// maxQuarantine returns the longest quarantine of a pool's addresses in seconds, or their retention for a name if that is longer
+// and kept is set. For a deleted pool it is the longest that any pool may have.
 func (a *Allocator) maxQuarantine(name string, kept bool) int64 {
 	a.mu.Lock()
 	p := a.pools[name]

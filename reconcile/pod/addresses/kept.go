@@ -161,7 +161,7 @@ func (a *Allocator) part(ctx context.Context, b addresspool.Held) error {
 		l.Spec.For, l.Spec.Used, l.Spec.Node, l.Spec.NodeUID = b.Kept.For, 0, v1alpha1.KeptNode, ""
 		l.Spec.KeptUntil = new(metav1.Unix(b.Kept.Until, 0))
 		if _, err := a.Leases.Update(ctx, l); apierrors.IsInvalid(err) {
-			a.Log.Warn("the API server refuses to keep an address for its pod: it is kept on this node only", "lease", l.Name, "error", err)
+			a.Log.Warn("the API server refused to record an address that is kept for a pod: it is kept on this node only", "lease", l.Name, "error", err)
 			return a.file.change(func(h *addresspool.Holdings) (bool, error) { return h.KeepHere(b), nil })
 		} else if err != nil && !apierrors.IsNotFound(err) {
 			return err

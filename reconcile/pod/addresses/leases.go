@@ -270,8 +270,8 @@ func (a *Allocator) adopt(ctx context.Context, node string) error {
 	return nil
 }
 
-// upToDate reports whether a lease need not be read: the watch tells of it what was read last,
-// or cannot have told anything since.
+// upToDate reports whether what we have of a lease can be used without a read: the watch shows the same, or it may lag behind
+// our own read.
 func (a *Allocator) upToDate(name, held, heard string, told bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -332,7 +332,7 @@ func (a *Allocator) settle(name string, l *v1alpha1.AddressLease, written bool) 
 			if i < 0 || h.Blocks[i].Lost {
 				return false, nil
 			}
-			a.Log.Warn("a lease of addresses is lost", "lease", name)
+			a.Log.Warn("lost a lease of addresses", "lease", name)
 			h.Lose(h.Blocks[i].Pool, h.Blocks[i].Block)
 			return true, nil
 		}

@@ -73,7 +73,7 @@ func TestFullBlock(t *testing.T) {
 	}
 	for range 2 {
 		_, err := a.take("more", "web-14", "full")
-		if want := "no address is free on this node: its block of the pool is full, and with hostBlock a node has one: delete pods, or use a pool with a smaller hostBlock"; fault.Of(err) != fault.NotReady || !strings.HasSuffix(err.Error(), want) {
+		if want := "no address is free on this node: its block of the pool is full, and a node gets one block of a pool with hostBlock: delete pods, or use a pool with a smaller hostBlock"; fault.Of(err) != fault.NotReady || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("of a full block: %v", err)
 		}
 		a.pass()

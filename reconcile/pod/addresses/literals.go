@@ -244,7 +244,7 @@ func (a *Allocator) warnOfShared(h *addresspool.Holdings, elsewhere map[netip.Ad
 	}
 	for address, with := range shared {
 		if a.shared[address] != with {
-			a.Log.Warn("two pods have the same address or MAC address; both keep it, and the next pod that asks for it waits", "literal", addresspool.LiteralText(address), "pod", h.WithLiteral(address)[0].Pod, "other", with)
+			a.Log.Warn("two pods have the same IP or MAC address: both keep it, and the next pod that requests it waits", "literal", addresspool.LiteralText(address), "pod", h.WithLiteral(address)[0].Pod, "other", with)
 		}
 	}
 	a.shared = shared

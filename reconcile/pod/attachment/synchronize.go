@@ -106,9 +106,8 @@ func (k *Keeper) markSeen(sandbox string) {
 	k.seen[sandbox] = true
 }
 
-// netnsSeen reports whether this process has seen the namespace of a sandbox. That one which it has
-// never seen does not exist says nothing: perhaps the process does not see the runtime's
-// directory, and the pod runs.
+// netnsSeen reports whether this process has seen the namespace of a sandbox. A namespace that it has never
+// seen and that is missing proves nothing: the runtime's directory may not be mounted here.
 func (k *Keeper) netnsSeen(s claims.Sandbox) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

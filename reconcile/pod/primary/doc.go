@@ -11,5 +11,5 @@
 // bound. ADD is rolled back when the runtime does not wait any longer; DEL is completed.
 //
 // The end of a sandbox is its DEL. As a runtime may not call it, after a reboot or when
-// another network took over, Run also releases what has no namespace any more.
+// another network took over, Run also releases sandboxes whose namespace is gone.
 package primary

@@ -90,7 +90,7 @@ func NewFollower(o FollowerOptions) *Follower {
 	switch err := f.load(&d); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		o.Log.Error("the network of pods is read from the API server", "file", o.File, "error", err)
+		o.Log.Error("cannot read the recorded network of pods: waiting for the API server", "file", o.File, "error", err)
 	default:
 		f.take(context.Background(), d)
 		f.translate()

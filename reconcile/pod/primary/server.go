@@ -106,7 +106,7 @@ type Options struct {
 	// Parallel is how many calls are worked on at a time, those that end pods beside the others, and three quarters of them
 	// of one namespace at most; default 8.
 	Parallel int
-	// Sweep is the interval of searches for what has no namespace any more; default 30 s.
+	// Sweep is the interval of searches for sandboxes whose namespace is gone; default 30 s.
 	Sweep time.Duration
 	// Alive is called by Run each time it has made progress; the next call follows within
 	// the given time. May be nil.
@@ -597,7 +597,7 @@ func (s *Server) saw(owner string) {
 // podArgs are the CNI arguments in which runtimes name a pod.
 type podArgs struct{ Namespace, Name, UID string }
 
-// podOf reads CNI_ARGS, which are for messages, and tell a pod from the next one of its name.
+// podOf reads CNI_ARGS. They name the pod in messages, and the UID tells apart two pods of one name.
 func podOf(args string) (p podArgs) {
 	for pair := range strings.SplitSeq(args, ";") {
 		switch key, value, _ := strings.Cut(pair, "="); key {

@@ -117,13 +117,12 @@ func Owns(claim string) bool {
 // perhaps of another agent, records a sandbox after it was given addresses.
 const orphanedFor = 5 * time.Minute
 
-// sweep releases what has no namespace any more: of an earlier boot, or of one that this
-// process has seen, or would see. Otherwise it does not count: perhaps the process does not
-// see the runtime's folder, and the pod runs.
+// sweep releases sandboxes whose namespace is gone: those of an earlier boot, and those whose namespace this process has
+// seen, or would see. Any other that is missing proves nothing: the runtime's directory may not be mounted here.
 func (s *Server) sweep(ctx context.Context) {
 	records, err := s.records()
 	if err != nil {
-		s.Log.Error("cannot search for what has no namespace any more", "error", err)
+		s.Log.Error("cannot search for pods whose network namespace is gone", "error", err)
 		return
 	}
 	for owner := range records {
