@@ -14,6 +14,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory/ncclfile"
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/node"
@@ -112,7 +113,7 @@ func (t *target) imagined(ctx context.Context, a *app) (reconcile.Sandbox, *ops.
 			return sb, nil, fmt.Errorf("--device: %q is not a root step of topology %q: see `plumbline graph`", step, topo.Name)
 		}
 		if !strings.Contains(device, ":") { // the name of an interface
-			device = "if:" + device
+			device = netstate.VirtualPrefix + device
 		}
 		g := given[step]
 		g.Device = device

@@ -3,6 +3,10 @@ package agent
 import (
 	"context"
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -30,6 +34,60 @@ func TestDeclared(t *testing.T) {
 	if _, err := graph(twice); err == nil || !strings.Contains(err.Error(), `part "drift loop, too" is declared twice`) {
 		t.Errorf("two parts of a type: error %v", err)
 	}
+}
+
+// TestNothingIsSetAfterwards holds that no function is set on a part that is built: what it calls is given when it is built.
+func TestNothingIsSetAfterwards(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := token.NewFileSet()
+	for _, name := range files {
+		file, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch f := n.(type) {
+			case *ast.FuncDecl:
+				noneSet(t, set, f.Type, f.Body)
+			case *ast.FuncLit:
+				noneSet(t, set, f.Type, f.Body)
+			}
+			return true
+		})
+	}
+}
+
+// noneSet fails the test for each function that the body of another one assigns to a field of a parameter.
+func noneSet(t *testing.T, set *token.FileSet, of *ast.FuncType, body *ast.BlockStmt) {
+	t.Helper()
+	parameters := map[string]bool{}
+	for _, p := range of.Params.List {
+		for _, name := range p.Names {
+			parameters[name.Name] = true
+		}
+	}
+	ast.Inspect(body, func(n ast.Node) bool {
+		a, ok := n.(*ast.AssignStmt)
+		if !ok {
+			return true
+		}
+		root := a.Lhs[0]
+		for {
+			field, ok := root.(*ast.SelectorExpr)
+			if !ok {
+				break
+			}
+			root = field.X
+		}
+		_, isFunction := a.Rhs[0].(*ast.FuncLit)
+		if part, ok := root.(*ast.Ident); ok && root != a.Lhs[0] && isFunction && parameters[part.Name] {
+			t.Errorf("%s: a function is set on %s, which was built before", set.Position(a.Pos()), part.Name)
+		}
+		return true
+	})
 }
 
 // log is data of test parts: what was done.

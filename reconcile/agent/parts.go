@@ -99,7 +99,7 @@ func declared() []declaration {
 		{"engine", func(c Config, base writes[*hostengine.Base], r writes[*recorder]) *reconcile.Reconciler {
 			return base.to.Engine(c.Registry, r.to)
 		}},
-		{"DHCP leases", newDHCPHost},
+		{"DHCP leases", func(base *hostengine.Base) *dhcp.Host { return base.Leases }},
 		// Objects of the cluster.
 		{"policies", newPolicies},
 		{"address pools", func(c Config) *addresses.Client {
@@ -162,11 +162,6 @@ func newRuleCounters(c Config, m *ports.Monitor, base *hostengine.Base) *ports.R
 	})
 }
 
-func newDHCPHost(c Config, base *hostengine.Base) *dhcp.Host {
-	base.Leases.Warn = func(err error) { c.Log.Warn("failed to record DHCP leases; retrying", "error", err) }
-	return base.Leases
-}
-
 func newPolicies(c Config, devices writes[*deviceChanges], labels writes[*nodeChanges]) *follower.Follower {
 	return follower.New(follower.Options{
 		Kube: c.Clients.Kube, Dynamic: c.Clients.Dynamic, NodeName: c.NodeName, Log: c.Log,
@@ -204,6 +199,7 @@ func openBase(c Config, counts writes[*metrics.Metrics]) (*hostengine.Base, erro
 			Netns: "/proc/thread-self/ns/net", Proc: c.Proc, Disturb: c.Disturb,
 			Searching: hostengine.Searching(c.Log, counts.to),
 		},
+		Warn: func(err error) { c.Log.Warn("failed to record DHCP leases; retrying", "error", err) },
 	})
 }
 

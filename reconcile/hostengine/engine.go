@@ -29,6 +29,8 @@ type Options struct {
 	PCI binding.Options
 	// OVN are the databases of OVN, nil without.
 	OVN *OVN
+	// Warn is told which DHCP leases cannot be recorded; nil: nobody is.
+	Warn func(error)
 }
 
 // Base holds the kernel, journal and domains of an engine.
@@ -61,7 +63,7 @@ func Open(o Options) (*Base, error) {
 	}
 	b.Leases = dhcp.Open(dhcp.Options{
 		Dir: filepath.Join(o.StateDir, leasesDir), BootID: b.Host.BootID(), Within: kernel.Within, Prolong: b.Host.Prolong,
-		Now: kernel.SinceBoot,
+		Now: kernel.SinceBoot, Warn: o.Warn,
 	})
 	return b, nil
 }
