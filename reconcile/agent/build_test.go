@@ -43,6 +43,7 @@ func TestNothingIsSetAfterwards(t *testing.T) {
 		t.Fatal(err)
 	}
 	set := token.NewFileSet()
+	files = slices.DeleteFunc(files, func(name string) bool { return strings.HasSuffix(name, "_test.go") })
 	for _, name := range files {
 		file, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
 		if err != nil {
