@@ -88,7 +88,8 @@ func (r rulesOf) rules() ([]qos.Rule, error) {
 		}
 		fmt.Fprintf(&text, "  - {dscp: %d, classifier: {to: [{ipBlock: {cidr: %s/%d}}]}}\n", dscp, to, bits)
 	}
-	rules, _, err := qostest.Compile([]byte(text.String()), qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}, "", nil)
+	network := qos.Network{NetworkID: qos.NetworkID{Kind: qos.DefaultNetwork}, Primary: true}
+	rules, _, err := qostest.Compile([]byte(text.String()), network, "", nil)
 	if err == nil && len(rules) != r.count {
 		err = fmt.Errorf("%d rules are compiled, not %d", len(rules), r.count)
 	}

@@ -19,7 +19,9 @@ func Objects(text []byte) ([]*v1alpha1.NetworkQoS, error) {
 
 // Compile returns the rules that the objects of a text have for what a pod sends over its only network, the winning one first, and
 // the members of their sets.
-func Compile(text []byte, network qos.Network, namespace string, labels map[string]string) ([]qos.Rule, func(qos.SetID) []netip.Addr, error) {
+func Compile(text []byte, network qos.Network, namespace string, labels map[string]string) (
+	rules []qos.Rule, members func(qos.SetID) []netip.Addr, err error,
+) {
 	objects, err := Objects(text)
 	if err != nil {
 		return nil, nil, err
