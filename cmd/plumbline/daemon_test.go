@@ -42,7 +42,7 @@ func TestProfiles(t *testing.T) {
 	}
 	address := free.Addr().String()
 	var said bytes.Buffer
-	if err := (&daemonFlags{pprof: address}).profile(t.Context(), slog.New(slog.NewTextHandler(&said, nil))); err != nil || !strings.Contains(said.String(), "no profiles") {
+	if err := (&daemonFlags{pprof: address}).profile(t.Context(), slog.New(slog.NewTextHandler(&said, nil))); err != nil || !strings.Contains(said.String(), "cannot serve profiles") {
 		t.Errorf("an address in use: %v, %s", err, said.String())
 	}
 	free.Close()

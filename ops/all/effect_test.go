@@ -30,7 +30,6 @@ import (
 var without = map[string]string{
 	"bridge: enabledad":         "what it asks for is the kernel's default",
 	"ovn-k8s-cni-overlay: role": "the other roles are refused",
-	"macvlan: masterNets":       "stands for steps with masterNet, when a topology is read",
 	"dummy: ipam.vlanMode":      "for steps of type ipvlan",
 	"tuning: ethtool.rings":     "the links of the cases have no such settings", "tuning: ethtool.channels": "likewise",
 	"tuning: ethtool.coalesce": "likewise", "tuning: ethtool.privateFlags": "likewise",
