@@ -1,9 +1,11 @@
 package ops
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // riser holds back changes that bring links up until these have their settings. The settings that a link has when it comes
@@ -71,7 +73,7 @@ func (q *sequencer) rise(at int) {
 		some = false
 		for i := 0; i < len(q.waiting); i++ {
 			w := q.waiting[i]
-			if !q.ready(w, at) || w.joins() && behindPort(q.waiting[:i], *w.link.Master) {
+			if !q.ready(w, at) || w.joins() && q.behindPort(q.waiting[:i], w.link) {
 				continue
 			}
 			q.waiting = slices.Delete(q.waiting, i, i+1)
@@ -86,9 +88,35 @@ func (q *sequencer) rise(at int) {
 	}
 }
 
-// behindPort reports whether a link waits that is to join a bond earlier: the bond takes the MAC of its first port.
-func behindPort(earlier []raise, bond string) bool {
-	return slices.ContainsFunc(earlier, func(w raise) bool { return w.joins() && *w.link.Master == bond })
+// behindPort reports whether a link waits that is to join a bond earlier: the bond takes the MAC of its first port. One that stands on
+// this link comes later, since it has to be up first, and has its MAC.
+func (q *sequencer) behindPort(earlier []raise, port netstate.Link) bool {
+	return slices.ContainsFunc(earlier, func(w raise) bool {
+		return w.joins() && *w.link.Master == *port.Master && !q.standsOn(w.link.Name, port.Name)
+	})
+}
+
+func (q *sequencer) standsOn(link, below string) bool {
+	for l, there := q.now.Link(link); there && l.Parent != nil; l, there = q.now.Link(*l.Parent) {
+		if *l.Parent == below {
+			return true
+		}
+	}
+	return false
+}
+
+// deadlock refuses a plan that would leave out what is wanted, as each link waits for another.
+func (q *sequencer) deadlock() error {
+	if len(q.waiting) == 0 || len(q.changes) > 0 || len(q.stuck) > 0 {
+		return nil
+	}
+	for _, step := range q.p.steps {
+		if step.pending != "" || step.later != "" && step.withheld != nil {
+			return nil // the next plan, with what is known then
+		}
+	}
+	w := q.waiting[0]
+	return q.p.stepError(w.step, fault.New(fault.Unsupported, fmt.Errorf("link %q waits for a link that waits for it, before it is up: change the order of the steps in dependOn", w.link.Name)))
 }
 
 // ready reports whether the link, its bond if it joins one, and what has to be up before it have all

@@ -86,6 +86,9 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 		q.recreateLost(q.interrupted()...) // those without their gateway follow after the addresses
 	}
 	q.replaced()
+	if err := q.deadlock(); err != nil {
+		return nil, err
+	}
 	plan := &p.plan
 	plan.Pending, plan.Changes, plan.Held, plan.Shared = q.stuck, q.changes, q.held, q.shared
 	plan.by, plan.leadsTo = p, &prospect{p, q.now, order}
