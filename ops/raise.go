@@ -73,7 +73,7 @@ func (q *sequencer) rise(at int) {
 		some = false
 		for i := 0; i < len(q.waiting); i++ {
 			w := q.waiting[i]
-			if !q.ready(w, at) || w.joins() && q.behindPort(q.waiting[:i], w.link) {
+			if !q.ready(w, at) || w.joins() && behindPort(q.waiting[:i], *w.link.Master) {
 				continue
 			}
 			q.waiting = slices.Delete(q.waiting, i, i+1)
@@ -88,21 +88,9 @@ func (q *sequencer) rise(at int) {
 	}
 }
 
-// behindPort reports whether a link waits that is to join a bond earlier: the bond takes the MAC of its first port. One that stands on
-// this link comes later, since it has to be up first, and has its MAC.
-func (q *sequencer) behindPort(earlier []raise, port netstate.Link) bool {
-	return slices.ContainsFunc(earlier, func(w raise) bool {
-		return w.joins() && *w.link.Master == *port.Master && !q.standsOn(w.link.Name, port.Name)
-	})
-}
-
-func (q *sequencer) standsOn(link, below string) bool {
-	for l, there := q.now.Link(link); there && l.Parent != nil; l, there = q.now.Link(*l.Parent) {
-		if *l.Parent == below {
-			return true
-		}
-	}
-	return false
+// behindPort reports whether a link waits that is to join a bond earlier: the bond takes the MAC of its first port.
+func behindPort(earlier []raise, bond string) bool {
+	return slices.ContainsFunc(earlier, func(w raise) bool { return w.joins() && *w.link.Master == bond })
 }
 
 // deadlock refuses a plan that would leave out what is wanted, as each link waits for another.

@@ -223,6 +223,9 @@ func plan(p *ops.Planner, c config) error {
 	if err := infiniBand(p, c, ports); err != nil {
 		return err
 	}
+	if err := stackedPorts(p, ports); err != nil {
+		return err
+	}
 	// Only the carrier of a bond of mode 802.3ad depends on it (bond_set_carrier in
 	// drivers/net/bonding/bond_main.c).
 	if c.Mode == "802.3ad" && c.MinLinks != nil && int(*c.MinLinks) > len(ports) && !p.Kept() {
@@ -316,6 +319,21 @@ func distinctMACs(p *ops.Planner, mode string, ports []string) error {
 			return ops.Invalid("links", "%q and %q both have MAC %s, and mode %q needs different ones: set mac on one of the steps", other, name, *l.MAC, mode)
 		}
 		seen[*l.MAC] = name
+	}
+	return nil
+}
+
+// stackedPorts refuses a port and a VLAN of it: a bond sets a port up, by which the kernel sets its VLANs up (vlan_device_event in
+// net/8021q/vlan.c), and takes only ports that are down.
+func stackedPorts(p *ops.Planner, ports []string) error {
+	for _, name := range ports {
+		l, err := p.Link(name)
+		if err != nil {
+			return fmt.Errorf("links: %w", err)
+		}
+		if l.Parent != nil && slices.Contains(ports, *l.Parent) && !p.Kept() {
+			return ops.Invalid("links", "%q is a VLAN of %q, and both would be ports of one bond, which the kernel refuses: leave one of them out", name, *l.Parent)
+		}
 	}
 	return nil
 }
