@@ -99,7 +99,7 @@ func (q *sequencer) deadlock() error {
 		return nil
 	}
 	for _, step := range q.p.steps {
-		if step.pending != "" || step.later != "" && step.withheld != nil {
+		if step.pending != "" || step.later != "" {
 			return nil // the next plan, with what is known then
 		}
 	}

@@ -24,6 +24,7 @@ func TestDeadlock(t *testing.T) {
 		{"nothing waits", nil, nil, stepState{}, false},
 		{"a change is made", []raise{joins}, []netstate.Change{change}, stepState{}, false},
 		{"a step is pending", []raise{joins}, nil, stepState{pending: "a lease"}, false},
+		{"a step gets more later", []raise{joins}, nil, stepState{later: "its RDMA device"}, false},
 	} {
 		p := &Planner{steps: map[string]*stepState{"bond": &c.step}, req: Request{Topology: &topology.Topology{Name: "t"}}}
 		q := &sequencer{p: p, riser: riser{waiting: c.waiting}}
