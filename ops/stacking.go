@@ -132,13 +132,17 @@ func (s *stacking) noteSpoofChecks() {
 		case l.LinkKind == "bridge", l.LinkKind == "macvlan" && !passthru:
 			below = slices.Sorted(slices.Values(s.below(name)))
 		}
-		for i := 0; i < len(below); i++ { // no longer than the stack is high
+		for i := 0; i < len(below); i++ {
 			if step, checked := links[below[i]]; checked {
 				s.p.noteFor(s.p.maker(name), "%q sends with another MAC than the virtual function of step %q, whose spoofchk drops such frames: set spoofchk to off and trust to on there%s",
 					name, step, instead)
 				continue
 			}
-			below = append(below, s.below(below[i])...)
+			for _, b := range s.below(below[i]) {
+				if !slices.Contains(below, b) { // each link once, by however many ways it is below
+					below = append(below, b)
+				}
+			}
 		}
 	}
 }
