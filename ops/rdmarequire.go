@@ -62,7 +62,7 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 		return err
 	}
 	if r.GID != nil && r.GID.Type == "IB" && r.GID.Family == "IPv4" {
-		return Invalid("require.gid.family", "is for RoCE: GIDs of InfiniBand are of no IPv4 address: remove it")
+		return Invalid("require.gid.family", "is for RoCE only, since a GID of InfiniBand has no IPv4 address: remove it")
 	}
 	if p.req.imagined != nil {
 		return p.imagineGID(link, r)

@@ -259,7 +259,7 @@ spec:
 
 // limited measures what the pod sends before and with a NetworkQoS.
 func (d demo) limited(ctx context.Context) error {
-	d.say("what the pod sends to the host at the other end, in kbit/s")
+	d.say("the throughput from the pod to the host at the other end, in kbit/s")
 	before, err := d.rate(ctx)
 	if err != nil {
 		return err
