@@ -131,7 +131,7 @@ func (d demo) story(ctx context.Context) error {
 	if refusal == nil || !strings.Contains(refusal.Error(), "Missing: [vf1]") { // as text: kubectl prints it
 		return fmt.Errorf("a claim that lacks vf1 was not refused for that: %v", refusal) //nolint:errorlint // nil, as a rule
 	}
-	_, said, _ := strings.Cut(refusal.Error(), "exit status 1: ")
+	_, said, _ := strings.Cut(refusal.Error(), "exit status 1: ") // as text: kubectl prints it
 	fmt.Fprintln(d.out, said)
 	d.say("the user's claim: a GPU and two VFs below one PCIe root; and the pod")
 	if err := d.kubectl(ctx, story.Claim, "apply", "-f", "-"); err != nil {
