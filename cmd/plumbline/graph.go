@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -20,15 +21,15 @@ func (a *app) graph() *cobra.Command {
 	var file, format, netns string
 	var addresses []string
 	var withStatus bool
-	formats := append(graph.Formats(), formatText)
+	formats := append(graph.Formats(), formatText, formatJSON, formatYAML)
 	cmd := &cobra.Command{
 		Use:   "graph {-f FILE | --status [--netns NAMESPACE]} [-o " + strings.Join(formats, "|") + "]",
 		Short: "Draw a topology, or the state of a sandbox",
 		Long: `Draws a topology with the interfaces of its steps, their IDs, MTUs and addresses. With
 --status, draws applied topologies with the state of each step
-(in sync: green, waiting: yellow, broken: red), differing fields and errors; as text for
-all sandboxes, or as a picture (dot, svg) for the one that --netns selects. The exit
-status is then that of status.`,
+(in sync: green, waiting: yellow, broken: red), differing fields and errors; as text or
+data for all sandboxes, or as a picture (dot, svg) for the one that --netns selects. The
+exit status is then that of status.`,
 		Example: `  plumbline graph -f topology.yaml
   plumbline graph -f topology.yaml -o svg > topology.svg
   plumbline graph --status --netns blue -o svg > blue.svg`,
@@ -56,16 +57,7 @@ status is then that of status.`,
 			if err != nil {
 				return err
 			}
-			of := plans.facts(cmd.Context(), a, from, t, given)
-			if format == formatText {
-				return a.text().graph(t, of)
-			}
-			text, err := graph.Render(t, format, of)
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprint(a.out, text)
-			return err
+			return a.drawn(t, plans.facts(cmd.Context(), a, from, t, given), format)
 		},
 	}
 	fileFlag(cmd, (*oneFile)(&file))
@@ -109,23 +101,8 @@ func (a *app) graphStatus(cmd *cobra.Command, netns, format string) error {
 	if err != nil {
 		return err
 	}
-	if format != formatText && len(found.verdicts) == 0 {
-		return errors.New("there is no sandbox to draw")
-	}
-	if format != formatText && len(found.verdicts) > 1 {
-		var names []string
-		for _, v := range found.verdicts {
-			names = append(names, string(v.Sandbox))
-		}
-		return fmt.Errorf("a picture shows one sandbox, and there are %d: %s", len(names), strings.Join(names, ", "))
-	}
-	if len(found.verdicts) == 0 {
-		a.text().line("No sandboxes.")
-	}
-	for _, v := range found.verdicts {
-		if err := a.drawn(v, format); err != nil {
-			return err
-		}
+	if err := a.drawnStatus(found.verdicts, format); err != nil {
+		return err
 	}
 	if code := found.code(); code != 0 {
 		return code
@@ -133,15 +110,59 @@ func (a *app) graphStatus(cmd *cobra.Command, netns, format string) error {
 	return nil
 }
 
-func (a *app) drawn(v verdict, format string) error {
-	t, of := stepsOf(v)
-	if format == formatText {
-		a.text().sandbox(v.Status)
-		if err := a.text().graph(t, of); err != nil {
+// drawnStatus writes the state of sandboxes.
+func (a *app) drawnStatus(all []verdict, format string) error {
+	if slices.Contains(graph.Formats(), format) {
+		switch len(all) {
+		case 0:
+			return errors.New("there is no sandbox to draw")
+		case 1:
+			t, of := stepsOf(all[0])
+			return a.drawn(t, of, format)
+		}
+		var names []string
+		for _, v := range all {
+			names = append(names, string(v.Sandbox))
+		}
+		return fmt.Errorf("a picture shows one sandbox, and there are %d: %s", len(names), strings.Join(names, ", "))
+	}
+	doc := graphStatusDocument{Sandboxes: []sandboxGraph{}}
+	for _, v := range all {
+		t, of := stepsOf(v)
+		if format == formatText {
+			a.text().sandbox(v.Status)
+			if err := a.text().graph(t, of); err != nil {
+				return err
+			}
+			a.text().backends(v.backends())
+			continue
+		}
+		d, err := graphDocumentOf(t, of)
+		if err != nil {
 			return err
 		}
-		a.text().backends(&v)
-		return nil
+		doc.Sandboxes = append(doc.Sandboxes, sandboxGraph{v.Sandbox, v.Netns, v.State, d, v.backends()})
+	}
+	switch {
+	case format != formatText:
+		return a.document(format, doc)
+	case len(all) == 0:
+		a.text().line("No sandboxes.")
+	}
+	return nil
+}
+
+// drawn writes a topology.
+func (a *app) drawn(t *topology.Topology, of map[string]graph.Status, format string) error {
+	switch format {
+	case formatText:
+		return a.text().graph(t, of)
+	case formatJSON, formatYAML:
+		doc, err := graphDocumentOf(t, of)
+		if err != nil {
+			return err
+		}
+		return a.document(format, doc)
 	}
 	picture, err := graph.Render(t, format, of)
 	if err != nil {
@@ -237,15 +258,9 @@ func (t text) graph(top *topology.Topology, of map[string]graph.Status) error {
 }
 
 // backends writes which rule holds on which interface, and what enforces it.
-func (t text) backends(v *verdict) {
-	for _, r := range v.rules {
-		t.line("  rule %s on %s, by %s", r.Name, r.Port.Name, backendOf(r))
-	}
-	for _, r := range v.logical {
-		t.line("  rule %s on %s, by OVN", r.Name, r.Interface)
-	}
-	for _, r := range v.onPF {
-		t.line("  rule %s on %s, by PF", r.Name, r.Function)
+func (t text) backends(rules []ruleStatus) {
+	for _, r := range rules {
+		t.line("  rule %s on %s, by %s", r.Rule, r.Interface, r.Backend)
 	}
 }
 

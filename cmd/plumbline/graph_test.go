@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +98,15 @@ func TestStepsOf(t *testing.T) {
 			}
 			if diff := cmp.Diff(strings.TrimPrefix(tt.want, "\n"), out.String()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
+			}
+			doc, err := graphDocumentOf(top, of)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range doc.Steps {
+				if n.State != of[n.Name].Word || !slices.Equal(n.Notes, of[n.Name].Notes) || len(doc.Steps) != len(top.Steps) {
+					t.Errorf("as data: %+v, want %+v", n, of[n.Name])
+				}
 			}
 			for _, format := range graph.Formats() {
 				picture, err := graph.Render(top, format, of)

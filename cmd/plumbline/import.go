@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -155,7 +154,7 @@ func (a *app) printConverted(r imports.Result, format string, documents []topolo
 	}
 	if format == formatJSON {
 		list := map[string]any{"apiVersion": "v1", "kind": "List", "items": r.Objects}
-		if err := json.NewEncoder(a.out).Encode(list); err != nil {
+		if err := a.document(format, list); err != nil {
 			return err
 		}
 		r.Objects = nil

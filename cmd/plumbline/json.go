@@ -15,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/graph"
 )
 
 // The values of -o that are not a format of package graph.
@@ -96,6 +97,34 @@ type stepDocument struct {
 	Name   string    `json:"name"`
 	Type   string    `json:"type"`
 	Result cniResult `json:"result"`
+}
+
+// graphDocument is the output of graph.
+type graphDocument struct {
+	Topology string         `json:"topology"`
+	Steps    []nodeDocument `json:"steps"`
+}
+
+// nodeDocument is a step as it is drawn: Notes are the lines below it.
+type nodeDocument struct {
+	Name     string   `json:"name"`
+	Type     string   `json:"type"`
+	DependOn []string `json:"dependOn"`
+	State    string   `json:"state,omitempty"`
+	Notes    []string `json:"notes"`
+}
+
+// graphStatusDocument is the output of graph --status.
+type graphStatusDocument struct {
+	Sandboxes []sandboxGraph `json:"sandboxes"`
+}
+
+type sandboxGraph struct {
+	Sandbox reconcile.SandboxID `json:"sandbox"`
+	Netns   string              `json:"netns"`
+	State   reconcile.State     `json:"state"`
+	graphDocument
+	Rules []ruleStatus `json:"rules,omitempty"`
 }
 
 type statusDocument struct {
@@ -182,6 +211,16 @@ func planDocument(sb reconcile.Sandbox, plan *ops.Plan, exported []topology.Vari
 		d.Files = append(d.Files, fileDocument(f))
 	}
 	return d
+}
+
+func graphDocumentOf(t *topology.Topology, of map[string]graph.Status) (graphDocument, error) {
+	order, err := topology.Order(t)
+	d := graphDocument{Topology: t.Name, Steps: []nodeDocument{}}
+	for _, s := range order {
+		st := of[s.Name]
+		d.Steps = append(d.Steps, nodeDocument{s.Name, s.Type, append([]string{}, s.DependOn...), st.Word, append([]string{}, st.Notes...)})
+	}
+	return d, err
 }
 
 func changeDocuments(changes []netstate.Change) []changeDocument {

@@ -83,6 +83,20 @@ type verdict struct {
 	onPF     []ports.FunctionRule
 }
 
+// backends are the rules of a sandbox with what enforces them, without counters.
+func (v *verdict) backends() (out []ruleStatus) {
+	for _, r := range v.rules {
+		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Port.Name, Backend: backendOf(r)})
+	}
+	for _, r := range v.logical {
+		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Interface, Backend: v1alpha1.BackendOVN})
+	}
+	for _, r := range v.onPF {
+		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Function, Backend: v1alpha1.BackendPF})
+	}
+	return out
+}
+
 // look compares the sandboxes with their topologies: all, or those of the namespace that
 // the flag --netns names. It reports damaged records and those of other versions first.
 func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error) {
