@@ -224,7 +224,10 @@ func (s *stacking) checkMaster(l netstate.Link) (step string, err error) {
 	if !ok {
 		return "", nil
 	}
-	masters := l.KindTraits().Masters
+	masters, phrase := l.KindTraits().Masters, netstate.KindPhrase(l.LinkKind)
+	if what := s.infiniBand(l); masters == nil && what != "" && m.KindTraits().OnEthernet {
+		masters, phrase = []string{"vrf"}, what
+	}
 	if masters == nil || slices.Contains(masters, m.LinkKind) {
 		return c.step, nil
 	}
@@ -236,8 +239,7 @@ func (s *stacking) checkMaster(l netstate.Link) (step string, err error) {
 		}
 		only = ", only in " + strings.Join(phrases, " or ")
 	}
-	return c.step, Invalid("", "%q is %s, which cannot be in the %s %q%s", netstate.BaseName(l.Name),
-		netstate.KindPhrase(l.LinkKind), m.LinkKind, netstate.BaseName(m.Name), only)
+	return c.step, Invalid("", "%q is %s, which cannot be in the %s %q%s", netstate.BaseName(l.Name), phrase, m.LinkKind, netstate.BaseName(m.Name), only)
 }
 
 // checkParent checks the parent of a link.
@@ -255,9 +257,8 @@ func (s *stacking) checkParent(l netstate.Link) error {
 	if kind.OfDevice && (below.LinkKind != l.LinkKind || below.Parent != nil) && !imagined {
 		return Invalid("master", "%q cannot carry %s: name the interface of a device, of kind %s", name, netstate.KindPhrase(l.LinkKind), l.LinkKind)
 	}
-	if kind.OnEthernet && below.LinkKind == netstate.InfiniBandKind {
-		return Invalid("master", "%q is %s, which cannot carry %s: use type ipoib, for an interface of a partition", name,
-			netstate.KindPhrase(below.LinkKind), netstate.KindPhrase(l.LinkKind))
+	if what := s.infiniBand(below); what != "" && kind.OnEthernet {
+		return Invalid("master", "%q is %s, which cannot carry %s: use type ipoib, for an interface of a partition", name, what, netstate.KindPhrase(l.LinkKind))
 	}
 	if under.Bare || kind.SkipsOwn && below.LinkKind == l.LinkKind {
 		instead := "the link below it"
@@ -277,6 +278,22 @@ func (s *stacking) checkParent(l netstate.Link) error {
 		return Invalid("master", "%q is a port of the %s %q, and a port carries no %s link: stack it on %q", name, m.LinkKind, master, l.LinkKind, master)
 	}
 	return nil
+}
+
+// infiniBand is what a link of InfiniBand is, "" for others. A bond is of the kind of its ports (bond_setup_by_slave in
+// drivers/net/bonding/bond_main.c).
+func (s *stacking) infiniBand(l netstate.Link) string {
+	of := func(name string) bool {
+		port, _ := s.p.view.Link(name)
+		return port.LinkKind == netstate.InfiniBandKind
+	}
+	switch {
+	case l.LinkKind == netstate.InfiniBandKind:
+		return netstate.KindPhrase(l.LinkKind)
+	case l.LinkKind == "bond" && slices.ContainsFunc(s.members[l.Name], of):
+		return "a bond of InfiniBand interfaces"
+	}
+	return ""
 }
 
 // below returns the links on which a link stands: its members and its parent.

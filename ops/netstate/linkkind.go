@@ -38,7 +38,7 @@ type LinkTraits struct {
 	// SkipsOwn: the kernel puts a link on the parent's parent where the parent is of the same kind.
 	SkipsOwn bool
 
-	// OnEthernet: a link stands on a link of Ethernet only.
+	// OnEthernet: a link stands on a link of Ethernet only, or takes only such ports.
 	OnEthernet bool
 
 	// OfDevice: links of the kind without a parent are those of devices, and a link with one stands on such a link only.
@@ -80,13 +80,15 @@ func (t LinkTraits) TakesPorts() bool { return t.RxHandler && !t.Stacked }
 // EOPNOTSUPP for IFF_DONT_BRIDGE), drivers/net/vrf.c (cycle_netdev; vrf_setup: IFF_NO_RX_HANDLER,
 // NETIF_F_VLAN_CHALLENGED), net/8021q/vlan.c (vlan_device_event), drivers/net/ipvlan/ipvlan_main.c
 // (ipvlan_device_event, ipvlan_adjust_mtu, ipvlan_link_new; it has no ndo_set_mac_address), drivers/net/macvlan.c
-// (macvlan_device_event, macvlan_common_newlink, macvlan_port_create: ARPHRD_ETHER), drivers/net/vxlan/vxlan_core.c (vxlan_config_apply),
+// (macvlan_device_event, macvlan_common_newlink, macvlan_port_create: ARPHRD_ETHER, as in ipvlan_link_new and br_add_if),
+// drivers/net/vxlan/vxlan_core.c (vxlan_config_apply),
 // drivers/infiniband/ulp/ipoib (ipoib_new_child_link, ipoib_ndo_init, ipoib_stop; ipoib_setup: NETIF_F_VLAN_CHALLENGED).
 var linkKinds = map[string]LinkTraits{
 	"bond": {Phrase: "a bond", Options: func(l Link) bool { return l.Bond != nil }, RxHandler: true, DefaultMTU: 1500, ForcesPorts: true},
 	"bridge": {
 		Phrase: "a bridge", Options: func(l Link) bool { return l.Bridge != nil },
-		RxHandler: true, Masters: []string{"bond", "vrf"}, DefaultMTU: 1500, PortsMTU: true, OwnMAC: true, PortVLANs: true, Shared: true,
+		OnEthernet: true, RxHandler: true, Masters: []string{"bond", "vrf"},
+		DefaultMTU: 1500, PortsMTU: true, OwnMAC: true, PortVLANs: true, Shared: true,
 	},
 	"dummy": {DefaultMTU: 1500, OwnMAC: true, Inert: true},
 	InfiniBandKind: {
@@ -96,7 +98,7 @@ var linkKinds = map[string]LinkTraits{
 	},
 	"ipvlan": {
 		Phrase: "an ipvlan link", Options: func(l Link) bool { return l.IPVLAN != nil },
-		Stacked: true, RxHandler: true, Masters: []string{"vrf"}, Bare: true,
+		Stacked: true, OnEthernet: true, RxHandler: true, Masters: []string{"vrf"}, Bare: true,
 		SkipsOwn: true, ParentMTU: true, ParentMAC: true, FixedMAC: true,
 	},
 	"macvlan": {
