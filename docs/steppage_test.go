@@ -325,6 +325,8 @@ func formatText(f contract.Format) string {
 		return "IP address"
 	case contract.InterfaceName:
 		return "interface name"
+	case contract.LinkName:
+		return "name or alternative name of an interface"
 	case contract.PCIAddress:
 		return "PCI address"
 	case contract.SysctlPath:

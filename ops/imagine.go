@@ -555,6 +555,14 @@ func (p *Planner) imagineLink(name string, missing error) (netstate.Link, error)
 		im.links[name] = p.stepError(p.StepName(), missing)
 	}
 	l := im.link(name)
+	if base := netstate.BaseName(name); len(base) > 15 { // an alternative name
+		l.AltNames = []string{base}
+		own := l
+		if own.Name = fmt.Sprintf("own%d", im.macs); netstate.OnHost(name) {
+			own.Name = netstate.HostName(own.Name)
+		}
+		p.put(own)
+	}
 	p.put(l)
 	return l, nil
 }

@@ -164,5 +164,5 @@ func Master(p *Planner, named string, onHost bool) (string, error) {
 	if _, err := p.Link(name); err != nil {
 		return "", fmt.Errorf("master: %w", err)
 	}
-	return name, nil
+	return p.OwnName(name), nil // of an imagined node
 }

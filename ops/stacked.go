@@ -3,6 +3,7 @@ package ops
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -29,7 +30,7 @@ type StackedConfig struct {
 func StackedParams(mtu string) []contract.Param {
 	return Join([]contract.Param{
 		NameParam(RootName + "; of a derived step its name"),
-		{Name: "master", Type: contract.String, Format: contract.InterfaceName, Description: "interface below; default: the dependencies' last; of a root step the allocated device, else that of the default route"},
+		{Name: "master", Type: contract.String, Format: contract.LinkName, Description: "interface below; default: the dependencies' last; of a root step the allocated device, else that of the default route"},
 		{Name: "masterNet", Type: contract.String, Format: contract.Prefix, Description: "of a root step, instead of the name: the master is the node's interface with an address in this network"},
 		{Name: "masterNets", Type: contract.List, Items: &contract.Param{Type: contract.String, Format: contract.Prefix}, Description: "of a root step: one step for each network, as with masterNet; steps and interfaces are NAME-0, NAME-1, …; with ipam of type pool or multi-nic-ipam the position is the pool's interface"},
 		MTUParam(mtu),
@@ -202,7 +203,7 @@ func SharedLink(p *Planner, named, key string) (string, error) {
 		return "", err
 	case !exists || d.At == nil || !netstate.OnHost(*d.At):
 		return "", Conflict("device %q has no interface on the host to stack on", id)
-	case named != "" && *d.At != p.OwnName(netstate.HostName(named)):
+	case named != "" && *d.At != p.OwnName(netstate.HostName(named)) && !slices.Contains(d.AltNames, named):
 		return "", Invalid(key, "%q is not the interface %q of the device that was allocated: remove the key, or have the step's selector choose that interface", named, netstate.BaseName(*d.At))
 	}
 	return *d.At, nil

@@ -310,3 +310,45 @@ func TestPoolReferences(t *testing.T) {
 		t.Errorf("the gateway of a pool: %v", err)
 	}
 }
+
+// TestMasterByAlternativeName: a node knows the alternative name as one of the allocated device before it has read the link.
+func TestMasterByAlternativeName(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const id, named = "0000:03:00.0", "rail-of-the-first-leaf"
+	link := netstate.Link{Name: "host:ens1", LinkKind: "device", DeviceID: id, Up: new(true), MTU: new(uint32(1500)), Master: new(""), AltNames: []string{named}}
+	device := netstate.Device{ID: id, At: &link.Name, AltNames: []string{named}, MTU: new(uint32(1500)), Up: new(true)}
+	for name, works := range map[string]bool{named: true, "ens1": true, "rail-of-the-second-leaf": false} {
+		have := netstate.NewSnapshot(device)
+		var plan *ops.Plan
+		for range 8 {
+			plan, err = reg.Plan(t.Context(), ops.Request{
+				Topology: steps(t, "\n  - {name: a, type: macvlan, config: {name: net1, master: "+name+"}}\n"), Netns: "/run/netns/pod",
+				Given: ops.GivenDevices(map[string]string{"a": id}), Have: have,
+			})
+			if err != nil || len(plan.Missing) == 0 {
+				break
+			}
+			for _, o := range plan.Missing {
+				have.PutAbsent(o.Key())
+				if l, ok := o.(netstate.Link); ok && works {
+					have.Put(link)
+					read := link
+					read.Name = l.Name
+					have.Put(read)
+				}
+			}
+		}
+		if (err == nil) != works {
+			t.Errorf("%q: %v", name, err)
+		}
+		if err == nil && !slices.ContainsFunc(plan.Changes, func(c netstate.Change) bool {
+			l, ok := c.After.(netstate.Link)
+			return ok && l.Parent != nil && *l.Parent == link.Name
+		}) {
+			t.Errorf("%q: %v", name, plan.Changes)
+		}
+	}
+}

@@ -37,7 +37,7 @@ An mtu above the master's raises the master's, down to the devices; if another s
 `,
 	Params: ops.Join([]contract.Param{
 		{Name: "id", Aliases: []string{"vlanId"}, Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(4094), Description: "VLAN ID"},
-		{Name: "master", Type: contract.String, Format: contract.InterfaceName, Description: "interface below; default: the dependencies' last"},
+		{Name: "master", Type: contract.String, Format: contract.LinkName, Description: "interface below; default: the dependencies' last"},
 		ops.NameParam("the master's name, a dot and the id"),
 		{Name: "protocol", Aliases: []string{"vlanProto"}, Type: contract.String, Enum: []string{"802.1q", "802.1ad"}, FoldCase: true, Default: "802.1q", Description: "tag protocol"},
 		ops.MTUParam("the master's"),

@@ -52,7 +52,7 @@ the link again, another group takes it down for a moment, other changes are live
 `,
 	Params: ops.Join([]contract.Param{
 		{Name: "id", Aliases: []string{"vni"}, Type: contract.Integer, Required: true, Minimum: contract.Int(0), Maximum: contract.Int(1<<24 - 1), Description: "VNI"},
-		{Name: "master", Aliases: []string{"dev"}, Type: contract.String, Format: contract.InterfaceName, Description: "interface that packets leave by; default: the dependencies' last"},
+		{Name: "master", Aliases: []string{"dev"}, Type: contract.String, Format: contract.LinkName, Description: "interface that packets leave by; default: the dependencies' last"},
 		{Name: "routed", Type: contract.Boolean, Default: false, Description: "no master: routes of the pod decide, as in a root step without master"},
 		{Name: "local", Type: contract.String, Description: "source address, such as `{{ step.ips[0].address }}`; default: the route's"},
 		{Name: "remote", Type: contract.String, Description: "address of the other end"},

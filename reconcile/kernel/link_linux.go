@@ -241,8 +241,14 @@ const (
 
 func extMask(filter uint32) *nl.RtAttr { return attr(unix.IFLA_EXT_MASK, nl.Uint32Attr(filter)) }
 
+// linkByName reads a link by its name or an alternative one. The kernel takes the latter under IFLA_IFNAME, too, but a longer one
+// than an interface's only under IFLA_ALT_IFNAME.
 func (c *conn) linkByName(ctx context.Context, base string) (ifLink, error) {
-	return c.link(ctx, 0, filterSkipStats, attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
+	typ := unix.IFLA_IFNAME
+	if len(base) >= unix.IFNAMSIZ {
+		typ = unix.IFLA_ALT_IFNAME
+	}
+	return c.link(ctx, 0, filterSkipStats, attr(typ, nl.ZeroTerminated(base)))
 }
 
 func (c *conn) linkByIndex(ctx context.Context, index int) (ifLink, error) {

@@ -1,6 +1,8 @@
 package kernel_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -197,5 +199,26 @@ func TestLinkKinds(t *testing.T) {
 			same(t, start, b.observe())
 			b.remove(tc.link) // again: deleting what does not exist is no error
 		})
+	}
+}
+
+// TestLinkByAlternativeName: alternative names have up to 127 bytes, an interface's own 15.
+func TestLinkByAlternativeName(t *testing.T) {
+	b := newBench(t)
+	b.create(netstate.Link{Name: "host:eth1", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("host:eth2")}})
+	names := []string{"rail0", "of-15-bytes-012", "of-16-bytes-0123", strings.Repeat("x", 127)}
+	b.update(netstate.Device{ID: "if:eth1", AltNames: names})
+	for _, name := range names {
+		called := netstate.Link{Name: "host:" + name}
+		got := b.observe(called)
+		l, ok := got.Link(called.Name)
+		own, named := got.Link("host:eth1")
+		if !ok || !named || l.Index != own.Index || !slices.Contains(own.AltNames, name) {
+			t.Errorf("%q: %v %v, %v %v", name, ok, l, named, own)
+		}
+		absent := netstate.Link{Name: "host:" + name[1:]}
+		if _, ok := b.observe(absent).Link(absent.Name); ok {
+			t.Errorf("%q exists", absent.Name)
+		}
 	}
 }

@@ -26,6 +26,7 @@ const (
 	Prefix        Format = "prefix"         // network/prefix, host bits refused; "default" is both families' zero prefix
 	IP            Format = "ip"             // IPv4 or IPv6 address
 	InterfaceName Format = "interface-name" // 1 to 15 bytes, no '/', ':' or space; not ".", "..", "all", "default"
+	LinkName      Format = "link-name"      // interface-name, or an alternative name of an existing link, of up to 127 bytes
 	PCIAddress    Format = "pci-address"    // dddd:bb:dd.f, lower case
 	SysctlPath    Format = "sysctl-path"    // below net., canonical form net/a/b
 )

@@ -310,7 +310,7 @@ func (d *decoder) literal(path string, p Param, v any) (any, bool) {
 }
 
 func (d *decoder) str(path string, p Param, v any) (any, bool) {
-	if o, ok := v.(ref.Object); ok && p.Format == InterfaceName {
+	if o, ok := v.(ref.Object); ok && (p.Format == InterfaceName || p.Format == LinkName) {
 		v = o["name"]
 	}
 	if b, ok := v.(bool); ok && p.OnOff {

@@ -25,7 +25,9 @@ func (f Format) Canonical(s string) (string, error) {
 	case IP:
 		return canonicalIP(s)
 	case InterfaceName:
-		return canonicalInterfaceName(s)
+		return canonicalInterfaceName(s, maxInterfaceName)
+	case LinkName:
+		return canonicalInterfaceName(s, maxAlternativeName)
 	case PCIAddress:
 		return canonicalPCIAddress(s)
 	case SysctlPath:
@@ -133,18 +135,21 @@ func pure(s string, a netip.Addr) error {
 	return nil
 }
 
-// maxInterfaceName is IFNAMSIZ without the final NUL.
-const maxInterfaceName = 15
+// IFNAMSIZ and ALTIFNAMSIZ without the final NUL.
+const (
+	maxInterfaceName   = 15
+	maxAlternativeName = 127
+)
 
-func canonicalInterfaceName(s string) (string, error) {
+func canonicalInterfaceName(s string, longest int) (string, error) {
 	bad := func(reason string) (string, error) {
 		return "", fmt.Errorf("%s is not an interface name: %s", quote(s), reason)
 	}
 	switch {
 	case s == "":
 		return bad("it is empty")
-	case len(s) > maxInterfaceName:
-		return bad(fmt.Sprintf("%d bytes are more than %d", len(s), maxInterfaceName))
+	case len(s) > longest:
+		return bad(fmt.Sprintf("%d bytes are more than %d", len(s), longest))
 	case s == "." || s == "..":
 		return bad("the kernel reserves it")
 	case s == "all" || s == "default":
@@ -237,14 +242,15 @@ func perInterface(parts []string) (int, bool) {
 // known reports whether f is a format.
 func (f Format) known() bool {
 	switch f {
-	case MAC, GUID, CIDR, Prefix, IP, InterfaceName, PCIAddress, SysctlPath, "":
+	case MAC, GUID, CIDR, Prefix, IP, InterfaceName, LinkName, PCIAddress, SysctlPath, "":
 		return true
 	}
 	return false
 }
 
 // compatible reports whether a field of one format may fill a parameter of
-// another; an address with host bits may be a network.
+// another; an address with host bits may be a network, and an interface has its name.
 func (f Format) compatible(field string) bool {
-	return f == "" || field == "" || string(f) == field || f == Prefix && field == string(CIDR)
+	return f == "" || field == "" || string(f) == field || f == Prefix && field == string(CIDR) ||
+		f == LinkName && field == string(InterfaceName)
 }

@@ -1,6 +1,7 @@
 package contract_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/plumbline/plumbline/topology/contract"
@@ -53,6 +54,10 @@ func TestCanonical(t *testing.T) {
 		{contract.InterfaceName, "exactly-16-bytes", `!"exactly-16-bytes" is not an interface name: 16 bytes are more than 15`},
 		{contract.InterfaceName, "ééééééé1", "ééééééé1"}, // 15 bytes
 		{contract.InterfaceName, "éééééééé", `!"éééééééé" is not an interface name: 16 bytes are more than 15`},
+		{contract.LinkName, "exactly-16-bytes", "exactly-16-bytes"},
+		{contract.LinkName, strings.Repeat("x", 127), strings.Repeat("x", 127)},
+		{contract.LinkName, strings.Repeat("x", 128), `!"` + strings.Repeat("x", 77) + `…" is not an interface name: 128 bytes are more than 127`},
+		{contract.LinkName, "a/b", `!"a/b" is not an interface name: the kernel refuses '/'`},
 		{contract.InterfaceName, "", `!"" is not an interface name: it is empty`},
 		{contract.InterfaceName, "..", `!".." is not an interface name: the kernel reserves it`},
 		{contract.InterfaceName, "all", `!"all" is not an interface name: the sysctl tree reserves it`},
@@ -97,7 +102,7 @@ func TestCanonical(t *testing.T) {
 
 // FuzzCanonical holds that the canonical form is a fixed point.
 func FuzzCanonical(f *testing.F) {
-	formats := []contract.Format{contract.MAC, contract.GUID, contract.CIDR, contract.Prefix, contract.IP, contract.InterfaceName, contract.PCIAddress, contract.SysctlPath}
+	formats := []contract.Format{contract.MAC, contract.GUID, contract.CIDR, contract.Prefix, contract.IP, contract.InterfaceName, contract.LinkName, contract.PCIAddress, contract.SysctlPath}
 	for _, s := range []string{"52:54:00:12:34:56", "10.0.0.1/8", "::1/128", "default", "eth0.1", "0000:03:00.2", "net.ipv4.conf.a/b.c", "net/a/../b"} {
 		f.Add(s)
 	}

@@ -130,9 +130,9 @@ type Property struct {
 	Aliases []string `json:"aliases,omitempty"`
 
 	// Format narrows a string, or the keys of a map: mac, guid, cidr, prefix, ip,
-	// interface-name, pci-address or sysctl-path.
+	// interface-name, link-name (also an alternative name), pci-address or sysctl-path.
 	//
-	// +kubebuilder:validation:Enum=mac;guid;cidr;prefix;ip;interface-name;pci-address;sysctl-path
+	// +kubebuilder:validation:Enum=mac;guid;cidr;prefix;ip;interface-name;link-name;pci-address;sysctl-path
 	// +optional
 	Format string `json:"format,omitempty"`
 
