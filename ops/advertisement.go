@@ -55,7 +55,7 @@ func (p *Planner) acceptRA(link string, cfg AddressConfig) error {
 
 // ignore wants a link to take nothing of routers, as far as no step says otherwise.
 func (p *Planner) ignore(link string) error {
-	if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < netstate.MinIPv6MTU {
+	if p.mtus.belowIPv6(link) {
 		return nil
 	}
 	for _, name := range ignored {
@@ -64,7 +64,7 @@ func (p *Planner) ignore(link string) error {
 			continue
 		}
 		exists := o
-		if p.view.Fresh(link) || p.getsIPv6(link, p.view) {
+		if p.view.Fresh(link) || p.getsIPv6(link) {
 			exists = ofIPv6
 		}
 		if _, there, err := Lookup(p, exists); err != nil || !there {
@@ -78,12 +78,11 @@ func (p *Planner) ignore(link string) error {
 	return nil
 }
 
-// getsIPv6 reports whether a link that is too small for IPv6 is larger by then: the kernel starts it with the MTU (addrconf_notify in
+// getsIPv6 reports whether a link is too small for IPv6 now: once it is larger, the kernel starts it with the MTU (addrconf_notify in
 // net/ipv6/addrconf.c).
-func (p *Planner) getsIPv6(link string, by *netstate.Snapshot) bool {
-	had, there := p.req.Have.Link(link)
-	then, _ := by.Link(link)
-	return there && had.MTU != nil && *had.MTU < netstate.MinIPv6MTU && then.MTU != nil && *then.MTU >= netstate.MinIPv6MTU
+func (p *Planner) getsIPv6(link string) bool {
+	mtu := mtuIn(p.req.Have, link)
+	return mtu != 0 && mtu < netstate.MinIPv6MTU
 }
 
 // ignoreRouters wants each link that a step makes or moves to ignore routers. That comes with

@@ -16,7 +16,7 @@ func (p *Planner) wantNotifications(link string, wants []want) error {
 			continue
 		}
 		o := ofLink(link, "ndisc_notify")
-		if p.Wanted(o.Key()) {
+		if p.Wanted(o.Key()) || p.mtus.belowIPv6(link) {
 			return nil
 		}
 		o.Value = new("1")

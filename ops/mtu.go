@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
@@ -16,6 +17,8 @@ import (
 type mtus struct {
 	p       *Planner
 	read    map[string]uint32 // those that references were resolved to
+	below   map[string]bool   // by link: whether its MTU was taken as one below that of IPv6
+	again   bool              // one was misread
 	settled map[string]uint32 // those that an earlier try of the plan has led to, see misread
 }
 
@@ -244,20 +247,66 @@ func (m *mtus) conflict(upper string, c claim, lower string, prev claim, why str
 		c.step, c.value, upper, prev.step, prev.value, lower, why)))
 }
 
+// belowIPv6 reports whether a link gets an MTU with which it has no IPv6, as far as it is known before MTUs are settled: see misread.
+func (m *mtus) belowIPv6(link string) bool {
+	mtu, ok := m.settled[link]
+	l, _ := m.p.view.Link(link)
+	switch own := l.KindTraits().OwnMTU; {
+	case ok:
+	case own:
+		mtu = cmp.Or(m.claimed(link), mtuIn(m.p.view, link), netstate.MinIPv6MTU)
+	default:
+		mtu = cmp.Or(m.claimed(link), m.standing(link, 0), mtuIn(m.p.req.Have, link), netstate.MinIPv6MTU)
+	}
+	if m.below == nil {
+		m.below = map[string]bool{}
+	}
+	m.below[link] = mtu < netstate.MinIPv6MTU
+	return m.below[link]
+}
+
+// checkIPv6 refuses what a step wants of IPv6 on a link that has none, as its MTU is too small.
+func (m *mtus) checkIPv6(s netstate.Sysctl, now *netstate.Snapshot) error {
+	link := s.Link()
+	mtu := mtuIn(now, link)
+	if !strings.HasPrefix(s.Path, "net/ipv6/") || mtu == 0 || mtu >= netstate.MinIPv6MTU || m.p.pooled(link) { // a pool may have no IPv6
+		return nil
+	}
+	if below, ok := m.below[link]; ok && !below {
+		m.settled[link], m.again = mtu, true
+	}
+	return fault.New(fault.Invalid, fmt.Errorf("sysctl %q is of IPv6, which needs an mtu of at least %d on %q, not %d: give the link a larger mtu, or remove its sysctls and addresses of IPv6",
+		s.Path, netstate.MinIPv6MTU, link, mtu))
+}
+
+// mtuIn is a link's MTU in bytes, 0 where it is not known.
+func mtuIn(s *netstate.Snapshot, link string) uint32 {
+	l, _ := s.Link(link)
+	if l.MTU == nil {
+		return 0
+	}
+	return *l.MTU
+}
+
 // misread reports whether a reference to an MTU was resolved to another value than
-// the plan leads to, because a later step raises it. The right values are kept for the
+// the plan leads to, because a later step raises it, or whether a link has IPv6 with the MTU that the plan leads to. The right values are kept for the
 // next try. This terminates: a try without new values is the last.
 func (m *mtus) misread(plan *Plan) bool {
 	if plan == nil || plan.leadsTo == nil {
-		return false
+		return m.again
 	}
-	again := false
+	to := plan.leadsTo.now
 	for link, read := range m.read {
-		if l, ok := plan.leadsTo.now.Link(link); ok && l.MTU != nil && *l.MTU != read {
-			m.settled[link], again = *l.MTU, true
+		if mtu := mtuIn(to, link); mtu != 0 && mtu != read {
+			m.settled[link], m.again = mtu, true
 		}
 	}
-	return again
+	for link, below := range m.below {
+		if mtu := mtuIn(to, link); mtu != 0 && (mtu < netstate.MinIPv6MTU) != below {
+			m.settled[link], m.again = mtu, true
+		}
+	}
+	return m.again
 }
 
 // withSettled gives a result the MTUs that an earlier try has led to.

@@ -162,7 +162,7 @@ func (r *Registry) Plan(ctx context.Context, req Request) (*Plan, error) {
 	for range len(req.Topology.Steps) + 1 {
 		p := newPlanner(ctx, req, settled)
 		plan, err := r.plan(p)
-		if err != nil || !p.mtus.misread(plan) {
+		if !p.mtus.misread(plan) {
 			return plan, err
 		}
 	}

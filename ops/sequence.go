@@ -283,8 +283,13 @@ func (q *sequencer) emit(w want) error {
 func (q *sequencer) setting(w want) error {
 	have, ok := q.now.Get(w.obj.Key())
 	link := netstate.LinkOf(w.obj)
+	if s, is := w.obj.(netstate.Sysctl); is && !ok {
+		if err := q.p.mtus.checkIPv6(s, q.now); err != nil {
+			return err
+		}
+	}
 	switch {
-	case !ok && (q.now.Fresh(link) || q.p.getsIPv6(link, q.now)):
+	case !ok && (q.now.Fresh(link) || q.p.getsIPv6(link)):
 		q.do(netstate.Change{Step: w.step, After: w.obj})
 		return nil
 	case !ok:

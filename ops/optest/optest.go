@@ -253,7 +253,7 @@ func (w *World) observe(missing []netstate.Object) {
 	for _, o := range missing {
 		if a, ok := w.appears[o.Key()]; ok && w.linkThere(a) {
 			w.Put(a)
-		} else if sc, ok := o.(netstate.Sysctl); ok && sc.Link() != "" && w.linkThere(sc) && !w.withoutIPv6(sc) {
+		} else if sc, ok := o.(netstate.Sysctl); ok && sc.Link() != "" && w.linkThere(sc) && !withoutIPv6(w.Snapshot, sc) {
 			of, _ := sc.OfNewLinks()
 			have, _ := netstate.Lookup(w.Snapshot, of)
 			w.Put(netstate.Sysctl{Path: sc.Path, Value: cmp.Or(have.Value, new("default"))}) // every link has them
@@ -272,9 +272,16 @@ func (w *World) linkThere(o netstate.Object) bool {
 }
 
 // withoutIPv6 reports whether a sysctl is of IPv6, which a link with a smaller MTU does not get (addrconf_notify in net/ipv6/addrconf.c).
-func (w *World) withoutIPv6(s netstate.Sysctl) bool {
+func withoutIPv6(w *netstate.Snapshot, s netstate.Sysctl) bool {
 	on, _ := w.Link(s.Link())
 	return strings.HasPrefix(s.Path, "net/ipv6/") && on.MTU != nil && *on.MTU < netstate.MinIPv6MTU
+}
+
+func refuseIPv6(s *netstate.Snapshot, c netstate.Change) error {
+	if want, ok := c.After.(netstate.Sysctl); ok && !c.Implied && want.Link() != "" && withoutIPv6(s, want) {
+		return broken("%q has no sysctl of IPv6 with an MTU below %d: %s", want.Link(), netstate.MinIPv6MTU, want.Path)
+	}
+	return nil
 }
 
 // plan plans until nothing is missing.
@@ -337,7 +344,7 @@ func (w *World) settle(changes []netstate.Change) error {
 // over a parent that is up, and that some fields change only while a link is down or has
 // no ports.
 func Apply(s *netstate.Snapshot, c netstate.Change) error {
-	if err := errors.Join(refuseMode(s, c), refuseMTU(s, c)); err != nil {
+	if err := errors.Join(refuseMode(s, c), refuseMTU(s, c), refuseIPv6(s, c)); err != nil {
 		return err
 	}
 	if want, ok := c.After.(netstate.Link); ok && !c.Implied && want.Master != nil {
