@@ -92,7 +92,11 @@ func noRDMAFor(d netstate.Device, kind string) error {
 	if _, why := usableRDMA(d, "remove "+kind+" from the key"); why != nil {
 		return fault.New(fault.Of(why), fmt.Errorf("deviceNodes: %w", why))
 	}
-	return Invalid("deviceNodes", "%s is of an RDMA device, and the step gives none: remove it, or rdma: false", kind)
+	return nodeWithoutRDMA(kind)
+}
+
+func nodeWithoutRDMA(kind string) error {
+	return Invalid("deviceNodes", "%s is of an RDMA device, and the step gives none: set rdma: true, or remove it", kind)
 }
 
 // without has a step that was applied before wait for what its device does not have any more, beside what else is repaired, and

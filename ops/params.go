@@ -74,11 +74,9 @@ func (c DeviceConfig) Assigned(p *Planner) (string, error) {
 type MovedConfig struct {
 	DeviceConfig
 	AddressConfig
-	Name    string           `json:"name,omitempty"`
-	MTU     *uint32          `json:"mtu,omitempty"`
-	RDMA    *bool            `json:"rdma,omitempty"`
-	Nodes   []string         `json:"deviceNodes,omitempty"`
-	Require *RDMARequirement `json:"require,omitempty"`
+	RDMAConfig
+	Name string  `json:"name,omitempty"`
+	MTU  *uint32 `json:"mtu,omitempty"`
 }
 
 // Move moves a device to the sandbox, with its RDMA device.

@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -13,15 +12,25 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// RDMAParam is the key rdma of a step that takes a device.
-func RDMAParam() contract.Param {
-	return contract.Param{
-		Name: "rdma", Type: contract.Boolean, AtCreation: true,
-		Description: "give containers `/dev/infiniband/uverbsN` and `rdma_cm` of the RDMA device. Default: if there is one; true: refuse a device without",
+// RDMAConfig holds the keys by which a step gives containers the RDMA device of its device, and other device nodes.
+type RDMAConfig struct {
+	RDMA    *bool            `json:"rdma,omitempty"`
+	Nodes   []string         `json:"deviceNodes,omitempty"`
+	Require *RDMARequirement `json:"require,omitempty"`
+}
+
+// RDMAParams describes RDMAConfig. Whose says which RDMA device is given, and when.
+func RDMAParams(whose string) []contract.Param {
+	return []contract.Param{
+		{Name: "rdma", Type: contract.Boolean, AtCreation: true, Description: "give containers `/dev/infiniband/uverbsN` and `rdma_cm` of the RDMA device" + whose},
+		RDMARequireParam(), NodesParam(),
 	}
 }
 
-// RDMAFields are the fields that a step with RDMAParam adds to its result.
+// OfTaken is whose RDMA device a step gives that takes its device.
+const OfTaken = ". Default: if there is one; true: refuse a device without"
+
+// RDMAFields are the fields that a step with RDMAParams adds to its result.
 func RDMAFields() []contract.Param {
 	return []contract.Param{
 		{Name: "rdmaDevice", Type: contract.String, Description: "name of the RDMA device, such as mlx5_2, if there is one"},
@@ -57,6 +66,59 @@ func (p *Planner) RDMA(id string, wanted *bool, required bool) error {
 		return p.withoutRDMA(wanted != nil, why)
 	}
 	return nil
+}
+
+// share adds the RDMA device of the device below a link on it, which stays on the host, and other device nodes of that device to
+// the result of a root step, if its config says so.
+func (c RDMAConfig) share(p *Planner, link, below string) error {
+	wanted := c.RDMA != nil && *c.RDMA
+	key := ""
+	switch {
+	case wanted:
+		key = "rdma"
+	case c.Require != nil:
+		key = "require"
+	case len(c.Nodes) > 0:
+		key = "deviceNodes"
+	default:
+		return nil
+	}
+	if !netstate.OnHost(below) {
+		return Invalid(key, "is for a root step on a device of the host, and the master %q is in the pod: remove it here, and set it in the step that takes the device, of type sriov or host-device", below)
+	}
+	id, err := p.deviceAt(below)
+	if err != nil {
+		return err
+	}
+	var given topology.Devices
+	if wanted {
+		if given, err = p.hostRDMA(id, "", "that of a shared device stays on the host", "remove rdma: true"); err != nil {
+			return err
+		}
+	}
+	given.PCIAddress = "" // the pod shares the device, and has none
+	p.ProduceDevices(given)
+	for _, kind := range c.Nodes {
+		if !wanted && (kind == netstate.NodeUMAD || kind == netstate.NodeISSM) {
+			return nodeWithoutRDMA(kind)
+		}
+	}
+	if err := p.DeviceNodes(id, c.Nodes); err != nil {
+		return err
+	}
+	return p.RequireRDMA(link, c.Require)
+}
+
+// deviceAt returns the identity of the device with a link of the host, which is allocated to the step or not.
+func (p *Planner) deviceAt(link string) (string, error) {
+	if id, ok := p.AssignedDevice(); ok {
+		return id, nil
+	}
+	l, err := p.Link(link)
+	if err != nil || l.DeviceID != "" {
+		return l.DeviceID, err
+	}
+	return netstate.VirtualPrefix + netstate.BaseName(link), nil
 }
 
 // withoutRDMA says why the containers get no RDMA device, or, if the step asks for one, is Planner.without.
@@ -111,24 +173,42 @@ func hardwareRDMA(d netstate.Device) []netstate.RDMADevice {
 	return slices.DeleteFunc(slices.Clone(d.RDMA), func(r netstate.RDMADevice) bool { return r.Software })
 }
 
-// RDMADevice is RDMA for a step that is there for nothing else. Name chooses one of several RDMA devices of the device;
-// without a name it is the first that has device nodes. Its interface, if it has one, is on the host.
+// RDMADevice is RDMA for a step that is there for nothing else. Its interface, if it has one, is on the host.
 func (p *Planner) RDMADevice(id, name string, require *RDMARequirement) error {
+	given, err := p.hostRDMA(id, name, "a step of type rdma is applied before the pod has its own", "remove the step")
+	if err != nil || given.RDMADevice == "" {
+		return err
+	}
+	p.ProduceDevices(given)
+	d, _, err := Lookup(p, netstate.Device{ID: id})
+	if err != nil {
+		return err
+	}
+	return p.RequireRDMA(at(d), require)
+}
+
+// hostRDMA returns the RDMA device of a device that stays on the host, as a result; an empty one where a step that was applied before
+// waits for it. Name chooses one of several; without a name it is the first that has device nodes. Stays says why it cannot move,
+// without how to go without one.
+func (p *Planner) hostRDMA(id, name, stays, without string) (topology.Devices, error) {
+	none := func(why error) (topology.Devices, error) {
+		return topology.Devices{}, p.without("the RDMA device", why)
+	}
 	d, ok, err := Lookup(p, netstate.Device{ID: id})
 	switch {
 	case err != nil:
-		return err
+		return topology.Devices{}, err
 	case !ok:
-		return fault.New(fault.Gone, fmt.Errorf("device %q does not exist", id))
+		return topology.Devices{}, fault.New(fault.Gone, fmt.Errorf("device %q does not exist", id))
 	}
 	if d.RDMAExclusive && len(d.RDMA) > 0 {
-		return p.without("the RDMA device", fault.New(fault.Unsupported, errors.New("RDMA devices of the node belong to one network namespace each (\"rdma system show\" says exclusive), "+
-			"and a step of type rdma is applied before the pod has its own: take the function with type sriov or host-device, which moves its RDMA device too, "+
-			"or run \"rdma system set netns shared\" before the first network namespace is made")))
+		return none(fault.New(fault.Unsupported, fmt.Errorf("RDMA devices of the node belong to one network namespace each (\"rdma system show\" says exclusive), "+
+			"and %s: take a function with type sriov or host-device, which moves its RDMA device too, "+
+			"run \"rdma system set netns shared\" before the first network namespace is made, or %s", stays, without)))
 	}
-	given, err := usableRDMA(d, "remove the step")
+	given, err := usableRDMA(d, without)
 	if err != nil {
-		return p.without("the RDMA device", err)
+		return none(err)
 	}
 	named := slices.IndexFunc(d.RDMA, func(r netstate.RDMADevice) bool { return r.Name == name })
 	switch {
@@ -140,18 +220,13 @@ func (p *Planner) RDMADevice(id, name string, require *RDMARequirement) error {
 		for _, r := range d.RDMA {
 			have = append(have, r.Name)
 		}
-		return p.without("the RDMA device", Invalid("rdmaDevice", "%q is no RDMA device of device %q, which has %s: name one of them, or remove the key", name, id, strings.Join(have, ", ")))
+		return none(Invalid("rdmaDevice", "%q is no RDMA device of device %q, which has %s: name one of them, or remove the key", name, id, strings.Join(have, ", ")))
 	case len(d.RDMA[named].Nodes) == 0:
-		return p.without("the RDMA device", noRDMANodes(fmt.Sprintf("device %q", id), name, "remove the key rdmaDevice"))
+		return none(noRDMANodes(fmt.Sprintf("device %q", id), name, "remove the key rdmaDevice"))
 	default:
 		given = d.RDMA[named]
 	}
-	p.ProduceDevices(rdmaResult(d, given))
-	link := ""
-	if d.At != nil {
-		link = *d.At
-	}
-	return p.RequireRDMA(link, require)
+	return rdmaResult(d, given), nil
 }
 
 // SoftRDMA wants an RDMA device in software on a link, and adds it to the step's result once its device nodes are known.

@@ -148,7 +148,7 @@ func (p *Planner) imagineGID(link string, r *RDMARequirement) error {
 }
 
 // errNoRDMA refuses a requirement of a step without an RDMA device.
-var errNoRDMA = Invalid("require", "is for a step that gives an RDMA device: remove it, or rdma: false")
+var errNoRDMA = Invalid("require", "is for a step that gives an RDMA device: set rdma: true, or remove it")
 
 // gidIndex is the field of a port whose value is chosen once.
 const gidIndex = "gidIndex"

@@ -15,6 +15,7 @@ import (
 type StackedConfig struct {
 	DeviceConfig
 	AddressConfig
+	RDMAConfig
 	Name      string `json:"name,omitempty"`
 	Master    string `json:"master,omitempty"`
 	MasterNet string `json:"masterNet,omitempty"`
@@ -35,7 +36,22 @@ func StackedParams(mtu string) []contract.Param {
 		{Name: "masterNets", Type: contract.List, Items: &contract.Param{Type: contract.String, Format: contract.Prefix}, Description: "of a root step: one step for each network, as with masterNet; steps and interfaces are NAME-0, NAME-1, …; with ipam of type pool or multi-nic-ipam the position is the pool's interface"},
 		MTUParam(mtu),
 		{Name: "linkInContainer", Type: contract.Boolean, Description: "the master is in the pod; default: in a derived step"},
-	}, DeviceParams(), AddressParams())
+	}, DeviceParams(), RDMAParams(" of a root step's device, which others share. Default: false"), AddressParams())
+}
+
+// StackedOutput is the output of ipvlan, macvlan and ipoib.
+func StackedOutput(out contract.Output) contract.Output {
+	out.Devices = RDMAFields()
+	return out
+}
+
+// Complete adds a link that the step has wanted to the step's result, with its addresses and what its containers get of the device below.
+func (c StackedConfig) Complete(p *Planner, name, parent string) error {
+	p.Produce(name)
+	if err := p.Address(name, c.AddressConfig); err != nil {
+		return err
+	}
+	return c.share(p, name, parent)
 }
 
 // Links returns the name of the step's link, and the link below it.

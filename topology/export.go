@@ -193,7 +193,7 @@ func (t *Topology) ExportProblems(set contract.Set, results []StepResult) (out [
 			known, err := r.Lookup()
 			for i := range t.Steps {
 				s := &t.Steps[i]
-				if result, applied := of.of(s.Name); applied && err == nil && r.Means(s.Name) && mayHave(set, s.Type, known) {
+				if result, applied := of.of(s.Name); applied && err == nil && r.Means(s.Name) && mayHave(set, s, known) {
 					if why := result.lacks(r.Field); why != "" {
 						out = append(out, Problem{Field: field, Message: fmt.Sprintf("%s: step %q %s", r, s.Name, why)})
 						break
@@ -216,7 +216,7 @@ func (r *Result) lacks(field string) string {
 	has := r.Devices != nil && r.Devices.RDMADevice != ""
 	switch {
 	case (field == "rdmaDevice" || field == "gidIndex") && !has:
-		return "gives no RDMA device: remove its rdma: false, or the reference"
+		return "gives no RDMA device: set rdma: true in it, or remove the reference"
 	case field == "gidIndex" && r.Devices.GIDIndex == nil:
 		return "requires no GID: add require.gid to it, or remove the reference"
 	}
@@ -326,7 +326,7 @@ func (t *Topology) told(set contract.Set, of steps, text string) (value, needs s
 		}
 		var list []string
 		for i := range t.Steps {
-			if !r.Means(t.Steps[i].Name) || r.Each() && !mayHave(set, t.Steps[i].Type, known) {
+			if !r.Means(t.Steps[i].Name) || r.Each() && !mayHave(set, &t.Steps[i], known) {
 				continue
 			}
 			one := r
@@ -373,9 +373,9 @@ func (all steps) field(r ref.Ref) (string, error) {
 	return strings.Join(texts, ","), nil
 }
 
-// mayHave reports whether a step of a type may have a field, as far as its own output is concerned.
-func mayHave(set contract.Set, typ string, f ref.Field) bool {
-	c, known := set.Contract(typ)
+// mayHave reports whether a step may have a field, as far as its own output is concerned.
+func mayHave(set contract.Set, s *Step, f ref.Field) bool {
+	c, known := set.Contract(s.Type)
 	adds := func(flow contract.Flow) bool { return flow.Appends != 0 || flow.Conditional }
 	switch {
 	case !known:
@@ -385,5 +385,6 @@ func mayHave(set contract.Set, typ string, f ref.Field) bool {
 	case f.Source == ref.Interfaces:
 		return adds(c.Output.Interfaces)
 	}
-	return slices.ContainsFunc(c.Output.Devices, func(p contract.Param) bool { return p.Name == strings.TrimSuffix(f.Path, "[N]") })
+	of := func(p contract.Param) bool { return p.Name == strings.TrimSuffix(f.Path, "[N]") }
+	return c.GivesDevices(s.Config) && slices.ContainsFunc(c.Output.Devices, of)
 }

@@ -111,8 +111,8 @@ func noNetwork(t *Topology, set contract.Set) string {
 // unless returns why, unless a step may have a part of a result, or a field of its device.
 func unless(t *Topology, set contract.Set, part ref.Source, device, why string) string {
 	for i := range t.Steps {
-		typ := t.Steps[i].Type
-		if mayHave(set, typ, ref.Field{Source: part}) || device != "" && mayHave(set, typ, ref.Field{Path: device, Source: ref.Devices}) {
+		s := &t.Steps[i]
+		if mayHave(set, s, ref.Field{Source: part}) || device != "" && mayHave(set, s, ref.Field{Path: device, Source: ref.Devices}) {
 			return ""
 		}
 	}

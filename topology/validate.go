@@ -401,6 +401,10 @@ func (v *validator) fieldProblem(target int, r ref.Ref, f ref.Field) string {
 	if n, _ := v.flows[target].interfaces.atMost(); f.Source == ref.Interfaces && n > 0 {
 		return fmt.Sprintf("%s: step %q has only %s, counted from 0", r, r.Step, interfaces(n))
 	}
+	gives := func(p contract.Param) bool { return p.Name == r.Field }
+	if f.Source == ref.Devices && slices.ContainsFunc(c.Output.Devices, gives) { // not asked for
+		return fmt.Sprintf("%s: step %q gives no RDMA device: set rdma: true in it, or remove the reference", r, r.Step)
+	}
 	has := v.offered(target, r.Step)
 	what := r.Path()
 	if f.Source == ref.Interfaces {
@@ -432,7 +436,8 @@ func (v *validator) offers(target int, r ref.Ref, f ref.Field) bool {
 	list := v.flows[target].interfaces
 	switch f.Source {
 	case ref.Devices:
-		return slices.ContainsFunc(v.contracts[target].Output.Devices, func(p contract.Param) bool { return p.Name == r.Field })
+		c := v.contracts[target]
+		return c.GivesDevices(v.t.Steps[target].Config) && slices.ContainsFunc(c.Output.Devices, func(p contract.Param) bool { return p.Name == r.Field })
 	case ref.IPs:
 		list = v.flows[target].ips
 	case ref.Interfaces:

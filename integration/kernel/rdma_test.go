@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -79,6 +81,57 @@ func TestRDMADevice(t *testing.T) {
 		t.Errorf("soft RoCE of a function that is moved: %+v %v", got, err)
 	}
 	release()
+}
+
+// TestSharedRDMADevice: two pods with links on one device of the host get its RDMA device, and each the GID of its own address,
+// although their interfaces have one name. A link that does not ask for it brings none.
+func TestSharedRDMADevice(t *testing.T) {
+	if !hasCards() {
+		return
+	}
+	l, host := newLane(t), &foreignWriter{t, "", ""}
+	host.run("modprobe -a rdma_rxe ib_uverbs rdma_ucm")
+	host.run("for l in $(ls /sys/class/infiniband); do rdma link delete $l; done") // of other tests
+	host.run("rdma link add rxe1 type rxe netdev enp3s0f0")
+	t.Cleanup(func() { host.run("rdma link delete rxe1") })
+	home := l.state("")
+	engine := l.engine(nil)
+	pf := strings.TrimSpace(host.run("basename $(readlink -f /sys/class/net/enp3s0f0/device)"))
+	for _, kind := range []string{"macvlan", "ipvlan"} {
+		var boxes []reconcile.SandboxID
+		for n, config := range []string{"rdma: true, require: {gid: {type: RoCEv2, family: IPv4}, state: ACTIVE}", "rdma: true, require: {gid: {type: RoCEv2, family: IPv4}}", "rdma: false"} {
+			address := fmt.Sprintf("192.0.2.%d", 5+n)
+			s := box(newNetns(t), parse(t, "t", "    - {name: m, type: "+kind+", config: {addresses: ["+address+"/24], "+config+"}}\n"))
+			s.Given = ops.GivenDevices(map[string]string{"m": pf})
+			boxes = append(boxes, s.ID)
+			report, err := engine.Ensure(ctxFor(t), s)
+			if err != nil {
+				t.Errorf("%s: %s: %v", kind, config, err)
+				continue
+			}
+			got := stepDevices(report.Results, "m")
+			if config == "rdma: false" {
+				if len(got.DeviceNodes) > 0 {
+					t.Errorf("%s: %s: %+v", kind, config, got)
+				}
+				continue
+			}
+			if got.RDMADevice != "rxe1" || len(got.DeviceNodes) != 2 || got.PCIAddress != "" || got.GIDIndex == nil {
+				t.Errorf("%s: %s: %+v", kind, config, got)
+				continue
+			}
+			gid := strings.TrimSpace(read(t, fmt.Sprintf("/sys/class/infiniband/rxe1/ports/1/gids/%d", *got.GIDIndex)))
+			if want := fmt.Sprintf("0000:0000:0000:0000:0000:ffff:c000:02%02x", 5+n); gid != want {
+				t.Errorf("%s: GID %d is %s, not %s", kind, *got.GIDIndex, gid, want)
+			}
+		}
+		for _, id := range boxes {
+			if _, err := engine.Release(ctxFor(t), id); err != nil {
+				t.Errorf("release: %v", err)
+			}
+		}
+		l.mustEqual(home, "", "after the release of "+kind)
+	}
 }
 
 // TestDeviceNodes: a step gives the device nodes that its topology names, of the function that it was given: the clock of a physical

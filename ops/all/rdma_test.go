@@ -62,6 +62,87 @@ func TestRDMAResult(t *testing.T) {
 	}
 }
 
+// TestSharedRDMA checks what containers get of a device that a root step shares: nothing unless the step asks for it, and its RDMA
+// device, which others use too, without the PCI address. In exclusive mode that stays on the host, and a master in the pod is no device.
+func TestSharedRDMA(t *testing.T) {
+	const pf, mode = "0000:03:00.0", `("rdma system show" says exclusive), and that of a shared device stays on the host: take a function with type sriov or host-device`
+	verbs := []string{"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}
+	hardware := []netstate.RDMADevice{{Name: "mlx5_0", Nodes: verbs, Management: []string{"/dev/infiniband/umad0"}}}
+	soft := []netstate.RDMADevice{{Name: "rxe0", Nodes: verbs, Software: true}}
+	whole := &topology.Devices{RDMADevice: "mlx5_0", DeviceNodes: verbs}
+	for name, tt := range map[string]struct {
+		step             string // of the name m
+		rdma             []netstate.RDMADevice
+		unnamed, virtual bool // no device is allocated; the device has no PCI address
+		exclusive, kept  bool
+		want             *topology.Devices
+		err, waits       string
+	}{
+		"not asked for":              {step: "type: macvlan", rdma: hardware},
+		"refused":                    {step: "type: macvlan, config: {rdma: false, deviceNodes: []}", rdma: hardware},
+		"macvlan":                    {step: "type: macvlan, config: {rdma: true}", rdma: hardware, want: whole},
+		"ipvlan":                     {step: "type: ipvlan, config: {rdma: true}", rdma: hardware, want: whole},
+		"of the master":              {step: "type: ipvlan, config: {rdma: true, master: enp3s0f0}", rdma: hardware, unnamed: true, want: whole},
+		"in software":                {step: "type: macvlan, config: {rdma: true}", rdma: soft, want: &topology.Devices{RDMADevice: "rxe0", DeviceNodes: verbs}},
+		"in software, of the master": {step: "type: macvlan, config: {rdma: true, master: enp3s0f0}", rdma: soft, unnamed: true, virtual: true, want: &topology.Devices{RDMADevice: "rxe0", DeviceNodes: verbs}},
+		"other nodes too":            {step: "type: macvlan, config: {rdma: true, deviceNodes: [umad, ptp]}", rdma: hardware, want: &topology.Devices{RDMADevice: "mlx5_0", DeviceNodes: append(slices.Clone(verbs), "/dev/infiniband/umad0", "/dev/ptp3")}},
+		"other nodes only":           {step: "type: macvlan, config: {deviceNodes: [ptp]}", rdma: hardware, want: &topology.Devices{DeviceNodes: []string{"/dev/ptp3"}}},
+		"its management only":        {step: "type: macvlan, config: {deviceNodes: [umad]}", rdma: soft, err: "deviceNodes: umad is of an RDMA device, and the step gives none: set rdma: true"},
+		"required of it only":        {step: "type: macvlan, config: {require: {state: ACTIVE}}", rdma: hardware, err: "require: is for a step that gives an RDMA device: set rdma: true"},
+		"none":                       {step: "type: ipvlan, config: {rdma: true}", err: `device "0000:03:00.0" has no RDMA device: load the RDMA driver`},
+		"none, kept":                 {step: "type: ipvlan, config: {rdma: true}", kept: true, want: &topology.Devices{}, waits: `device "0000:03:00.0" has no RDMA device`},
+		"without nodes":              {step: "type: ipvlan, config: {rdma: true}", rdma: []netstate.RDMADevice{{Name: "mlx5_0"}}, err: `RDMA device "mlx5_0" of device "0000:03:00.0" has no device nodes`},
+		"exclusive":                  {step: "type: macvlan, config: {rdma: true}", rdma: hardware, exclusive: true, err: mode},
+		"exclusive, kept":            {step: "type: macvlan, config: {rdma: true}", rdma: hardware, exclusive: true, kept: true, want: &topology.Devices{}, waits: mode},
+		"exclusive, not asked for":   {step: "type: macvlan", rdma: hardware, exclusive: true},
+		"the pod's own interface":    {step: "type: macvlan, config: {rdma: true, linkInContainer: true, master: eth0}", rdma: hardware, unnamed: true, err: `rdma: is for a root step on a device of the host, and the master "eth0" is in the pod`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg, top := vetted(t, "    - {name: m, "+tt.step+"}\n")
+			id, host := pf, netstate.HostName("enp3s0f0")
+			link := netstate.Link{Name: host, LinkKind: "device", DeviceID: pf, Up: new(true), Master: new(""), MTU: new(uint32(1500))}
+			if tt.virtual {
+				id, link.DeviceID = netstate.VirtualPrefix+"enp3s0f0", ""
+			}
+			req := ops.Request{Topology: top, Netns: "/run/netns/pod", Kept: tt.kept}
+			if !tt.unnamed {
+				req.Given = ops.Givens{"m": {Device: id}}
+			}
+			req.Have = netstate.NewSnapshot(link,
+				netstate.Link{Name: "eth0", LinkKind: "veth", Up: new(true), Master: new(""), MTU: new(uint32(1500))},
+				netstate.Device{ID: id, At: &host, Up: new(true), RDMA: tt.rdma, RDMAExclusive: tt.exclusive, Nodes: map[string][]string{netstate.NodePTP: {"/dev/ptp3"}}})
+			p, err := reg.Plan(t.Context(), req)
+			for range 9 {
+				if err != nil || len(p.Missing) == 0 {
+					break
+				}
+				for _, o := range p.Missing {
+					req.Have.PutAbsent(o.Key())
+				}
+				p, err = reg.Plan(t.Context(), req)
+			}
+			if tt.err != "" || err != nil {
+				if tt.err == "" || err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("error %v, want %q", err, tt.err)
+				}
+				return
+			}
+			var waits string
+			for _, s := range p.Pending {
+				if s.Withheld != nil {
+					waits += s.Withheld.Error()
+				}
+			}
+			if (tt.waits != "") != (waits != "") || !strings.Contains(waits, tt.waits) {
+				t.Errorf("waits for %q, want %q", waits, tt.waits)
+			}
+			if got := p.Results[0].Result.Devices; !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+}
+
 // TestNodesLost: a step whose device has lost what it gave waits for it where it was applied before, so that the rest of the pod is
 // repaired, and is refused elsewhere, with what to do on the node.
 func TestNodesLost(t *testing.T) {

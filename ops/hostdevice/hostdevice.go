@@ -35,8 +35,7 @@ device, hwaddr and kernelpath name a device if none is allocated, as on the comm
 		{Name: "kernelpath", Type: contract.String, Description: "path of the device below /sys/devices/"},
 		ops.MACParam("default: unchanged"),
 		ops.MTUParam("unchanged"),
-		ops.RDMAParam(), ops.RDMARequireParam(), ops.NodesParam(),
-	}, ops.AddressParams()),
+	}, ops.RDMAParams(ops.OfTaken), ops.AddressParams()),
 	Input: contract.Input{Device: true, DeviceTypes: []string{"nic", "pf"}},
 	Output: contract.Output{
 		Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1},

@@ -42,7 +42,7 @@ If the pod's network namespace ends first, the kernel moves the interface to the
 		{Name: "mode", Type: contract.String, Enum: []string{"datagram", "connected"}, Default: "datagram", Description: "transport of IP packets; connected allows an MTU up to 65520"},
 	}, ops.StackedParams("the partition's")),
 	Input:  contract.Input{Shares: true, NamedBy: "master"},
-	Output: ops.Appends(),
+	Output: ops.StackedOutput(ops.Appends()),
 	Check:  check,
 }, plan)
 
@@ -87,6 +87,5 @@ func plan(p *ops.Planner, c config) error {
 	if err := p.Want(netstate.Link{Name: name, Alias: new(p.HostLinkName())}); err != nil {
 		return err
 	}
-	p.Produce(name)
-	return p.Address(name, c.AddressConfig)
+	return c.Complete(p, name, parent)
 }

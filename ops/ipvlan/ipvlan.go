@@ -33,7 +33,7 @@ All ipvlan links of a master have one mode and flag, so another one is refused. 
 		{Name: "flag", Type: contract.String, Enum: []string{"bridge", "private", "vepa"}, Default: "bridge", Description: "who of one master may talk to whom"},
 	}, ops.StackedParams("the master's")),
 	Input:  contract.Input{Shares: true, NamedBy: "master"},
-	Output: ops.Relays(),
+	Output: ops.StackedOutput(ops.Relays()),
 	// drivers/net/ipvlan/ipvlan_main.c
 	Stacks: func(c map[string]any) string {
 		return fmt.Sprintf("ipvlan links of mode %v and flag %v", c["mode"], c["flag"])
@@ -66,6 +66,5 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
-	p.Produce(name)
-	return p.Address(name, c.AddressConfig)
+	return c.Complete(p, name, parent)
 }

@@ -36,7 +36,7 @@ another macvlan of the master has.`,
 		{Name: "bcqueuelen", Aliases: []string{"bcQueueLen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "broadcast queue length in packets"},
 	}, ops.StackedParams("the master's")),
 	Input:  contract.Input{Shares: true, NamedBy: "master"},
-	Output: ops.Relays(),
+	Output: ops.StackedOutput(ops.Relays()),
 	// drivers/net/macvlan.c
 	Stacks: func(c map[string]any) string {
 		if c["mode"] == "passthru" {
@@ -86,8 +86,7 @@ func plan(p *ops.Planner, c config) error {
 	if err != nil {
 		return err
 	}
-	p.Produce(name)
-	return p.Address(name, c.AddressConfig)
+	return c.Complete(p, name, parent)
 }
 
 // checkUplink refuses to take the node's uplink: a link of mode passthru receives every packet of its master, and the

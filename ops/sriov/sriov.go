@@ -38,9 +38,8 @@ its interface moves to the pod and after release; the agent needs ` + "`agent.dr
 `,
 	Params: ops.Join(ops.DeviceParams(), []contract.Param{
 		ops.NameParam(ops.RootName),
-		ops.MTUParam("unchanged"), ops.RDMAParam(), ops.RDMARequireParam(), ops.NodesParam(),
-	},
-		ops.VFParams("MAC address, set on the PF and on the interface"), ops.AddressParams(), ops.LogParams()),
+		ops.MTUParam("unchanged"),
+	}, ops.RDMAParams(ops.OfTaken), ops.VFParams("MAC address, set on the PF and on the interface"), ops.AddressParams(), ops.LogParams()),
 	Input: contract.Input{Device: true, DeviceTypes: []string{"vf"}},
 	Output: contract.Output{
 		Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1},

@@ -1,5 +1,7 @@
 package contract
 
+import "slices"
+
 // Type is the type of a config value, as in a CNIPluginSchema.
 type Type string
 
@@ -114,6 +116,25 @@ func (e FieldError) Error() string {
 // interface nothing published says whether it is one.
 func (c Contract) WithoutInterface() bool {
 	return c.Input.Device && len(c.Input.DeviceTypes) == 0 && c.Output.InsteadOfInterface()
+}
+
+// GivesDevices reports whether a step with that config may have the fields Output.Devices. A step that shares its device has them only
+// where its config asks for something that containers are given at their creation.
+func (c Contract) GivesDevices(config map[string]any) bool {
+	if !c.Input.Shares || len(c.Output.Devices) == 0 {
+		return len(c.Output.Devices) > 0
+	}
+	return slices.ContainsFunc(c.Params, func(p Param) bool {
+		switch v := config[p.Name].(type) {
+		case nil:
+			return false
+		case bool:
+			return p.AtCreation && v
+		case []any:
+			return p.AtCreation && len(v) > 0
+		}
+		return p.AtCreation
+	})
 }
 
 // Input describes a step's needs from the merged results of its dependencies.

@@ -123,9 +123,10 @@ func (t *Topology) decoded(o *v1alpha1.NetworkTopology) (*topology.Topology, err
 
 // HasNodes reports whether the results of the steps may have device nodes. Steps of an unknown type may.
 func (t *Topology) HasNodes(contracts contract.Set) bool {
-	return t.Prepared || slices.ContainsFunc(t.Object.Spec.Steps, func(s v1alpha1.Step) bool {
+	decoded, err := t.Decoded()
+	return err != nil || t.Prepared || slices.ContainsFunc(decoded.Steps, func(s topology.Step) bool {
 		known, ok := contracts.Contract(s.Type)
-		return !ok || len(known.Output.Devices) > 0
+		return !ok || known.GivesDevices(s.Config)
 	})
 }
 

@@ -110,7 +110,7 @@ func Fits(ctx context.Context, given ops.Givens, was, t *topology.Topology, devi
 func sameNodes(was, later *topology.Topology, set contract.Set) error {
 	for _, s := range slices.Concat(was.Steps, later.Steps) {
 		known, ok := set.Contract(s.Type)
-		if !ok || len(known.Output.Devices) == 0 {
+		if !ok || !known.GivesDevices(s.Config) {
 			continue
 		}
 		before, had := was.Step(s.Name)

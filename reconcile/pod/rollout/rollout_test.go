@@ -271,6 +271,9 @@ func TestSameNodesOfInterface(t *testing.T) {
 	soft := func(config string) v1alpha1.Step {
 		return v1alpha1.Step{Name: "roce", Type: "rxe", DependOn: []string{"vf1"}, Config: &runtime.RawExtension{Raw: []byte(config)}}
 	}
+	shared := func(config string) v1alpha1.Step {
+		return v1alpha1.Step{Name: "link", Type: "ipvlan", Config: &runtime.RawExtension{Raw: []byte(config)}}
+	}
 	for name, c := range map[string]struct {
 		was, later []v1alpha1.Step
 		held       string
@@ -280,6 +283,9 @@ func TestSameNodesOfInterface(t *testing.T) {
 		"another interface": {[]v1alpha1.Step{soft(`{}`)}, []v1alpha1.Step{soft(`{"netdev":"net1"}`)}, "a container gets its device nodes when it is created, and netdev is not set, not net1"},
 		"what it requires":  {[]v1alpha1.Step{soft(`{}`)}, []v1alpha1.Step{soft(`{"require":{"state":"ACTIVE"}}`)}, ""},
 		"nothing at all":    {[]v1alpha1.Step{soft(`{}`)}, []v1alpha1.Step{soft(`{}`)}, ""},
+		"a link":            {nil, []v1alpha1.Step{{Name: "link", Type: "macvlan", DependOn: []string{"vf1"}}}, ""},
+		"of the same link":  {[]v1alpha1.Step{shared(`{"master":"eth9"}`)}, []v1alpha1.Step{shared(`{"master":"eth9","rdma":true}`)}, "a container gets its device nodes when it is created, and rdma is not set, not true"},
+		"not of that link":  {[]v1alpha1.Step{shared(`{"master":"eth9","rdma":true}`)}, []v1alpha1.Step{shared(`{"master":"eth9"}`)}, "a container gets its device nodes when it is created, and rdma is true, not not set"},
 	} {
 		has := given()
 		has.Given = nil
