@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -10,10 +11,10 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// noteOverlaps adds notes on addresses and routes that the kernel accepts but that are
-// probably mistakes: one subnet on two interfaces of one routing table, and two routes to
-// one destination with the same metric.
-func (s *routes) noteOverlaps() {
+// checkOverlaps adds notes on addresses and routes that the kernel accepts but that are
+// probably mistakes: one subnet or address on two interfaces of one routing table, and two routes to
+// one destination with the same metric. It refuses two addresses that the kernel refuses.
+func (s *routes) checkOverlaps() error {
 	var addrs []placed
 	byRoute := map[string]ownRoute{}
 	for _, w := range s.p.wants {
@@ -33,7 +34,12 @@ func (s *routes) noteOverlaps() {
 			s.noteForeign(w.step, o)
 		}
 	}
-	s.noteSubnets(append(s.foreignAddrs(), addrs...))
+	all := append(s.foreignAddrs(), addrs...)
+	noted, err := s.checkTwice(all)
+	if err == nil {
+		s.noteSubnets(all, noted)
+	}
+	return err
 }
 
 // foreignAddrs are the addresses of the sandbox that no step of this topology wants.
@@ -95,13 +101,12 @@ func (s *routes) noteRoutes(a, b ownRoute) {
 
 // noteSubnets compares each address with those of the same table in the same or a
 // larger subnet. Single addresses (/32, /128) overlap only with themselves.
-func (s *routes) noteSubnets(addrs []placed) {
+func (s *routes) noteSubnets(addrs []placed, noted map[string]bool) {
 	type subnet struct {
 		table  uint32
 		prefix netip.Prefix
 	}
 	first := map[subnet]placed{}
-	noted := map[string]bool{}
 	var lengths []int
 	for _, a := range addrs {
 		at := subnet{a.table, a.prefix.Masked()}
@@ -125,14 +130,88 @@ func (s *routes) noteSubnets(addrs []placed) {
 				continue
 			}
 			other, found := first[subnet{a.table, wide}]
-			links := strings.Join(slices.Sorted(slices.Values([]string{a.link, other.link})), " ")
-			if !found || other.link == a.link || noted[links] {
+			if !found || other.link == a.link {
 				continue
 			}
-			noted[links] = true
-			s.noteSubnet(a, other)
+			delete(s.ungated, a.link)
+			delete(s.ungated, other.link)
+			if links := pair(a, other); !noted[links] {
+				noted[links] = true
+				s.noteSubnet(a, other)
+			}
 		}
 	}
+	for _, link := range slices.Sorted(maps.Keys(s.ungated)) {
+		s.p.noteFor(s.ungated[link], ungatedNote, link)
+	}
+}
+
+const ungatedNote = "sourceRouting: neither an address nor a route of the step has a gateway, so that only packets to the networks of its addresses leave by %q: add gateway to an address (of a pool: to spec.subnets of the AddressPool), or remove sourceRouting"
+
+// checkTwice adds a note on each address that two links of one network have, refuses it where the kernel does, and returns the pairs
+// of links. That networks are one is known of links on one parent or bridge, and taken to be so of one subnet in one routing table.
+func (s *routes) checkTwice(addrs []placed) (noted map[string]bool, err error) {
+	type place struct {
+		addr    netip.Addr
+		network string
+		table   uint32
+	}
+	noted, first := map[string]bool{}, map[place]placed{}
+	for _, a := range addrs {
+		var places []place
+		if network := s.network(a.link); network != "" {
+			places = append(places, place{addr: a.prefix.Addr(), network: network})
+		}
+		if !a.prefix.IsSingleIP() {
+			places = append(places, place{addr: a.prefix.Addr(), table: cmp.Or(a.table, netstate.TableMain)})
+		}
+		for _, at := range places {
+			other, found := first[at]
+			if !found {
+				first[at] = a
+			}
+			if !found || a.step == "" || other.link == a.link || noted[pair(a, other)] {
+				continue
+			}
+			noted[pair(a, other)] = true
+			if l, _ := s.p.view.Link(a.link); l.LinkKind == "ipvlan" && at.network != "" { // ipvlan_addr_busy
+				return nil, s.p.stepError(a.step, Invalid("addresses", "%s is the address of %q %s, too, and the ipvlan links of a master have each address once: change one of them",
+					a.prefix.Addr(), other.link, other.whose()))
+			}
+			effect := "on one network, hosts reach one of the two interfaces only"
+			if a.prefix.Addr().Is6() {
+				effect = "on one network, duplicate address detection lets one of the two interfaces have it"
+			}
+			s.p.noteFor(a.step, "its address %s on %q is that of %q %s, too: %s; change one of them", a.prefix.Addr(), a.link, other.link, other.whose(), effect)
+		}
+	}
+	return noted, nil
+}
+
+// network is what a link shares with others of one network: its parent, or the bridge at the other end of a veth; "" if not known.
+func (s *routes) network(link string) string {
+	l, _ := s.p.view.Link(link)
+	switch {
+	case l.Parent != nil && (l.LinkKind == "macvlan" || l.LinkKind == "ipvlan"):
+		return *l.Parent
+	case l.Veth != nil && l.Veth.Peer != nil:
+		if end, _ := s.p.view.Link(*l.Veth.Peer); end.Master != nil {
+			return *end.Master
+		}
+	}
+	return ""
+}
+
+func pair(a, b placed) string {
+	return strings.Join(slices.Sorted(slices.Values([]string{a.link, b.link})), " ")
+}
+
+// whose is the step of an address, as the end of "the address of LINK …".
+func (a placed) whose() string {
+	if a.step == "" {
+		return "that is not of this topology"
+	}
+	return fmt.Sprintf("of step %q", a.step)
 }
 
 // noteSubnet adds a note on two addresses of one subnet, unless each leaves by its own interface.
@@ -147,12 +226,8 @@ func (s *routes) noteSubnet(a, other placed) {
 		return
 	}
 	from = slices.Compact(from)
-	whose := fmt.Sprintf("of step %q", other.step)
-	if other.step == "" {
-		whose = "that is not of this topology"
-	}
 	s.p.noteFor(a.step, "its address %s on %q and %s on %q %s are of one subnet and one routing table: answers from %s leave by one of the two interfaces only; set sourceRouting: true on both, put one into a VRF, or use another subnet",
-		a.prefix, a.link, other.prefix, other.link, whose, strings.Join(from, " and "))
+		a.prefix, a.link, other.prefix, other.link, other.whose(), strings.Join(from, " and "))
 }
 
 // noteFor adds a note on a step other than the current one.

@@ -189,7 +189,7 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 	p.leases = leases{p: p, expires: map[netstate.Key]int64{}}
 	p.leftovers = newLeftovers(p)
 	p.guards.p, p.renames.p, p.ownership.req = p, p, &p.req
-	p.routes = routes{p: p, sourced: map[uint32]string{}}
+	p.routes = routes{p: p, sourced: map[uint32]string{}, ungated: map[string]string{}}
 	return p
 }
 
@@ -233,7 +233,9 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 			return nil, err
 		}
 	}
-	p.routes.noteOverlaps()
+	if err := p.routes.checkOverlaps(); err != nil {
+		return nil, err
+	}
 	return p.sequence(order)
 }
 

@@ -182,6 +182,9 @@ func (p *Planner) sourceRouting(link string, cfg AddressConfig) error {
 		}
 	}
 	p.routes.deferred = append(p.routes.deferred, routes...)
+	if !slices.ContainsFunc(routes, func(d deferredRoute) bool { return d.route.Gateway != "" || strings.HasPrefix(d.field, "routes") }) {
+		p.routes.ungated[link] = p.StepName()
+	}
 	return nil
 }
 

@@ -14,6 +14,7 @@ type routes struct {
 	foreign  map[wayTo][]netstate.Route        // see foreignRoutes
 	networks map[networkOn]bool                // see ownNetworks
 	sourced  map[uint32]string                 // tables of sourceRouting, and their links
+	ungated  map[string]string                 // links whose tables lead to their own networks only, and the steps
 }
 
 // deferredRoute waits until all steps are planned: its table depends on the VRF

@@ -142,8 +142,24 @@ func (o Objects) pools(t *topology.Topology) (notes []string) {
 			}
 		}
 		notes = append(notes, outside(s, pool, layout)...)
+		if withoutGateway(t, s, layout) {
+			notes = append(notes, fmt.Sprintf("step %q: config.sourceRouting: no subnet of %s %q has a gateway, so that only packets to the subnets leave by the interface: set spec.subnets[].gateway there, or remove sourceRouting", s.Name, v1alpha1.AddressPoolKind, pool))
+		}
 	}
 	return notes
+}
+
+// withoutGateway reports whether routing tables of a step lead to the networks of its pool only, and no other step shares the pool.
+func withoutGateway(t *topology.Topology, s *topology.Step, layout *addresspool.Layout) bool {
+	ipam, _ := s.Config["ipam"].(map[string]any)
+	if s.Config["sourceRouting"] != true || s.Config["addresses"] != nil || s.Config["routes"] != nil || ipam["routes"] != nil {
+		return false
+	}
+	prefixes := slices.Concat(layout.Prefixes(true), layout.Prefixes(false))
+	return len(layout.Gateways(prefixes)) == 0 && len(layout.Routes(prefixes)) == 0 && !slices.ContainsFunc(t.Steps, func(o topology.Step) bool {
+		pool, _, ok := topology.FromPool(&o)
+		return ok && pool == layout.Name && o.Name != s.Name
+	})
 }
 
 // ofSubnets are errors about topologies that have the addresses of one network's subnets, and different subnets.
