@@ -86,8 +86,8 @@ func onTerminal(t *testing.T, f func(terminal *os.File)) string {
 
 var codes = regexp.MustCompile("\x1b\\[[0-9]+m")
 
-// TestTerminal holds what each command writes to a terminal: what it writes to a pipe, with colours where a line is a heading or has a state or a
-// verb; and with NO_COLOR, or on a terminal that has none, nothing else. Data and errors never have colours.
+// TestTerminal holds what each command writes to a terminal: what it writes to a pipe, with colours where a line is a heading or has a
+// state or a verb; and with NO_COLOR, or on a terminal that has none, nothing else. Data and errors never have colours.
 func TestTerminal(t *testing.T) {
 	t.Setenv("KUBECONFIG", podServer(t))
 	t.Chdir(t.TempDir())

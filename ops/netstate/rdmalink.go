@@ -21,6 +21,8 @@ type RDMALink struct {
 	Netns *string `json:"netns,omitempty" plan:"live"`
 	// Nodes are observed only: see RDMADevice.
 	Nodes []string `json:"nodes,omitempty" plan:"-"`
+	// HostOnly, observed only: the kernel exchanges no data over it, as its link is not in the host's network namespace.
+	HostOnly bool `json:"hostOnly,omitempty" plan:"-"`
 }
 
 // Key is the link.

@@ -127,6 +127,7 @@ func (o *observer) rdmaLink(ctx context.Context, queried netstate.RDMALink) (out
 		return out, false, err
 	}
 	out = netstate.RDMALink{Link: queried.Link, Name: &d.name, Type: &d.typ, Nodes: o.host.sysfs.rdmaNodes(d.name)}
+	out.HostOnly = !c.host && d.typ == softRDMATypes["roce"] && !c.receivesRoCE()
 	if o.host.sysfs.rdmaExclusive() {
 		out.Netns = new(netstate.RDMAOfSandbox)
 		if owner.host && !c.host {
@@ -135,6 +136,26 @@ func (o *observer) rdmaLink(ctx context.Context, queried netstate.RDMALink) (out
 		}
 	}
 	return out, true, nil
+}
+
+// roceUDPPort is the UDP port of RoCE v2 (ROCE_V2_UDP_DPORT).
+const roceUDPPort = 4791
+
+// receivesRoCE reports whether the kernel receives packets of a soft RoCE device that is on a link of this namespace: it has a socket
+// for them there, so nobody else can bind its port. Earlier kernels have one on the host only (rxe_net_init). The version of a kernel
+// does not tell, as distributions carry changes of RDMA to earlier ones.
+func (c *conn) receivesRoCE() bool {
+	receives := true // unless the port is free
+	_ = c.enter(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		receives = unix.Bind(fd, &unix.SockaddrInet4{Port: roceUDPPort}) != nil
+		return nil
+	})
+	return receives
 }
 
 // softRDMAOwner finds the RDMA device in software on a link, and the namespace in which it can be changed, nil without
