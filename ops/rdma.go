@@ -28,6 +28,18 @@ func RDMAParams(whose string) []contract.Param {
 	}
 }
 
+// NeedsRDMA is contract.Input.RDMA of a step with RDMAConfig that takes its device.
+func NeedsRDMA(config map[string]any) (needed, stays bool) {
+	rdma, set := config["rdma"].(bool)
+	return rdma || !set && config["require"] != nil, false
+}
+
+// NeedsSharedRDMA is contract.Input.RDMA of a step with RDMAConfig that shares its device.
+func NeedsSharedRDMA(config map[string]any) (needed, stays bool) {
+	rdma, _ := config["rdma"].(bool)
+	return rdma, rdma
+}
+
 // OfTaken is whose RDMA device a step gives that takes its device.
 const OfTaken = ". Default: if there is one; true: refuse a device without"
 

@@ -36,7 +36,7 @@ device, hwaddr and kernelpath name a device if none is allocated, as on the comm
 		ops.MACParam("default: unchanged"),
 		ops.MTUParam("unchanged"),
 	}, ops.RDMAParams(ops.OfTaken), ops.AddressParams()),
-	Input: contract.Input{Device: true, DeviceTypes: []string{"nic", "pf"}},
+	Input: contract.Input{Device: true, DeviceTypes: []string{"nic", "pf"}, RDMA: ops.NeedsRDMA},
 	Output: contract.Output{
 		Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1},
 		Routes: contract.Flow{Appends: -1}, Devices: ops.RDMAFields(),

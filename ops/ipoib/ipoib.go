@@ -41,7 +41,7 @@ If the pod's network namespace ends first, the kernel moves the interface to the
 		{Name: "pkey", Type: contract.String, Scalar: true, Description: "key of the partition, such as 0x8001; the bit of full membership, 0x8000, is always set. Default: the master's"},
 		{Name: "mode", Type: contract.String, Enum: []string{"datagram", "connected"}, Default: "datagram", Description: "transport of IP packets; connected allows an MTU up to 65520"},
 	}, ops.StackedParams("the partition's")),
-	Input:  contract.Input{Shares: true, NamedBy: "master"},
+	Input:  contract.Input{Shares: true, NamedBy: "master", RDMA: ops.NeedsSharedRDMA},
 	Output: ops.StackedOutput(ops.Appends()),
 	Check:  check,
 }, plan)

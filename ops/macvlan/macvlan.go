@@ -35,7 +35,7 @@ another macvlan of the master has.`,
 		ops.MACParam("default: one that the link keeps; of mode passthru the master's"),
 		{Name: "bcqueuelen", Aliases: []string{"bcQueueLen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "broadcast queue length in packets"},
 	}, ops.StackedParams("the master's")),
-	Input:  contract.Input{Shares: true, NamedBy: "master"},
+	Input:  contract.Input{Shares: true, NamedBy: "master", RDMA: ops.NeedsSharedRDMA},
 	Output: ops.StackedOutput(ops.Relays()),
 	// drivers/net/macvlan.c
 	Stacks: func(c map[string]any) string {

@@ -22,7 +22,7 @@ var Op = ops.New(contract.Contract{
 device, and of no other. Its network interface stays where it is. RoCE needs the interface and its addresses in the pod: use
 ` + "`sriov`" + ` or ` + "`host-device`" + `, which give the RDMA device, too.
 
-On a node in [exclusive mode](../devices.md#rdma) the step is refused: use ` + "`sriov`" + ` or ` + "`host-device`" + `.`,
+Its DeviceClass leaves out nodes in [exclusive mode](../devices.md#rdma), where the step is refused: use ` + "`sriov`" + ` or ` + "`host-device`" + `.`,
 	Example: `- name: ib0
   type: rdma
   selector:
@@ -32,7 +32,7 @@ On a node in [exclusive mode](../devices.md#rdma) the step is refused: use ` + "
 		{Name: "rdmaDevice", Type: contract.String, AtCreation: true, Description: "name of the RDMA device, for a device with several; default: the first by name that has device nodes"},
 		ops.RDMARequireParam(), ops.NodesParam(),
 	}, ops.LogParams()),
-	Input: contract.Input{Device: true},
+	Input: contract.Input{Device: true, RDMA: func(map[string]any) (needed, stays bool) { return true, true }},
 	Output: contract.Output{Devices: append([]contract.Param{
 		{Name: "pciAddress", Type: contract.String, Description: "PCI address of the device"},
 	}, ops.RDMAFields()...)},

@@ -40,7 +40,7 @@ its interface moves to the pod and after release; the agent needs ` + "`agent.dr
 		ops.NameParam(ops.RootName),
 		ops.MTUParam("unchanged"),
 	}, ops.RDMAParams(ops.OfTaken), ops.VFParams("MAC address, set on the PF and on the interface"), ops.AddressParams(), ops.LogParams()),
-	Input: contract.Input{Device: true, DeviceTypes: []string{"vf"}},
+	Input: contract.Input{Device: true, DeviceTypes: []string{"vf"}, RDMA: ops.NeedsRDMA},
 	Output: contract.Output{
 		Interfaces: contract.Flow{Appends: 1}, IPs: contract.Flow{Appends: -1},
 		Routes: contract.Flow{Appends: -1}, Devices: ops.RDMAFields(),

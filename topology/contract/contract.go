@@ -152,6 +152,9 @@ type Input struct {
 	// have most of its attributes: such a step takes a function only if its selector reads "type" or
 	// "pfName". nil: never.
 	Uplink func(config map[string]any) bool
+	// RDMA reports for a config that the device needs an RDMA device, and that this stays on the
+	// host, which serves pods only in the node's shared mode. nil: never.
+	RDMA func(config map[string]any) (needed, stays bool)
 	// DeviceTypes are the kinds of device that fit, as in the attribute "type" of a
 	// published device; empty for any. They choose the device of a root step without a
 	// selector.

@@ -152,6 +152,16 @@ func Fitting(s *topology.Step, c contract.Contract) string {
 	if chosen := s.Selector != "" || len(c.Input.DeviceTypes) == 0; chosen && c.Input.Device && !c.WithoutInterface() {
 		expr += fmt.Sprintf(" && %s != %q", attribute(inventory.AttrType), inventory.TypeRDMA)
 	}
+	if c.Input.RDMA != nil {
+		config, _ := c.Decode(s.Config, contract.Options{Unresolved: true}) // problems are reported by validation
+		needed, stays := c.Input.RDMA(config)
+		if needed {
+			expr += " && " + attribute(inventory.AttrRDMA)
+		}
+		if mode := attribute(inventory.AttrRDMANetns); stays {
+			expr += fmt.Sprintf(" && (!has(%s) || %s != %q)", mode, mode, inventory.RDMAExclusive)
+		}
+	}
 	if s.Selector != "" {
 		return expr
 	}

@@ -133,6 +133,55 @@ func TestWithoutInterface(t *testing.T) {
 	}
 }
 
+// TestClassesWithRDMA holds that the scheduler chooses a device with an RDMA device where a step cannot do without one, and on a node in
+// exclusive mode only one that moves.
+func TestClassesWithRDMA(t *testing.T) {
+	set := contracts(t)
+	device := func(mode string) inventory.Device {
+		return inventory.Device{ID: "0000:01:00.0", Name: "pci-0000-01-00-0", Kind: inventory.KindVF, IfName: "v0", RDMA: mode != "none", RDMANetns: strings.TrimPrefix(mode, "none")}
+	}
+	for step, want := range map[string]string{
+		"sriov {}":                                   "none, shared, exclusive",
+		"sriov {rdma: false}":                        "none, shared, exclusive",
+		"sriov {rdma: true}":                         "shared, exclusive",
+		"sriov {require: {state: ACTIVE}}":           "shared, exclusive",
+		"rdma {}":                                    "shared",
+		"macvlan {}":                                 "none, shared, exclusive",
+		"macvlan {rdma: true}":                       "shared",
+		"ipvlan {rdma: true, master: v0}":            "shared",
+		`ipvlan {rdma: "{{ other.interfaceName }}"}`: "none, shared, exclusive",
+	} {
+		typ, text, _ := strings.Cut(step, " ")
+		c, _ := set.Contract(typ)
+		var config map[string]any
+		if err := yaml.Unmarshal([]byte(text), &config); err != nil {
+			t.Fatal(err)
+		}
+		for _, own := range []string{"", "true"} {
+			s, err := inventory.Compile(controller.Fitting(&topology.Step{Name: "a", Type: typ, Selector: own, Config: config}, c))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, mode := range []string{"none", "shared", "exclusive"} {
+				d := device(mode)
+				if c.Input.Shares {
+					d.Shared = &inventory.Sharing{}
+				}
+				switch fits, err := s.Match(t.Context(), d); {
+				case err != nil:
+					t.Fatal(err)
+				case fits:
+					got = append(got, mode)
+				}
+			}
+			if is := strings.Join(got, ", "); is != want {
+				t.Errorf("%s, selector %q: chooses %s, want %s", step, own, is, want)
+			}
+		}
+	}
+}
+
 // TestRepair changes each field of a class, and holds that foreign metadata is kept.
 func TestRepair(t *testing.T) {
 	set := contracts(t)
