@@ -258,10 +258,30 @@ func (c *conn) linkByIndex(ctx context.Context, index int) (ifLink, error) {
 // linkWithVFs reads a link, by name where the index is 0, with the settings of
 // its virtual functions.
 func (c *conn) linkWithVFs(ctx context.Context, index int, base string) (ifLink, error) {
-	if index != 0 {
-		return c.link(ctx, index, filterVF|filterSkipStats)
+	var by []nl.NetlinkRequestData
+	if index == 0 {
+		by = append(by, attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
 	}
-	return c.link(ctx, 0, filterVF|filterSkipStats, attr(unix.IFLA_IFNAME, nl.ZeroTerminated(base)))
+	w, err := c.link(ctx, index, filterVF|filterSkipStats, by...)
+	if !errors.Is(err, unix.EMSGSIZE) {
+		return w, err
+	}
+	// Before Linux 6.15 the kernel has no room in the answer for the GUIDs of functions of InfiniBand (rtnl_vfinfo_size): those of 64
+	// do not fit. A part of a dump has 32 KiB, whatever it contains.
+	q := query{typ: unix.RTM_GETLINK, reply: unix.RTM_NEWLINK, what: "links", most: c.bounds.Links, read: c.bounds.Links}
+	q.parts = []nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, 0, 0, 0), extMask(filterVF | filterSkipStats)}
+	found, err := dump(ctx, c, q, func(b []byte, keep func(ifLink)) error {
+		return decodeLinks(b, func(w ifLink) {
+			if w.link.Index == index || index == 0 && w.link.Name == base {
+				w.raw = slices.Clone(b)
+				keep(w)
+			}
+		})
+	})
+	if err == nil && len(found) == 1 {
+		return found[0], nil
+	}
+	return c.link(ctx, index, filterSkipStats, by...) // as of a function that says nothing of its virtual ones
 }
 
 func (c *conn) link(ctx context.Context, index int, filter uint32, by ...nl.NetlinkRequestData) (ifLink, error) {

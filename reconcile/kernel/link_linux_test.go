@@ -5,7 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
 // linkRow is a link with all that is set at birth, and changes of every field that
@@ -219,6 +222,33 @@ func TestLinkByAlternativeName(t *testing.T) {
 		absent := netstate.Link{Name: "host:" + name[1:]}
 		if _, ok := b.observe(absent).Link(absent.Name); ok {
 			t.Errorf("%q exists", absent.Name)
+		}
+	}
+}
+
+// TestFunctionsTooLong: kernels that have no room in one answer for the functions of a link list them in a dump, and a link whose
+// functions cannot be listed at all is one without.
+func TestFunctionsTooLong(t *testing.T) {
+	hostNS := newNetns(t)
+	sent, tooLong := 0, 0
+	host, err := kernel.Open(kernel.Options{Netns: hostNS.path(), Disturb: func(m kernel.Message) error {
+		if m.Answered {
+			return nil
+		}
+		if sent++; sent <= tooLong {
+			return unix.EMSGSIZE
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { host.Close() })
+	newBenchOn(t, host).create(netstate.Link{Name: "host:eth1", LinkKind: "veth", Veth: &netstate.Veth{Peer: new("host:eth2")}})
+	for _, tooLong = range []int{0, 1, 2} { // with the first answer, and with the dump
+		sent = 0
+		if macs, err := host.FunctionMACs(t.Context(), "eth1"); err != nil || len(macs) > 0 || sent != tooLong+1 {
+			t.Errorf("%d answers are too long: %v, %v, with %d messages", tooLong, macs, err, sent)
 		}
 	}
 }
