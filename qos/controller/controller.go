@@ -153,7 +153,7 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 			return nil
 		}
 		var err error
-		began := c.Now()
+		rest, began := false, c.Now()
 		if wait := turns.wait(namespace, began); wait > 0 {
 			c.queue.AddAfter(namespace, wait)
 			c.queue.Done(namespace)
@@ -164,7 +164,7 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 			_, err = c.list(ctx, metav1.ListOptions{})
 			failed = "failed to list NetworkQoS objects after a NetworkTopology changed; their conditions may be out of date: retrying"
 		} else {
-			err = c.reconcile(ctx, namespace)
+			rest, err = c.reconcile(ctx, namespace)
 		}
 		turns.took(namespace, c.Now().Sub(began), c.Now())
 		if err != nil && ctx.Err() == nil {
@@ -172,6 +172,9 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 			c.queue.AddRateLimited(namespace)
 		} else {
 			c.queue.Forget(namespace)
+		}
+		if rest {
+			c.queue.AddAfter(namespace, c.Interval)
 		}
 		c.queue.Done(namespace)
 	}
@@ -303,17 +306,21 @@ func (c *NetworkQoS) store() *watchstore.Store[types.NamespacedName, *metav1.Par
 	}
 }
 
+// maxWithout bounds the objects without effect whose status one pass writes: users may create any number of them in a namespace, and
+// others wait for the end of a pass.
+const maxWithout = qos.MaxObjects
+
 // reconcile writes the status of the objects of a namespace where it differs. It keeps those that are enforced, which
-// are a bounded number, and a page at a time of the others.
-func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
-	share, statuses := &qos.Share{}, map[*qos.Policy]*qosv1alpha1.Status{}
+// are a bounded number, and a page at a time of the others. It reports whether a later pass is to write the rest.
+func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) (rest bool, err error) {
+	share, statuses, written := &qos.Share{}, map[*qos.Policy]*qosv1alpha1.Status{}, 0
 	for options := (metav1.ListOptions{Limit: qosPage}); ; {
 		page, err := c.Objects.Resource(qosv1alpha1.Resource()).Namespace(namespace).List(ctx, options)
 		if apierrors.IsNotFound(err) {
-			return nil
+			return false, nil
 		}
 		if err != nil {
-			return fmt.Errorf("list: %w", err)
+			return false, fmt.Errorf("list: %w", err)
 		}
 		for i := range page.Items {
 			p, o := qos.Read(&page.Items[i])
@@ -323,9 +330,14 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 				without = share.Put(p)
 			}
 			for _, p := range without {
-				if outcome, is := c.without(p, statuses[p]); is {
-					if err := c.write(ctx, statuses[p], &outcome); err != nil {
-						return err
+				outcome, is := c.without(p, statuses[p])
+				if rest = rest || is && written == maxWithout; is && !rest {
+					wrote, err := c.write(ctx, statuses[p], &outcome)
+					if err != nil {
+						return false, err
+					}
+					if wrote {
+						written++
 					}
 				}
 				delete(statuses, p)
@@ -337,7 +349,7 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 	}
 	topologies, err := c.topologies(ctx)
 	if err != nil {
-		return err
+		return rest, err
 	}
 	enforced := share.Policies()
 	unknown := map[*qos.Policy]bool{}
@@ -363,12 +375,12 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) error {
 			continue // ovn-kubernetes enforces it, and not we
 		}
 		o.noteUnaddressed(c.destinations.Unaddressed(o.Policy, &left))
-		if err := c.write(ctx, statuses[o.Policy], &o); err != nil {
-			return err
+		if _, err := c.write(ctx, statuses[o.Policy], &o); err != nil {
+			return rest, err
 		}
 	}
 	c.destinations.Reread(namespace, enforced)
-	return nil
+	return rest, nil
 }
 
 // speaks reports whether objects that are not enforced get conditions: beside ovn-kubernetes only one that has some of ours, from a time
@@ -383,10 +395,10 @@ func (c *NetworkQoS) without(p *qos.Policy, has *qosv1alpha1.Status) (Outcome, b
 }
 
 // write writes the status of an object where it differs from the one that it has.
-func (c *NetworkQoS) write(ctx context.Context, has *qosv1alpha1.Status, o *Outcome) error {
+func (c *NetworkQoS) write(ctx context.Context, has *qosv1alpha1.Status, o *Outcome) (wrote bool, err error) {
 	status, err := c.statusOf(has, o)
 	if err != nil || status == nil {
-		return err
+		return false, err
 	}
 	key := o.Policy.Key
 	_, err = c.Objects.Resource(qosv1alpha1.Resource()).Namespace(key.Namespace).ApplyStatus(ctx, key.Name,
@@ -396,9 +408,9 @@ func (c *NetworkQoS) write(ctx context.Context, has *qosv1alpha1.Status, o *Outc
 			"status":   status,
 		}}, metav1.ApplyOptions{FieldManager: qosManager, Force: true})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("write the status of %q: %w", o.Policy.Name(), err)
+		return true, fmt.Errorf("write the status of %q: %w", o.Policy.Name(), err)
 	}
-	return nil
+	return true, nil
 }
 
 // statusOf returns our part of a status, nil if the object has it.

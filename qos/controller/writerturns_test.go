@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -56,4 +57,62 @@ func TestTurnsOfEdits(t *testing.T) {
 	if place := slices.Index(order, "good"); place > 2 {
 		t.Errorf("it is read after %d objects of another namespace", place)
 	}
+}
+
+// TestTurnsOfPasses: users of a namespace may have any number of objects without effect. One pass writes the status of a bounded number,
+// so that another namespace waits for these only, and later passes write the rest.
+func TestTurnsOfPasses(t *testing.T) {
+	const many = 2*maxWithout + 100
+	var all []runtime.Object
+	for n := range many + 1 {
+		key := types.NamespacedName{Namespace: "evil", Name: fmt.Sprintf("%04d", n)}
+		if n == many {
+			key = types.NamespacedName{Namespace: "good", Name: "q"}
+		}
+		all = append(all, &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": qosv1alpha1.GroupVersion.String(), "kind": qosv1alpha1.Kind,
+			"metadata": map[string]any{"name": key.Name, "namespace": key.Namespace, "generation": int64(1)},
+			"spec":     map[string]any{"priority": int64(-1), "egress": []any{map[string]any{"dscp": int64(1)}}}, // invalid
+		}})
+	}
+	objects := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		qosv1alpha1.Resource(): "NetworkQoSList",
+	}, all...)
+	status := map[string]any{}
+	objects.PrependReactor("patch", "networkqoses", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		patch := a.(clienttesting.PatchAction)
+		got := &unstructured.Unstructured{}
+		if err := got.UnmarshalJSON(patch.GetPatch()); err != nil {
+			return true, nil, err
+		}
+		status[a.GetNamespace()+"/"+patch.GetName()] = got.Object["status"]
+		return true, got, nil
+	})
+	objects.PrependReactor("list", "networkqoses", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": qosv1alpha1.GroupVersion.String(), "kind": "NetworkQoSList"}}
+		for _, o := range all {
+			o := o.(*unstructured.Unstructured).DeepCopy()
+			if has := status[o.GetNamespace()+"/"+o.GetName()]; has != nil {
+				o.Object["status"] = has
+			}
+			if o.GetNamespace() == a.GetNamespace() {
+				list.Items = append(list.Items, *o)
+			}
+		}
+		return true, list, nil
+	})
+	c := &NetworkQoS{Objects: objects, Ours: true, Now: time.Now, reports: NewReports(func(map[string]bool) {}), destinations: NewDestinations()}
+	pass := func(namespace string, want int, wantRest bool) {
+		t.Helper()
+		before := len(status)
+		rest, err := c.reconcile(t.Context(), namespace)
+		if wrote := len(status) - before; err != nil || rest != wantRest || wrote != want {
+			t.Errorf("the pass of %s has written %d, and more are left %t, %v: want %d, %t", namespace, wrote, rest, err, want, wantRest)
+		}
+	}
+	pass("evil", maxWithout, true)
+	pass("good", 1, false)
+	pass("evil", maxWithout, true)
+	pass("evil", 100, false)
+	pass("evil", 0, false)
 }
