@@ -60,6 +60,8 @@ type world struct {
 	made     int                      // changes of slow topologies
 	// write is called before each write: of a record, and to give addresses back. May be nil.
 	write func(what string) error
+	// releasing is called before each release. May be nil.
+	releasing func(id reconcile.SandboxID)
 }
 
 // writes calls write.
@@ -150,6 +152,9 @@ func (w *world) Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Rep
 
 // Release implements attachment.Engine.
 func (w *world) Release(_ context.Context, id reconcile.SandboxID) (reconcile.Report, error) {
+	if w.releasing != nil {
+		w.releasing(id)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if _, known := w.held[id]; !known {
@@ -801,6 +806,49 @@ func TestStuckReleases(t *testing.T) {
 		cancel()
 		synctest.Wait()
 	})
+}
+
+// TestRetriesDuringRelease: what fails while the release of another claim of the pod is under way is tried again when that has
+// succeeded, and not by the next sweep.
+func TestRetriesDuringRelease(t *testing.T) {
+	for name, fails := range map[string]func(w *world, pod attachment.Pod){
+		"another claim is withdrawn": func(w *world, _ attachment.Pod) {
+			w.setStuck("t2")
+			w.refused(w.Withdraw(w.t.Context(), "b"), fault.NotReady, "has not returned")
+			w.setStuck("")
+		},
+		"the sandbox is stopped": func(w *world, pod attachment.Pod) {
+			ctx, cancel := context.WithTimeout(w.t.Context(), time.Second)
+			defer cancel()
+			if err := w.Detach(ctx, pod); err == nil {
+				w.t.Error("no error")
+			}
+		},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			w := newWorld(t)
+			w.prepare("a", "t1")
+			w.prepare("b", "t2")
+			pod := w.sandbox("s1", 1)
+			w.ok(w.Attach(t.Context(), pod))
+			defer w.serve(t)()
+			w.setStuck("t1")
+			w.refused(w.Withdraw(t.Context(), "a"), fault.NotReady, "has not returned")
+			var once sync.Once
+			w.mu.Lock()
+			w.stuck = ""
+			w.releasing = func(id reconcile.SandboxID) {
+				if strings.HasSuffix(string(id), "t1") {
+					once.Do(func() { fails(w, pod) })
+				}
+			}
+			w.mu.Unlock()
+			time.Sleep(5 * time.Second) // long before the next sweep
+			if w.attachedAnywhere("a", "b") {
+				t.Error("nobody tries again")
+			}
+		})
+	}
 }
 
 // TestWithdrawOne: one of a pod's claims is withdrawn while the pod runs, and its device does not return

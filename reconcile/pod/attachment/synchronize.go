@@ -166,6 +166,7 @@ func (k *Keeper) queueMissed(e claims.Entry, pods []Pod) {
 type task struct {
 	Pod
 	stops bool
+	times int // it was planned: next tells one that was planned while it worked on it
 }
 
 func (t task) attaches() bool { return t.Netns != "" }
@@ -174,9 +175,12 @@ func (t task) finishes() bool { return !t.attaches() && !t.stops }
 // plan makes a task that of its sandbox, instead of an earlier one. One that only finishes
 // replaces no other; the next sweep finds what is left. The caller holds mu.
 func (k *Keeper) plan(t task) {
-	if earlier, there := k.todo[t.Sandbox]; !there || !t.finishes() || earlier.finishes() {
-		k.todo[t.Sandbox] = t
+	earlier, there := k.todo[t.Sandbox]
+	if there && t.finishes() && !earlier.finishes() {
+		t = earlier
 	}
+	t.times = earlier.times + 1
+	k.todo[t.Sandbox] = t
 }
 
 // later queues a task for Run.
@@ -351,9 +355,11 @@ func (k *Keeper) next(ctx context.Context) bool {
 		queue.AddRateLimited(sandbox)
 		return true
 	}
-	if k.todo[sandbox] == t { // otherwise other work was queued for it meanwhile
-		delete(k.todo, sandbox)
+	if k.todo[sandbox] != t { // other work was planned for it meanwhile, or the same once more
+		queue.AddRateLimited(sandbox)
+		return true
 	}
+	delete(k.todo, sandbox)
 	queue.Forget(sandbox)
 	return true
 }
