@@ -768,6 +768,25 @@ func TestSweep(t *testing.T) {
 	})
 }
 
+// TestLostGate: a gate that someone has deleted is opened again by the sweep, without a call of a hook; one that is closed stays closed.
+func TestLostGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		defer w.serve(t)()
+		for _, uid := range []types.UID{"a", "b"} {
+			w.prepareFor(uid, "pod-"+uid, "t1")
+		}
+		pod := w.sandbox("s1", 1)
+		pod.UID = "pod-a"
+		w.ok(w.Attach(t.Context(), pod))
+		w.wantGate("a", "s1")
+		w.ok(w.gate.Close("a"))
+		time.Sleep(time.Minute)
+		w.wantGate("a", "s1")
+		w.wantGate("b", "")
+	})
+}
+
 // TestStuckReleases holds that sandboxes that cannot be released delay no other, and
 // that they are released soon after that is possible, without a call.
 func TestStuckReleases(t *testing.T) {

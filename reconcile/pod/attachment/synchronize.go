@@ -380,10 +380,16 @@ func (k *Keeper) attachQueued(queue workqueue.TypedRateLimitingInterface[string]
 
 // sweep finds sandboxes that have ended without a call of a hook: after a restart
 // containerd calls none for its earlier sandboxes (its issue 8426). The list of sandboxes
-// is not known here; a sandbox has ended if its namespace no longer exists.
+// is not known here; a sandbox has ended if its namespace no longer exists. It also opens gates again that were lost: without its file
+// no container of a pod can be created again.
 func (k *Keeper) sweep() {
 	held := map[string]bool{}
 	for _, e := range k.list() {
+		if k.Gate.OpenFor(e.UID) == "" && k.opens(&e).ID != "" {
+			if err := k.checkGate(e); err != nil {
+				k.Log.Warn("cannot open a gate again that was lost", "claim", e.Namespace+"/"+e.Name, "error", err)
+			}
+		}
 		for _, s := range e.In {
 			if !s.Held() {
 				continue
