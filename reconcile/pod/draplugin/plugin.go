@@ -104,6 +104,7 @@ type Plugin struct {
 	Options
 
 	calls calls
+	scans scans
 	began time.Time // of Run
 }
 
@@ -112,14 +113,13 @@ var _ kubeletplugin.DRAPlugin = (*Plugin)(nil)
 // New returns a plugin that is not served yet.
 func New(o Options) *Plugin {
 	o.Patience = cmp.Or(o.Patience, 30*time.Second)
-	o.Discover = (&scans{list: o.Discover}).discover
 	if o.PortsChanged == nil {
 		o.PortsChanged = &table.Changes{}
 	}
 	if o.Registration == nil {
 		o.Registration = &Registration{}
 	}
-	return &Plugin{Options: o}
+	return &Plugin{Options: o, scans: scans{list: o.Discover}}
 }
 
 // Serving are the paths of the plugin.

@@ -310,7 +310,10 @@ func onlyPod(rc *resourceapi.ResourceClaim) (claims.Pod, error) {
 
 // resolve finds the topologies and the devices on the host.
 func (p *Plugin) resolve(ctx context.Context, of claim.Source, assigned []claim.Assignment) ([]claims.Topology, error) {
-	found, partial := p.Discover()
+	found, partial := p.scans.discover(ctx)
+	if partial != nil && ctx.Err() != nil {
+		return nil, partial
+	}
 	var out []claims.Topology
 	for _, a := range assigned {
 		o, err := p.Cluster.Topology(ctx, a.Topology.Name)
@@ -568,7 +571,10 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 	if slices.ContainsFunc(c.Topologies, func(t claims.Topology) bool {
 		return slices.ContainsFunc(t.Devices, func(d claims.Device) bool { return toChoose(&d) })
 	}) {
-		found, _ = p.Discover() // one that cannot be read is not chosen
+		var partial error
+		if found, partial = p.scans.discover(ctx); partial != nil && ctx.Err() != nil { // else one that cannot be read is not chosen
+			return partial
+		}
 	}
 	unlock, err := p.Store.LockAll(ctx)
 	if err != nil {

@@ -1,10 +1,13 @@
 package draplugin
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"sync"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // scans lists the devices of the host for requests that arrive at the same time. What one gets
@@ -24,8 +27,8 @@ type scan struct {
 	err     error
 }
 
-// discover implements Options.Discover.
-func (s *scans) discover() ([]inventory.Device, error) {
+// discover waits for a listing until ctx ends. The listing continues: nothing ends a read of sysfs that a driver does not answer.
+func (s *scans) discover(ctx context.Context) ([]inventory.Device, error) {
 	s.mu.Lock()
 	if s.next == nil {
 		s.next = &scan{done: make(chan struct{})}
@@ -36,8 +39,12 @@ func (s *scans) discover() ([]inventory.Device, error) {
 		go s.run()
 	}
 	s.mu.Unlock()
-	<-mine.done
-	return slices.Clone(mine.devices), mine.err
+	select {
+	case <-mine.done:
+		return slices.Clone(mine.devices), mine.err
+	case <-ctx.Done():
+		return nil, fault.New(fault.NotReady, fmt.Errorf("the devices of the host are still being read, which a driver may not answer: see dmesg of the node: %w", context.Cause(ctx)))
+	}
 }
 
 // run lists until nobody waits.

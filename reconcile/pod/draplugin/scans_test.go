@@ -1,6 +1,8 @@
 package draplugin
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -8,6 +10,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // TestScans: what a request gets was listed after it had asked, and requests that ask while a
@@ -27,7 +30,7 @@ func TestScans(t *testing.T) {
 			all.Go(func() {
 				asked := time.Duration(i) * 100 * time.Millisecond
 				time.Sleep(asked)
-				devices, err := s.discover()
+				devices, err := s.discover(t.Context())
 				if len(devices) != 1 || err == nil {
 					t.Errorf("%v %v", devices, err)
 					return
@@ -43,8 +46,32 @@ func TestScans(t *testing.T) {
 		if lists > 6 {
 			t.Errorf("%d listings in five seconds, of one second each", lists)
 		}
-		if _, err := s.discover(); err == nil || err.Error() != fmt.Sprintf("list %d", lists) {
+		if _, err := s.discover(t.Context()); err == nil || err.Error() != fmt.Sprintf("list %d", lists) {
 			t.Errorf("later, of %d: %v", lists, err)
+		}
+	})
+}
+
+// TestScanHangs: while a driver does not answer a listing, requests wait for as long as the kubelet does, and say why they end.
+func TestScanHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := make(chan struct{})
+		s := &scans{list: func() ([]inventory.Device, error) {
+			<-answers
+			return []inventory.Device{{Name: "a"}}, nil
+		}}
+		began := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		for range 3 {
+			devices, err := s.discover(ctx)
+			if took := time.Since(began); len(devices) > 0 || fault.Of(err) != fault.NotReady || !errors.Is(err, context.DeadlineExceeded) || took != 30*time.Second {
+				t.Errorf("after %s: %v, %v", took, devices, err)
+			}
+		}
+		close(answers)
+		if devices, err := s.discover(t.Context()); len(devices) != 1 || err != nil {
+			t.Errorf("later: %v, %v", devices, err)
 		}
 	})
 }
