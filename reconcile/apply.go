@@ -392,7 +392,7 @@ func sameAddresses(a, b []topology.StepResult) bool {
 	})
 }
 
-// renewNodes has the record of a repair name the device nodes that its steps give now, also if the repair fails: containers
+// renewNodes has the record of a repair name the device nodes, and the RDMA devices, that its steps give now, also if the repair fails: containers
 // that are created from now on get those of the record, and an earlier node may be another pod's. An RDMA device that is gone
 // has none.
 func (p *pass) renewNodes(plan *ops.Plan) {
@@ -407,9 +407,10 @@ func (p *pass) renewNodes(plan *ops.Plan) {
 		}
 		was := cmp.Or(p.record.Results[i].Result.Devices, &topology.Devices{})
 		now := cmp.Or(plan.Results[at].Result.Devices, &topology.Devices{})
-		if !slices.Equal(was.DeviceNodes, now.DeviceNodes) {
+		name := cmp.Or(now.RDMADevice, was.RDMADevice)
+		if !slices.Equal(was.DeviceNodes, now.DeviceNodes) || was.RDMADevice != name {
 			renewed := *was
-			renewed.DeviceNodes = now.DeviceNodes
+			renewed.DeviceNodes, renewed.RDMADevice = now.DeviceNodes, name
 			p.record.Results[i].Result.Devices, p.renewed = &renewed, true
 		}
 	}

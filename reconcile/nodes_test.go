@@ -98,6 +98,40 @@ spec:
 	}
 }
 
+// TestNodesRenamed: after a reload of its driver the RDMA device of a function may have another name; the record of a repair has that,
+// by which the gate looks for its character device.
+func TestNodesRenamed(t *testing.T) {
+	host := netstate.HostName("v0")
+	function := netstate.Device{ID: "0000:03:00.2", At: &host, Up: new(true), RDMA: []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2"}}}}
+	k := &sandbox{t: t, Snapshot: netstate.NewSnapshot(netstate.Link{Name: "lo", LinkKind: "device", Up: new(true), Master: new("")}, function,
+		netstate.Link{Name: host, LinkKind: "device", DeviceID: function.ID, Up: new(true), Master: new("")})}
+	engine, recorder := nodesEngine(t, k)
+	top, err := topology.Decode([]byte(`
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: t}
+spec:
+  steps:
+    - {name: d, type: dummy, config: {name: d0}}
+    - {name: ib, type: rdma}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb := reconcile.Sandbox{ID: "blue/t", Netns: "/run/netns/blue", Topology: top, Given: ops.GivenDevices(map[string]string{"ib": function.ID})}
+	if _, err := engine.Ensure(t.Context(), sb); err != nil {
+		t.Fatal(err)
+	}
+	function.RDMA = []netstate.RDMADevice{{Name: "mlx5_5", Nodes: []string{"/dev/infiniband/uverbs2"}}}
+	k.Put(function)
+	if _, err := engine.Repair(t.Context(), sb.ID); err != nil || !recorder.last {
+		t.Errorf("repair: %v, nodes changed: %t", err, recorder.last)
+	}
+	if rec, _, err := engine.Record(sb.ID); err != nil || rec.Results[1].Result.Devices.RDMADevice != "mlx5_5" {
+		t.Errorf("the record has %+v, %v", rec.Results[1].Result.Devices, err)
+	}
+}
+
 // earlierKernel exchanges no data over soft RoCE in network namespaces of pods.
 type earlierKernel struct{ *sandbox }
 

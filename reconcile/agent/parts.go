@@ -281,8 +281,8 @@ func newFilters(
 }
 
 func newKeeper(
-	c Config, g started, n writes[*nodeClaims], e *reconcile.Reconciler, a *addresses.Allocator, routes *hostroutes.Keeper,
-	rules *filters.Follower, ovn *ovnkubernetes.Ports,
+	c Config, g started, base *hostengine.Base, n writes[*nodeClaims], e *reconcile.Reconciler, a *addresses.Allocator,
+	routes *hostroutes.Keeper, rules *filters.Follower, ovn *ovnkubernetes.Ports,
 	kubelet *draplugin.Registration, urgent writes[*node.Urgent], status writes[*claimstatus.Reporter], hooks writes[*nriplugin.Metrics],
 	nodes *attachment.Nodes,
 ) *attachment.Keeper {
@@ -291,8 +291,8 @@ func newKeeper(
 		ported = ovn.Used
 	}
 	return attachment.New(attachment.Options{
-		GiveBack: a.GiveBack,
-		Store:    n.to.Store, Engine: e, Yield: urgent.to.Begin, Gate: gate.Dir(c.CDIDir), Nodes: nodes,
+		GiveBack: a.GiveBack, Lost: base.Host.LostNodes,
+		Store: n.to.Store, Engine: e, Yield: urgent.to.Begin, Gate: gate.Dir(c.CDIDir), Nodes: nodes,
 		Contracts: c.Registry, Reporter: claimstatus.Claims{To: status.to, Contracts: c.Registry}, Refine: kubelet.Refine,
 		Follow: func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
 			return rollout.Follow(ctx, t, o, c.Registry, ported)

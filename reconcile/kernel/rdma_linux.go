@@ -256,6 +256,11 @@ func (h *Host) RDMANetdevs(ctx context.Context, names []string) (map[string]stri
 	return out, listed
 }
 
+// LostNodes returns those of the device nodes that a device, or the RDMA device in software of that name, does not have any more.
+func (h *Host) LostNodes(device, rdma string, nodes []string) []string {
+	return h.sysfs.lostNodes(device, rdma, nodes)
+}
+
 // SilentRDMA returns how many network namespaces have RDMA devices whose drivers have not answered for
 // ten seconds. The states of their ports are the last known ones.
 func (h *Host) SilentRDMA() int { return h.rdma.silence() }

@@ -196,6 +196,24 @@ func (f sysfs) nodesOf(folder, name string) (out []string) {
 	return out
 }
 
+// lostNodes returns those of the character devices that a device no longer has: of its RDMA devices, or the one in software of that name, and
+// its clocks. Those of the node itself, and groups of VFIO, do not change.
+func (f sysfs) lostNodes(id, rdma string, nodes []string) []string {
+	d := netstate.Device{ID: id}
+	has := f.otherNodes(d, map[string][]string{})[netstate.NodePTP]
+	of := f.rdma(d, "")
+	if len(of) == 0 && rdma != "" {
+		of = []netstate.RDMADevice{{Nodes: f.rdmaNodes(rdma), Management: f.nodesOf(filepath.Join(f.root, "class/infiniband_mad"), rdma)}}
+	}
+	for _, r := range of {
+		has = slices.Concat(has, r.Nodes, r.Management)
+	}
+	return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool {
+		changes := strings.HasPrefix(n, "/dev/infiniband/") || strings.HasPrefix(n, "/dev/ptp")
+		return !changes || slices.Contains(has, n)
+	})
+}
+
 // otherNodes returns the character devices of a device and, as nodesOfHost returns them, those of the node, that are given where
 // a topology names them. Sources: ptp_clock_register in drivers/ptp/ptp_clock.c; vhost_net_misc in drivers/vhost/net.c; tun_miscdev
 // in drivers/net/tun.c.

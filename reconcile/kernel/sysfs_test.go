@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -157,6 +158,53 @@ func TestRDMAOfDevice(t *testing.T) {
 	}
 	if tree(t, nil).rdmaExclusive() {
 		t.Error("without RDMA nothing is exclusive")
+	}
+}
+
+// TestLostNodes: after the driver of two functions was loaded again, each has the character devices that the other one had, also under its
+// name; those of soft RoCE are found by name.
+func TestLostNodes(t *testing.T) {
+	const dir = "bus/pci/devices/"
+	verbs := func(function, n, name string) map[string]string {
+		at := dir + function
+		return map[string]string{
+			at + "/infiniband/" + name + "/node_guid":       "0\n",
+			at + "/infiniband_verbs/uverbs" + n + "/ibdev":  name + "\n",
+			at + "/infiniband_verbs/uverbs" + n + "/uevent": "DEVNAME=infiniband/uverbs" + n + "\n",
+			at + "/infiniband_mad/umad" + n + "/ibdev":      name + "\n",
+			at + "/infiniband_mad/umad" + n + "/uevent":     "DEVNAME=infiniband/umad" + n + "\n",
+			at + "/ptp/ptp" + n + "/uevent":                 "DEVNAME=ptp" + n + "\n",
+			"class/infiniband_verbs/uverbs" + n + "/ibdev":  name + "\n",
+			"class/infiniband_verbs/uverbs" + n + "/uevent": "DEVNAME=infiniband/uverbs" + n + "\n",
+			"class/misc/rdma_cm/uevent":                     "DEVNAME=infiniband/rdma_cm\n",
+			"class/infiniband_verbs/uverbs9/ibdev":          "pl0\n",
+			"class/infiniband_verbs/uverbs9/uevent":         "DEVNAME=infiniband/uverbs9\n",
+		}
+	}
+	node := func(first, second string) sysfs {
+		files := verbs("0000:03:00.2", first, "mlx5_"+first)
+		maps.Copy(files, verbs("0000:03:00.3", second, "mlx5_"+second))
+		return tree(t, files)
+	}
+	before, after := node("2", "3"), node("3", "2")
+	of2 := []string{"/dev/infiniband/uverbs2", "/dev/infiniband/rdma_cm", "/dev/infiniband/umad2", "/dev/ptp2", "/dev/net/tun", "/dev/vfio/7"}
+	for name, c := range map[string]struct {
+		f            sysfs
+		device, rdma string
+		nodes        []string
+		lost         string
+	}{
+		"as before":                {before, "0000:03:00.2", "mlx5_2", of2, ""},
+		"exchanged":                {after, "0000:03:00.2", "mlx5_2", of2, "/dev/infiniband/uverbs2 /dev/infiniband/umad2 /dev/ptp2"},
+		"the driver is not loaded": {tree(t, map[string]string{dir + "0000:03:00.2/vendor": "0x15b3\n"}), "0000:03:00.2", "mlx5_2", of2, "/dev/infiniband/uverbs2 /dev/infiniband/rdma_cm /dev/infiniband/umad2 /dev/ptp2"},
+		"soft RoCE":                {after, "", "pl0", []string{"/dev/infiniband/uverbs9", "/dev/infiniband/rdma_cm"}, ""},
+		"soft RoCE of another pod": {after, "", "pl1", []string{"/dev/infiniband/uverbs9"}, "/dev/infiniband/uverbs9"},
+		"without RDMA":             {after, "0000:03:00.3", "", []string{"/dev/ptp2", "/dev/vhost-net"}, ""},
+		"no device nodes":          {after, "", "", nil, ""},
+	} {
+		if got := strings.Join(c.f.lostNodes(c.device, c.rdma, c.nodes), " "); got != c.lost {
+			t.Errorf("%s: lost %q, want %q", name, got, c.lost)
+		}
 	}
 }
 

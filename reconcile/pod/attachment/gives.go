@@ -1,9 +1,13 @@
 package attachment
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
@@ -30,6 +34,9 @@ func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
 			if d := step.Result.Devices; d.RDMADevice != "" && len(d.DeviceNodes) == 0 {
 				return fault.New(fault.NotReady, fmt.Errorf("topology %q: step %q: RDMA device %q does not exist", e.Topologies[i].Object.Name, step.Name, d.RDMADevice))
 			}
+			if err := k.refuseLost(e.UID, rec.Sandbox.Given[step.Name].Device, step.Result.Devices); err != nil {
+				return fmt.Errorf("topology %q: step %q: %w", e.Topologies[i].Object.Name, step.Name, err)
+			}
 			for _, n := range step.Result.Devices.DeviceNodes {
 				if !slices.Contains(gives.Nodes, n) { // all groups share one node of VFIO
 					gives.Nodes = append(gives.Nodes, n)
@@ -46,6 +53,20 @@ func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
 	}
 	gives.Folders = told.folders
 	return k.Gate.Open(e.UID, sandbox, netns, gives)
+}
+
+// refuseLost returns an error for device nodes that are of another device by now. A repair records those of the device, and the next sweep
+// gives them.
+func (k *Keeper) refuseLost(claim types.UID, device string, d *topology.Devices) error {
+	if k.Lost == nil {
+		return nil
+	}
+	lost := k.Lost(device, d.RDMADevice, d.DeviceNodes)
+	if len(lost) == 0 {
+		return nil
+	}
+	k.Nodes.add(claim)
+	return fault.New(fault.NotReady, fmt.Errorf("%s is no longer of device %q, as after a reload of its driver: waiting for the next check of the pod", strings.Join(lost, ", "), cmp.Or(device, d.RDMADevice)))
 }
 
 // exported holds the variables and files that the topologies of a claim export.

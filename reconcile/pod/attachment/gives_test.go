@@ -250,6 +250,36 @@ func TestExportUpdated(t *testing.T) {
 	w.wantEnv("a", "OTHER=rail1")
 }
 
+// TestNodesLost: a gate does not open with a device node that another device has by now, also when the agent was started again; it opens
+// when a repair has recorded the node of the device, or the device has it again.
+func TestNodesLost(t *testing.T) {
+	w := newWorld(t)
+	var of []string // what the device has
+	asked := ""
+	w.Lost = func(device, rdma string, nodes []string) []string {
+		asked = device + " " + rdma
+		return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return slices.Contains(of, n) })
+	}
+	w.prepare("a", "t1")
+	w.gives("a", []string{"/dev/infiniband/uverbs5"}, v1alpha1.Step{Name: "d", Type: "dummy"}, v1alpha1.Step{Name: "roce", Type: "rxe", DependOn: []string{"d"}})
+	pod := w.sandbox("s1", 1)
+	of = []string{"/dev/infiniband/uverbs6"}
+	w.refused(w.Attach(t.Context(), pod), fault.NotReady, `topology "t1": step "roce": /dev/infiniband/uverbs5 is no longer of device "pl0", as after a reload of its driver`)
+	w.wantGate("a", "")
+	of = []string{"/dev/infiniband/uverbs5"}
+	w.ok(w.Attach(t.Context(), pod))
+	w.wantNodes("a", "/dev/infiniband/uverbs5")
+	if asked != " pl0" {
+		t.Errorf("asked of %q", asked)
+	}
+	of = []string{"/dev/infiniband/uverbs6"}
+	w.refused(w.Synchronize([]attachment.Pod{pod}), fault.NotReady, "/dev/infiniband/uverbs5 is no longer of device")
+	w.wantGate("a", "")
+	of = []string{"/dev/infiniband/uverbs5"} // which no repair notices
+	w.Renew(t.Context())
+	w.wantNodes("a", "/dev/infiniband/uverbs5")
+}
+
 // TestNodesChange: containers that are created after a repair get the device nodes that it has recorded, also if the agent was started again meanwhile;
 // while there are none, or the record cannot be read, the gate is closed. It stays as it is if the record is of another version. A claim that is no longer attached keeps its gate closed.
 func TestNodesChange(t *testing.T) {

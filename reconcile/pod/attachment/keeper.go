@@ -92,6 +92,9 @@ type Options struct {
 	// GiveBack returns the addresses of a claim that has ended to their pools; it is no
 	// error if there are none. May be nil.
 	GiveBack func(uid types.UID) error
+	// Lost returns those of the device nodes that are no longer those of a device, "" for none, or of an RDMA device in
+	// software, by its name. A driver that is loaded again may have given them to another one. Nil finds none.
+	Lost func(device, rdma string, nodes []string) []string
 	// TopologyFile returns the topology file of NCCL for devices of the node, and for those beside that it has, by PCI address.
 	TopologyFile func(own, beside []string) (string, error)
 	Log          *slog.Logger
