@@ -75,6 +75,7 @@ func (p *Planner) RDMA(id string, wanted *bool, required bool) error {
 		return p.moveRDMA(d, given, wanted != nil)
 	case why == nil:
 		p.ProduceDevices(rdmaResult(d, given))
+		return p.keepNodes(d.Key(), given.Nodes)
 	case wanted != nil || len(d.RDMA) > 0:
 		return p.withoutRDMA(wanted != nil, why)
 	}
@@ -111,6 +112,11 @@ func (c RDMAConfig) share(p *Planner, link, below string) error {
 	}
 	given.PCIAddress = "" // the pod shares the device, and has none
 	p.ProduceDevices(given)
+	if given.RDMADevice != "" {
+		if err := p.keepNodes(netstate.Device{ID: id}.Key(), given.DeviceNodes); err != nil {
+			return err
+		}
+	}
 	for _, kind := range c.Nodes {
 		if !wanted && (kind == netstate.NodeUMAD || kind == netstate.NodeISSM) {
 			return nodeWithoutRDMA(kind)
@@ -194,6 +200,9 @@ func (p *Planner) RDMADevice(id, name string, require *RDMARequirement) error {
 	}
 	p.ProduceDevices(given)
 	d, _, err := Lookup(p, netstate.Device{ID: id})
+	if err == nil && p.current.prepared { // not of a preparation, which no container has
+		err = p.keepNodes(d.Key(), given.DeviceNodes)
+	}
 	if err != nil {
 		return err
 	}

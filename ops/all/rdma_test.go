@@ -143,6 +143,68 @@ func TestSharedRDMA(t *testing.T) {
 	}
 }
 
+// TestNodesChanged: after a reload of the driver a running pod waits to be created again, as its containers have the earlier device nodes,
+// which may be another pod's by now. A pod that is attached gets the nodes of the device.
+func TestNodesChanged(t *testing.T) {
+	const function = "0000:03:00.2"
+	for name, tt := range map[string]struct {
+		step  string
+		kept  bool
+		waits bool
+	}{
+		"function":               {"sriov", true, true},
+		"function, attached":     {"sriov", false, false},
+		"function, without RDMA": {"sriov, config: {rdma: false}", true, false},
+		"no interface, prepared": {"rdma", true, true},
+		"shared":                 {"macvlan, config: {rdma: true}", true, true},
+		"shared, attached":       {"macvlan, config: {rdma: true}", false, false},
+		"shared, without RDMA":   {"macvlan", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg, top := vetted(t, "    - {name: net1, type: "+tt.step+"}\n")
+			host := netstate.HostName("v0")
+			d := netstate.Device{ID: function, At: &host, Up: new(true), Driver: "mlx5_core"}
+			req := ops.Request{Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"net1": {Device: function}}}
+			chosen := ops.Choices{}
+			for _, number := range []string{"2", "5"} {
+				d.RDMA = []netstate.RDMADevice{{Name: "mlx5_" + number, Nodes: []string{"/dev/infiniband/uverbs" + number}}}
+				req.Have = netstate.NewSnapshot(d, netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(true), Master: new(""), MTU: new(uint32(1500))})
+				req.Chosen, req.Kept, req.Prepared = chosen, tt.kept && number == "5", strings.HasSuffix(name, "prepared")
+				p, err := reg.Plan(t.Context(), req)
+				for range 9 {
+					if err != nil || len(p.Missing) == 0 {
+						break
+					}
+					for _, o := range p.Missing {
+						req.Have.PutAbsent(o.Key())
+					}
+					p, err = reg.Plan(t.Context(), req)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				chosen = p.Chosen
+				var waits string
+				for _, s := range p.Pending {
+					if s.Withheld != nil {
+						waits += s.Withheld.Error()
+					}
+				}
+				want := ""
+				if tt.waits && number == "5" {
+					want = "containers were given uverbs2, the device is uverbs5 now: create the pod again"
+				}
+				if waits != want {
+					t.Errorf("with uverbs%s it waits for %q, want %q", number, waits, want)
+				}
+				if got := p.Results[0].Result.Devices; (got != nil) == strings.HasSuffix(name, "without RDMA") || got != nil && !slices.Equal(got.DeviceNodes, d.RDMA[0].Nodes) {
+					t.Errorf("with uverbs%s the result is %+v", number, got)
+				}
+			}
+		})
+	}
+}
+
 // TestNodesLost: a step whose device has lost what it gave waits for it where it was applied before, so that the rest of the pod is
 // repaired, and is refused elsewhere, with what to do on the node.
 func TestNodesLost(t *testing.T) {
