@@ -139,7 +139,7 @@ type effects struct {
 }
 
 // readEffects reads the cases of all types.
-func readEffects(t *testing.T, reg *ops.Registry) *effects {
+func readEffects(t testing.TB, reg *ops.Registry) *effects {
 	t.Helper()
 	e := &effects{reg: reg, cases: map[string]*optest.Case{}, seen: map[string][]any{}, done: map[string]string{}}
 	for _, steps := range more {
@@ -168,7 +168,7 @@ func readEffects(t *testing.T, reg *ops.Registry) *effects {
 	return e
 }
 
-func (e *effects) add(t *testing.T, file, text string) {
+func (e *effects) add(t testing.TB, file, text string) {
 	t.Helper()
 	for i, step := range stepsOf(t, text) {
 		typ, _ := step["type"].(string)
@@ -198,7 +198,7 @@ func (e *effects) see(path string, values []any) {
 	}
 }
 
-func stepsOf(t *testing.T, text string) (out []map[string]any) {
+func stepsOf(t testing.TB, text string) (out []map[string]any) {
 	t.Helper()
 	var doc struct {
 		Spec struct {

@@ -301,6 +301,7 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 			netstate.VF{
 				ID: id, MAC: &mac, VLAN: new(uint16(0)), QoS: new(uint8(0)), Protocol: new("802.1q"), SpoofCheck: new(true), Trust: new(g.IntN(2) == 0),
 				LinkState: new([]string{"auto", "enable", "disable"}[g.IntN(3)]), LACP: g.lacp(), PF: "host:pf",
+				MinTxRateMbps: new(uint32(0)), MaxTxRateMbps: new(uint32(0)),
 			})
 		if g.IntN(3) == 0 { // what the host is configured to have there
 			c.Have = append(c.Have, netstate.Addr{Link: host, Address: fmt.Sprintf("172.16.%d.5/24", i)},

@@ -1,0 +1,81 @@
+package all_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/optest"
+	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/contract"
+)
+
+// FuzzKeys holds the laws on random topologies in which random keys of contracts have values that other topologies give them.
+func FuzzKeys(f *testing.F) {
+	addSeeds(f, 100)
+	reg, err := all.Registry()
+	if err != nil {
+		f.Fatal(err)
+	}
+	contracts, err := contract.NewSet(contractsOf(reg)...)
+	if err != nil {
+		f.Fatal(err)
+	}
+	e := readEffects(f, reg)
+	f.Fuzz(func(t *testing.T, a, b uint64) {
+		g := &generator{Rand: rand.New(rand.NewPCG(a, b)), given: ops.Givens{}}
+		c := g.build(t)
+		text := g.withKeys(t, e)
+		top, err := topology.Decode([]byte(text))
+		if err != nil || topology.Validate(t.Context(), top, contracts) != nil {
+			return
+		}
+		c.Topology = top
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err = optest.Hold(ctx, t, reg, c, g.others, g.drift)
+		if err != nil && !errors.As(err, new(*ops.StepError)) {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("%s\ngiven: %+v", text, c.Given)
+		}
+	})
+}
+
+// withKeys is the topology that was drawn, with a few keys set.
+func (g *generator) withKeys(t *testing.T, e *effects) string {
+	t.Helper()
+	var doc map[string]any
+	if err := yaml.Unmarshal([]byte(g.text.String()), &doc); err != nil {
+		t.Fatal(err)
+	}
+	steps := doc["spec"].(map[string]any)["steps"].([]any)
+	for range 1 + g.IntN(4) {
+		step := steps[g.IntN(len(steps))].(map[string]any)
+		typ := step["type"].(string)
+		c, _ := e.reg.Contract(typ)
+		keys := slices.DeleteFunc(paths(c.Params), func(p place) bool {
+			return slices.Contains(namesDevice, p[0].Name) || p.key().Ignored != "" || p[0].Name == "require"
+		})
+		if len(keys) == 0 {
+			continue
+		}
+		key := keys[g.IntN(len(keys))]
+		if values := e.values(typ, key); len(values) > 0 {
+			step["config"] = set(step["config"], key, clone(values[g.IntN(len(values))]))
+		}
+	}
+	out, err := yaml.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
