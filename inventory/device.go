@@ -193,6 +193,8 @@ type Exposure struct {
 	// Expects says that a policy expects a neighbour, and Miswired why it is not there.
 	Expects  bool
 	Miswired string
+	// NoPool is why a physical network of the device has no AddressPool, whose name follows from the device and its node.
+	NoPool string
 	// BesideDrivers are other drivers that may publish the device, too.
 	BesideDrivers []string
 	// BesideFunctions has a PF offered as a whole that has virtual functions, until one

@@ -16,6 +16,7 @@ import (
 type Set struct {
 	policies   []*Policy // by descending priority, then by name
 	attributes []string
+	node       map[string]string // its labels
 }
 
 // NewSet returns the policies of a cluster that apply to a node with these labels.
@@ -24,6 +25,7 @@ func NewSet(policies []*Policy, node map[string]string) Set {
 	return Set{
 		policies:   slices.DeleteFunc(all, func(p *Policy) bool { return !p.On(node) }),
 		attributes: attributes,
+		node:       node,
 	}
 }
 
@@ -77,6 +79,9 @@ func (s Set) Decide(ctx context.Context, devices []inventory.Device) ([]inventor
 	}
 	wire(out, deciding)
 	neighbours(out, deciding)
+	for i := range out {
+		s.placePools(&out[i])
+	}
 	return out, nil
 }
 

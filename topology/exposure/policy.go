@@ -188,8 +188,8 @@ func (p *Policy) networks(e *Invalid, networks []v1alpha1.PhysicalNetwork) {
 			e.add("%s.vlan: %d is not from 0 to 4094", at, n.VLAN)
 		}
 		if n.AddressPool != "" {
-			if problems := validation.IsDNS1123Subdomain(n.AddressPool); len(problems) > 0 {
-				e.add("%s.addressPool: %q is no name of an AddressPool: %s", at, excerpt.Of(n.AddressPool, 64), problems[0])
+			if problem := poolProblem(n.AddressPool); problem != "" {
+				e.add("%s.addressPool: %s", at, problem)
 			}
 		}
 		p.Networks = append(p.Networks, inventory.PhysicalNetwork{Name: n.Name, VLAN: int(n.VLAN), AddressPool: n.AddressPool})

@@ -210,7 +210,7 @@ func NamesPool(policies []*exposure.Policy) bool {
 // as "there is".
 func MissingPools(p *exposure.Policy, where string, exists func(pool string) bool) (notes []string) {
 	for _, n := range p.Pools() {
-		if !exists(n.AddressPool) {
+		if exposure.FixedPool(n.AddressPool) && !exists(n.AddressPool) {
 			notes = append(notes, fmt.Sprintf("%s no %s %q, of physical network %q: pods with addresses of that network wait until there is one", where, v1alpha1.AddressPoolKind, n.AddressPool, n.Name))
 		}
 	}

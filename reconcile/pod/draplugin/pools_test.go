@@ -126,6 +126,7 @@ func TestPoolOfNetwork(t *testing.T) {
 		"some with none":  {networks: networks("a=tenants", "b"), kind: fault.Invalid, text: `"a" (AddressPool "tenants") and "b" (no AddressPool)`},
 		"selected, none":  {networks: networks("a=tenants", "b"), selector: one, kind: fault.NotReady, text: `no DeviceExposurePolicy names an addressPool of physical network "b"`},
 		"no pool":         {networks: networks("a"), kind: fault.NotReady, text: `no DeviceExposurePolicy names an addressPool of physical network "a"`},
+		"no label":        {networks: networks("a"), exposure: inventory.Exposure{NoPool: `physical network "a" has none here: the node has no label "rack"`}, kind: fault.NotReady, text: `ipam names no AddressPool, and physical network "a" has none here: the node has no label "rack": add it there`},
 		"no network":      {kind: fault.NotReady, text: `no DeviceExposurePolicy names the physical network of device "pci-0000-03-10-1"`},
 		"undecided": {
 			exposure: inventory.Exposure{Policy: "p", Verdict: inventory.Undecided, Reason: `policy "q" has the same priority 0 and decides otherwise`},

@@ -222,6 +222,8 @@ func poolOf(t *claims.Topology, step string) (pool, network string, err error) {
 		return "", "", invalid("ipam names no AddressPool, and %w: name an AddressPool in ipam.pool, or have the selector of the step choose one of the networks, such as device.attributes[\"dra.networking\"].physicalNetworkName == %q", err, host.PhysicalNetworks[0].Name)
 	case pool != "":
 		return pool, network, nil
+	case host.Exposure.NoPool != "":
+		err = fmt.Errorf("ipam names no AddressPool, and %s: add it there, or name an AddressPool in ipam.pool", host.Exposure.NoPool)
 	case network != "":
 		err = fmt.Errorf("ipam names no AddressPool, and no DeviceExposurePolicy names an addressPool of physical network %q: add it there, or name one in ipam.pool", network)
 	case host.Exposure.Verdict == inventory.Undecided && host.Exposure.Policy == "":
