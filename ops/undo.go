@@ -348,7 +348,8 @@ func (u *undoer) recreate(c netstate.Change) {
 	if _, isLink := c.Before.(netstate.Link); isLink && !hasLinkKind(c.Before) {
 		return // fields of a link that somebody else makes
 	}
-	replaced := c.After != nil && needsReplace(netstate.Diff(c.Before, c.After)) // of which no update changes a field
+	// No update changes a field that one of them has otherwise, or that only one has.
+	replaced := c.After != nil && (needsReplace(netstate.Diff(c.Before, c.After)) || needsReplace(netstate.Diff(c.After, c.Before)))
 	if c.Before.Traits().Setting || c.After != nil && !hasLinkKind(c.Before) && !c.Restored() && !fuller(c.Before, c.After) && !replaced {
 		return
 	}

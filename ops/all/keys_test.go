@@ -50,6 +50,31 @@ func FuzzKeys(f *testing.F) {
 	})
 }
 
+// FuzzEditKeys holds the law of edits on random topologies, of which random keys are set.
+func FuzzEditKeys(f *testing.F) {
+	addSeeds(f, 100)
+	reg, err := all.Registry()
+	if err != nil {
+		f.Fatal(err)
+	}
+	e := readEffects(f, reg)
+	f.Fuzz(func(t *testing.T, a, b uint64) {
+		g := &generator{Rand: rand.New(rand.NewPCG(a, b)), given: ops.Givens{}}
+		before := g.build(t)
+		text := g.withKeys(t, e)
+		top, err := topology.Decode([]byte(text))
+		if err != nil {
+			return
+		}
+		after := *before
+		after.Topology = top
+		edited(t, reg, before, &after, nil)
+		if t.Failed() {
+			t.Logf("%s\nand\n%s\ngiven: %+v", g.text.String(), text, before.Given)
+		}
+	})
+}
+
 // withKeys is the topology that was drawn, with a few keys set.
 func (g *generator) withKeys(t *testing.T, e *effects) string {
 	t.Helper()
