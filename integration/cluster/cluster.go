@@ -53,6 +53,8 @@ type Cluster struct {
 	admin    *rest.Config
 	egress   *egress
 
+	building sync.Mutex // one image or program at a time; a node may boot meanwhile
+
 	mu        sync.Mutex
 	processes []*process // in order of start
 	nodes     map[string]*Node

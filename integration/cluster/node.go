@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -45,7 +46,8 @@ type NodeOptions struct {
 	// Wired joins the first wire to that of the node of this name, which must be
 	// up; a wire has two ends.
 	Wired string
-	// Images are archives to load before the kubelet starts.
+	// Images are archives to load while the node registers. They lie on a disk, which takes a tenth of what Import takes: that reads
+	// them from the folder that the machine shares with this host.
 	Images []string
 	// NoCNI leaves out the pods' network: no CNI plugin and no configuration of one, so that
 	// the node is not Ready until something else installs both. It needs Options.PodCIDRs.
@@ -71,6 +73,8 @@ type Node struct {
 	crio    string // a folder with CRI-O's programs; empty: containerd
 	keeper  *process
 	ranges  []string // of its pods; with NoCNI known once the node is registered
+	loading sync.Mutex
+	loaded  map[string]bool // archives that it has
 }
 
 // The same on every node.
@@ -105,6 +109,7 @@ func (c *Cluster) AddNode(ctx context.Context, options NodeOptions) (*Node, erro
 		crio:    os.Getenv("PLUMBLINE_CRIO"),
 		index:   index,
 		dir:     filepath.Join(c.dir, options.Name),
+		loaded:  map[string]bool{},
 	}
 	if !options.NoCNI {
 		n.ranges = []string{n.pods()}
@@ -212,7 +217,7 @@ func (n *Node) programs(ctx context.Context) ([]string, error) {
 	default:
 		return nil, fmt.Errorf("containerd is \"1.7\" or \"2.4\", not %q", n.options.Containerd)
 	}
-	return programs, nil
+	return append(programs, n.options.Images...), nil
 }
 
 // credentials writes the kubeconfigs of the kubelet and of kube-proxy.
@@ -247,6 +252,10 @@ func (n *Node) configure() error {
 	if n.crio != "" {
 		runtime = "crio"
 	}
+	images := []string{"images.tar"}
+	for _, archive := range n.options.Images {
+		images = append(images, filepath.Base(archive))
+	}
 	var settings strings.Builder
 	for _, setting := range [][2]string{
 		{"name", n.Name},
@@ -257,6 +266,7 @@ func (n *Node) configure() error {
 		{"api_port", strconv.Itoa(c.port)},
 		{"pause", pauseImage},
 		{"network", network},
+		{"images", strings.Join(images, " ")},
 	} {
 		fmt.Fprintf(&settings, "%s='%s'\n", setting[0], strings.ReplaceAll(setting[1], "'", `'\''`))
 	}
@@ -398,11 +408,11 @@ func (n *Node) boot(ctx context.Context) error {
 	if _, err := n.Exec(ctx, n.script(), n.dir, "up"); err != nil {
 		return err
 	}
+	n.loading.Lock()
 	for _, archive := range n.options.Images {
-		if err := n.Import(ctx, archive); err != nil {
-			return err
-		}
+		n.loaded[archive] = true
 	}
+	n.loading.Unlock()
 	state := "Ready"
 	if n.options.NoCNI {
 		state = "registered"
@@ -537,8 +547,13 @@ func (n *Node) Dial(ctx context.Context, address string) (net.Conn, error) {
 // in the machine. In it are containerd.log and kubelet.log.
 func (n *Node) Dir() string { return n.dir }
 
-// Import loads the images of an archive, which may lie anywhere on this host.
+// Import loads the images of an archive, which may lie anywhere on this host, unless the machine has loaded it since it was powered on.
 func (n *Node) Import(ctx context.Context, archive string) error {
+	n.loading.Lock()
+	defer n.loading.Unlock()
+	if n.loaded[archive] {
+		return nil
+	}
 	// The machine sees the checkout, and of that what is no link to elsewhere.
 	content, err := os.ReadFile(archive)
 	if err != nil {
@@ -553,7 +568,9 @@ func (n *Node) Import(ctx context.Context, archive string) error {
 	if err := errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("import images: %w", err)
 	}
-	_, err = n.Exec(ctx, n.script(), n.dir, "import", file.Name())
+	if _, err = n.Exec(ctx, n.script(), n.dir, "import", file.Name()); err == nil {
+		n.loaded[archive] = true
+	}
 	return err
 }
 
@@ -613,6 +630,9 @@ func (n *Node) PowerOff() {
 		_ = os.Remove(filepath.Join(n.dir, "up"))
 		n.keeper.stop(10 * time.Second)
 	}
+	n.loading.Lock()
+	defer n.loading.Unlock()
+	clear(n.loaded) // not all of it may have been written out
 }
 
 // WaitReady waits until the kubelet has said, after the given time, that the node

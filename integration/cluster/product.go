@@ -67,24 +67,36 @@ func productOf(r Release, program, plugin string) image.Image {
 	return out
 }
 
-// product builds plumbline of the checkout, once, and returns the archive of its image, which
+// Product builds plumbline of the checkout, once, and returns the archive of its image, which
 // holds what that of make image does.
-func (c *Cluster) product(ctx context.Context) (string, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	folder := filepath.Join(c.dir, "product")
-	archive := folder + ".tar"
+func (c *Cluster) Product(ctx context.Context) (string, error) {
+	c.building.Lock()
+	defer c.building.Unlock()
+	archive := filepath.Join(c.dir, "product.tar")
+	return archive, c.keep(ctx, "product", archive, func(folder string) image.Image {
+		return productOf(Release{}, filepath.Join(folder, "plumbline"), filepath.Join(folder, "plumbline-cni"))
+	}, "./cmd/plumbline", "./cmd/plumbline-cni")
+}
+
+// keep builds commands of the checkout into a folder that outlives the cluster, so that the next one links nothing that has not
+// changed, and the archive of an image with them, unless it is there.
+func (c *Cluster) keep(ctx context.Context, name, archive string, of func(folder string) image.Image, commands ...string) error {
 	if exists(archive) {
-		return archive, nil
+		return nil
 	}
+	folder := filepath.Join(c.places.cache, name)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return "", err
+		return err
 	}
-	if err := c.goBuild(ctx, folder+"/", "-trimpath", "-ldflags=-s -w", "./cmd/plumbline", "./cmd/plumbline-cni"); err != nil {
-		return "", err
+	unlock, err := lock(ctx, folder+".lock")
+	if err != nil {
+		return err
 	}
-	return archive, image.WriteFile(archive, productOf(Release{}, filepath.Join(folder, "plumbline"),
-		filepath.Join(folder, "plumbline-cni")))
+	defer unlock()
+	if err := c.goBuild(ctx, folder+"/", append([]string{"-trimpath", "-ldflags=-s -w"}, commands...)...); err != nil {
+		return err
+	}
+	return image.WriteFile(archive, of(folder))
 }
 
 // export writes the files of a commit into a folder.
@@ -106,20 +118,14 @@ func (c *Cluster) export(ctx context.Context, commit, folder string) error {
 // Image builds a command of the checkout, such as "./integration/cluster/gpu",
 // and an image of that name with nothing but it, and returns the archive.
 func (c *Cluster) Image(ctx context.Context, name, command string) (string, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	program := filepath.Join(c.dir, "image-"+filepath.Base(command))
-	archive := program + ".tar"
-	if exists(archive) {
-		return archive, nil
-	}
-	if err := c.goBuild(ctx, program, "-trimpath", "-ldflags=-s -w", command); err != nil {
-		return "", err
-	}
-	inside := "/" + filepath.Base(command)
-	return archive, image.WriteFile(archive, image.Image{
-		Names: []string{name}, Files: map[string]string{inside: program}, Entrypoint: []string{inside},
-	})
+	c.building.Lock()
+	defer c.building.Unlock()
+	base := filepath.Base(command)
+	archive := filepath.Join(c.dir, "image-"+base+".tar")
+	return archive, c.keep(ctx, "image-"+base, archive, func(folder string) image.Image {
+		inside := "/" + base
+		return image.Image{Names: []string{name}, Files: map[string]string{inside: filepath.Join(folder, base)}, Entrypoint: []string{inside}}
+	}, command)
 }
 
 // Chart renders plumbline's chart as helm template does. Each value is that which
@@ -167,7 +173,7 @@ func (c *Cluster) Install(ctx context.Context, values ...string) error {
 func (c *Cluster) InstallRelease(ctx context.Context, r Release, values ...string) (err error) {
 	if r == (Release{}) {
 		r.chart = filepath.Join(c.places.checkout, "chart", "plumbline")
-		if r.archive, err = c.product(ctx); err != nil {
+		if r.archive, err = c.Product(ctx); err != nil {
 			return fmt.Errorf("install plumbline: %w", err)
 		}
 	}
@@ -217,8 +223,8 @@ func (c *Cluster) Await(ctx context.Context, objects ...string) error {
 // helm returns the program, which is built once from its module.
 func (c *Cluster) helm(ctx context.Context) (string, error) {
 	program := filepath.Join(c.places.checkout, ".cache", "bin", "helm")
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.building.Lock()
+	defer c.building.Unlock()
 	if exists(program) {
 		return program, nil
 	}

@@ -59,9 +59,13 @@ func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay 
 		}
 	}()
 	d.say("a control plane, and %d node(s) in virtual machines with four SR-IOV cards and no CNI plugin", nodes)
+	images, err := d.images(ctx)
+	if err != nil {
+		return err
+	}
 	for range nodes {
 		n, err := c.AddNode(ctx, cluster.NodeOptions{
-			Containerd: containerd, RDMA: true, NoCNI: true, NICs: "quad",
+			Containerd: containerd, RDMA: true, NoCNI: true, NICs: "quad", Images: images,
 			// The machine is emulated: what takes a tenth of a second takes three when its host is busy.
 			NRITimeout: 30 * time.Second,
 		})
@@ -82,6 +86,13 @@ func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay 
 	return nil
 }
 
+// images are the archives of plumbline and of the GPU vendor's driver.
+func (d demo) images(ctx context.Context) ([]string, error) {
+	product, err := d.Product(ctx)
+	gpu, gpuErr := story.GPUImage(ctx, d.Cluster)
+	return []string{product, gpu}, errors.Join(err, gpuErr)
+}
+
 // story runs from kubectl apply until every VF is back on the host.
 func (d demo) story(ctx context.Context) error {
 	d.say("plumbline, by its chart")
@@ -95,16 +106,15 @@ func (d demo) story(ctx context.Context) error {
 	if err := d.kubectl(ctx, "", "get", "nodes"); err != nil {
 		return err
 	}
-	d.say("a stand-in for a GPU vendor's driver")
-	if err := story.InstallGPU(ctx, d.Cluster, d.node()); err != nil {
-		return err
-	}
+	d.say("a stand-in for a GPU vendor's driver, which starts meanwhile")
+	gpu := make(chan error, 1)
+	go func() { gpu <- story.InstallGPU(ctx, d.Cluster, d.node()) }()
 	d.say("a host at the other end of the wires")
 	if err := d.shell(ctx, partner); err != nil {
 		return err
 	}
 	home, err := d.vfs(ctx)
-	if err != nil {
+	if err := errors.Join(err, <-gpu); err != nil {
 		return err
 	}
 	d.say("the platform team's topology, and the DeviceClasses made of it")
@@ -280,9 +290,9 @@ func (d demo) limited(ctx context.Context) error {
 	return d.kubectl(ctx, "", "delete", "networkqos", "limit")
 }
 
-// rate receives from the pod for five seconds.
+// rate receives from the pod for three seconds.
 func (d demo) rate(ctx context.Context) (kbit int, err error) {
-	const command = "{ timeout 5 ip netns exec partner busybox wget -q -O - http://10.100.0.5/zeros || true; } | wc -c | awk '{ print int($1 * 8 / 5 / 1000) }'"
+	const command = "{ timeout 3 ip netns exec partner busybox wget -q -O - http://10.100.0.5/zeros || true; } | wc -c | awk '{ print int($1 * 8 / 3 / 1000) }'"
 	said, err := d.node().Shell(ctx, command)
 	fmt.Fprintf(d.out, "%s$ %s\n%s", d.node().Name, command, said)
 	if err != nil {

@@ -51,9 +51,14 @@ func InstallPodNetwork(ctx context.Context, c *cluster.Cluster, nodes ...*cluste
 	return nil
 }
 
+// GPUImage builds the image of the stand-in for the GPU vendor's driver, once, and returns its archive.
+func GPUImage(ctx context.Context, c *cluster.Cluster) (string, error) {
+	return c.Image(ctx, "plumbline.test/gpu:1", "./integration/cluster/gpu")
+}
+
 // InstallGPU installs the stand-in for the GPU vendor's driver on a node.
 func InstallGPU(ctx context.Context, c *cluster.Cluster, n *cluster.Node) error {
-	archive, err := c.Image(ctx, "plumbline.test/gpu:1", "./integration/cluster/gpu")
+	archive, err := GPUImage(ctx, c)
 	if err != nil {
 		return err
 	}
