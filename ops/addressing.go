@@ -315,6 +315,11 @@ func (p *Planner) addressRoute(link, field string, r Route, refused map[netip.Ad
 	if err := p.req.imagined.spend(netstate.Route{}.Traits().Cost); err != nil {
 		return err
 	}
+	if !v4 { // the kernel refuses the route on a link without IPv6, which it may have of the namespace
+		if err := p.Want(netstate.Sysctl{Path: "net/ipv6/conf/" + link + "/disable_ipv6", Value: new("0")}); err != nil {
+			return err
+		}
+	}
 	p.routes.deferred = append(p.routes.deferred, deferredRoute{step: p.current, link: link, field: field, route: r})
 	return nil
 }
