@@ -2,6 +2,7 @@ package ops
 
 import (
 	"net/netip"
+	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 )
@@ -14,6 +15,7 @@ type routes struct {
 	foreign  map[wayTo][]netstate.Route        // see foreignRoutes
 	networks map[networkOn]bool                // see ownNetworks
 	sourced  map[uint32]string                 // tables of sourceRouting, and their links
+	own      map[string]bool                   // see addresses
 	ungated  map[string]string                 // links whose tables lead to their own networks only, and the steps
 }
 
@@ -70,7 +72,35 @@ func (s *routes) route(d deferredRoute) (netstate.Route, error) {
 	if r.Gateway != "" {
 		s.fillGateway(d, r)
 	}
+	s.noteSource(d, r)
 	return r, nil
+}
+
+// noteSource adds a note on a source that is no address of the sandbox: the kernel refuses the route (fib_valid_prefsrc in
+// net/ipv4/fib_semantics.c, ip6_route_info_create in net/ipv6/route.c).
+func (s *routes) noteSource(d deferredRoute, r netstate.Route) {
+	if r.Source == nil || d.sourced || s.p.claimsAddress() || s.addresses()[*r.Source] {
+		return
+	}
+	s.p.Note("%s.src: no interface of the pod has the address %s, and the kernel refuses the route until one has: add it to addresses, or name another", d.field, *r.Source)
+}
+
+// addresses are those that the sandbox has and will have.
+func (s *routes) addresses() map[string]bool {
+	if s.own == nil {
+		s.own = map[string]bool{}
+		for _, a := range netstate.All[netstate.Addr](s.p.req.Have) {
+			if !netstate.OnHost(a.Link) && !s.p.Leaves(a.Key()) {
+				s.own[strings.Split(a.Address, "/")[0]] = true
+			}
+		}
+		for _, w := range s.p.wants {
+			if a, ok := w.obj.(netstate.Addr); ok && !netstate.OnHost(a.Link) {
+				s.own[strings.Split(a.Address, "/")[0]] = true
+			}
+		}
+	}
+	return s.own
 }
 
 func nextHop(r netstate.Route) string {
