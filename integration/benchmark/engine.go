@@ -9,9 +9,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/hostports"
-	"github.com/plumbline/plumbline/reconcile/journal"
-	"github.com/plumbline/plumbline/reconcile/kernel"
+	"github.com/plumbline/plumbline/reconcile/hostengine"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -23,8 +21,7 @@ type engine struct {
 	functions  *functions // one for each namespace, for the step net1, instead of devices
 	recorder   reconcile.Recorder
 	registry   *ops.Registry
-	store      *journal.Journal
-	host       *kernel.Host
+	base       *hostengine.Base
 }
 
 const compared = `apiVersion: networking.dra.io/v1alpha1
@@ -50,6 +47,7 @@ func newEngine(vfs [2]vf) (*engine, error) {
 	return e, nil
 }
 
+// bareEngine is an engine whose steps have no devices yet.
 func bareEngine(document string) (*engine, error) {
 	t, err := topology.Decode([]byte(document))
 	if err != nil {
@@ -66,29 +64,16 @@ func bareEngine(document string) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := journal.Open(filepath.Join(dir, "journal"))
+	base, err := hostengine.Open(hostengine.Options{StateDir: filepath.Join(dir, "state"), Writes: true})
 	if err != nil {
 		return nil, err
 	}
-	host, err := kernel.Open(kernel.Options{})
-	if err != nil {
-		return nil, err
-	}
-	e := &engine{topology: t, registry: reg, store: store, host: host}
-	e.reconciler = reconcile.New(reconcile.Options{
-		Registry: reg, Store: store, BootID: host.BootID(), Before: []reconcile.Before{hostports.Before},
-		Recorder: recorderFunc(func(p reconcile.Pass) {
-			if e.recorder != nil {
-				e.recorder.Pass(p)
-			}
-		}),
-		Open: func(path string) (reconcile.Domain, error) {
-			if path == "" {
-				return host.WithoutSandbox(), nil
-			}
-			return host.Sandbox(path)
-		},
-	})
+	e := &engine{topology: t, registry: reg, base: base}
+	e.reconciler = base.Engine(reg, recorderFunc(func(p reconcile.Pass) {
+		if e.recorder != nil {
+			e.recorder.Pass(p)
+		}
+	}))
 	return e, nil
 }
 

@@ -145,7 +145,7 @@ spec:
 	}
 	s := primary.New(primary.Options{
 		Engine: e.reconciler, Addresses: a, Contracts: e.registry, Network: func() (primary.Network, error) { return network, nil },
-		Socket: socket, NetnsDir: "/var/run/netns", HostNetns: host, BootID: e.host.BootID(), Log: log, Now: time.Now,
+		Socket: socket, NetnsDir: "/var/run/netns", HostNetns: host, BootID: e.base.Host.BootID(), Log: log, Now: time.Now,
 	})
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
