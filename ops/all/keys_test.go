@@ -75,6 +75,9 @@ func FuzzEditKeys(f *testing.F) {
 	})
 }
 
+// open are keys that the random world does not say of a device.
+var open = []string{"promisc", "allmulti"}
+
 // withKeys is the topology that was drawn, with a few keys set.
 func (g *generator) withKeys(t *testing.T, e *effects) string {
 	t.Helper()
@@ -88,7 +91,7 @@ func (g *generator) withKeys(t *testing.T, e *effects) string {
 		typ := step["type"].(string)
 		c, _ := e.reg.Contract(typ)
 		keys := slices.DeleteFunc(paths(c.Params), func(p place) bool {
-			return slices.Contains(namesDevice, p[0].Name) || p.key().Ignored != "" || p[0].Name == "require"
+			return slices.Contains(namesDevice, p[0].Name) || slices.Contains(open, p[0].Name) || p.key().Ignored != "" || p[0].Name == "require"
 		})
 		if len(keys) == 0 {
 			continue
