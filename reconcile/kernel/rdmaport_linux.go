@@ -116,8 +116,8 @@ func (e *silentDriver) Error() string {
 	return fmt.Sprintf("RDMA device %q: its driver has not answered a read of %s for %s: look for its messages in the kernel's log (dmesg), and bind the function to its driver again, or reboot the node", e.device, cmp.Or(e.file, "its port"), e.waited)
 }
 
-// rdmaPort reads the first port of an RDMA device, with the GIDs of a link, or all where that is "", or the one that is asked for. It is
-// false without such a device. It calls at before it reads a file.
+// rdmaPort reads the first port of an RDMA device, with the GIDs of a link, or all on InfiniBand or where that is "", or the one
+// that is asked for. It is false without such a device. It calls at before it reads a file.
 func (f sysfs) rdmaPort(queried netstate.RDMAPort, at func(file string)) (netstate.RDMAPort, bool) {
 	out := netstate.RDMAPort{Device: queried.Device, Link: queried.Link}
 	const port = "ports/1"
@@ -152,7 +152,7 @@ func (f sysfs) rdmaPort(queried netstate.RDMAPort, at func(file string)) (netsta
 		if err != nil || gid.IsUnspecified() {
 			return false, err == nil
 		}
-		if queried.Link != "" && text("gid_attrs/ndevs/"+n) != netstate.BaseName(queried.Link) {
+		if ethernet && queried.Link != "" && text("gid_attrs/ndevs/"+n) != netstate.BaseName(queried.Link) {
 			return true, true
 		}
 		typ := "IB" // gid_type_str in drivers/infiniband/core/cache.c

@@ -196,8 +196,8 @@ func (f sysfs) nodesOf(folder, name string) (out []string) {
 	return out
 }
 
-// lostNodes returns those of the character devices that a device no longer has: of its RDMA devices, or the one in software of that name, and
-// its clocks. Those of the node itself, and groups of VFIO, do not change.
+// lostNodes returns those of the character devices that a device no longer has: of its RDMA devices, or the one in software of that
+// name, and its clocks. Those of the node itself, and groups of VFIO, do not change.
 func (f sysfs) lostNodes(id, rdma string, nodes []string) []string {
 	d := netstate.Device{ID: id}
 	has := f.otherNodes(d, map[string][]string{})[netstate.NodePTP]

@@ -253,6 +253,8 @@ func TestRDMAPort(t *testing.T) {
 			{Index: 0, GID: "fe80::fc17:26ff:fe29:d476", Type: "RoCEv2"}, {Index: 1, GID: "10.9.0.1", Type: "RoCEv2"}, {Index: 2, GID: "2001:db8::1", Type: "RoCEv2"}, {Index: 150, GID: "2001:db8::9", Type: "RoCEv2"},
 		}},
 		{Device: "rxe0", Link: "host:d0.7", State: new("ACTIVE"), RateMbps: 2500, GIDs: []netstate.RDMAGID{{Index: 40, GID: "10.9.0.2", Type: "RoCEv1"}}},
+		// A GID of InfiniBand is of no interface: print_ndev in drivers/infiniband/core/sysfs.c is an error.
+		{Device: "mlx5_0", Link: "net1", State: new("DOWN"), RateMbps: 100_000, GIDs: []netstate.RDMAGID{{Index: 0, GID: "fe80::506b:4b03:ab:cdef", Type: "IB"}}},
 		{Device: "mlx5_0", State: new("DOWN"), RateMbps: 100_000, GIDs: []netstate.RDMAGID{{Index: 0, GID: "fe80::506b:4b03:ab:cdef", Type: "IB"}}},
 	} {
 		if got, ok := f.rdmaPort(netstate.RDMAPort{Device: want.Device, Link: want.Link}, func(string) {}); !ok {
