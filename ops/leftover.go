@@ -247,9 +247,24 @@ func (l *leftovers) setting(c netstate.Change) {
 	case !known || got.Value == nil:
 		l.remake(link, noLonger(c.Key().String()))
 	default:
-		s.Value = got.Value
+		s.Value = l.spread(s, got.Value)
 		l.want(c.Step, s)
 	}
+}
+
+// spread is the value that the kernel gives a sysctl of a link with one of all links, where this plan writes one, else the given.
+func (l *leftovers) spread(s netstate.Sysctl, value *string) *string {
+	for _, w := range l.p.wants {
+		if of, is := w.obj.(netstate.Sysctl); is && of.SpreadsTo(s) {
+			return of.Value
+		}
+	}
+	for _, c := range l.p.req.Owned {
+		if of, is := c.Before.(netstate.Sysctl); is && of.Value != nil && of.SpreadsTo(s) {
+			return of.Value
+		}
+	}
+	return value
 }
 
 func (l *leftovers) add(k netstate.Key, path string) {

@@ -53,8 +53,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			q.full[l.Key()] = merged
 		}
 	}
-	// The kernel accepts a gateway only once it can be reached: routes on the link come first.
-	slices.SortStableFunc(wants, func(a, b want) int { return gatewayed(a) - gatewayed(b) })
+	slices.SortStableFunc(wants, func(a, b want) int { return place(a) - place(b) })
 	q.changes = append(q.changes, p.renames.changes...) // the overlay has the old names already
 	missing := q.prune()
 	if len(missing) > 0 {
@@ -110,10 +109,18 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 	return plan, nil
 }
 
-// gatewayed is 1 for a route with a gateway, else 0.
-func gatewayed(w want) int {
-	if r, ok := w.obj.(netstate.Route); ok && r.Gateway != "" {
-		return 1
+// place orders the wants of a phase. The kernel accepts a gateway only once it can be reached: routes on the link come first. What it
+// gives each link is written before what a step wants of one.
+func place(w want) int {
+	switch o := w.obj.(type) {
+	case netstate.Route:
+		if o.Gateway != "" {
+			return 1
+		}
+	case netstate.Sysctl:
+		if o.Spreads() {
+			return -1
+		}
 	}
 	return 0
 }

@@ -61,6 +61,18 @@ ip rule add from 10.244.0.7 lookup 500 priority 5000
 
 var driftFixtures = []driftFixture{
 	{
+		name: "sysctls of all links",
+		steps: `
+    - {name: d, type: dummy, config: {name: d0, addresses: ["2001:db8::5/64"], routes: [{dst: "2001:db8:1::/64", gw: "2001:db8::1"}]}}
+    - {name: t, type: tuning, dependOn: [d], config: {sysctl: {net.ipv6.conf.all.disable_ipv6: 1, net.ipv4.ip_forward: 1, net.ipv4.conf.IFNAME.forwarding: 0}}}
+`,
+		rows: []drifted{
+			{name: "IPv6 of all", disturb: `ip netns exec $NS sysctl -qw net.ipv6.conf.all.disable_ipv6=0`, drift: "t ~sysctl.value, d ~sysctl.value, d +address, d +route"},
+			{name: "forwarding of all", disturb: `ip netns exec $NS sysctl -qw net.ipv4.ip_forward=0`, drift: "t ~sysctl.value"},
+			{name: "forwarding of one", disturb: `ip netns exec $NS sysctl -qw net.ipv4.conf.d0.forwarding=1`, drift: "t ~sysctl.value"},
+		},
+	},
+	{
 		name: "links",
 		pod: firstNetwork + `
 ip route add 203.0.113.0/24 dev eth0 table 500

@@ -524,3 +524,39 @@ func TestRDMADeviceRenamedByPod(t *testing.T) {
 		}
 	}
 }
+
+// TestSysctlOfAllRemoved: a step goes that has written a sysctl of all links, and one of a link beside it. The link has what the kernel
+// gives it then, and what another step wants of it, in one pass.
+func TestSysctlOfAllRemoved(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var start []netstate.Object
+	for _, path := range []string{"ipv4/ip_forward", "ipv4/conf/default/forwarding", "ipv6/conf/all/disable_ipv6", "ipv6/conf/default/disable_ipv6"} {
+		start = append(start, netstate.Sysctl{Path: "net/" + path, Value: new("0")})
+	}
+	const link = `
+  - {name: d, type: dummy, config: {name: d0, addresses: ["2001:db8::5/64"]}}
+`
+	before := steps(t, link+`  - {name: t, type: tuning, dependOn: [d], config: {sysctl: {net.ipv6.conf.all.disable_ipv6: 1, net.ipv4.ip_forward: 1, net.ipv4.conf.IFNAME.forwarding: 0}}}
+`)
+	w := &world{t: t, reg: reg, have: netstate.NewSnapshot(start...)}
+	held := w.plan(before, nil).Held
+	owned := netstate.Compact(recorded(nil, slices.Concat(w.ensure(before, nil), held)), w.have, held...)
+	after := steps(t, link)
+	p := w.plan(after, owned)
+	for _, c := range p.Changes {
+		if err := optest.Apply(w.have, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{"ipv4/ip_forward", "ipv4/conf/d0/forwarding", "ipv6/conf/all/disable_ipv6", "ipv6/conf/d0/disable_ipv6"} {
+		if s, ok := netstate.Lookup(w.have, netstate.Sysctl{Path: "net/" + path}); !ok || s.Value == nil || *s.Value != "0" {
+			t.Errorf("%s is %v %v, want 0, after %v", path, ok, netstate.Value(s, "value"), p.Changes)
+		}
+	}
+	if !slices.ContainsFunc(netstate.All[netstate.Addr](w.have), func(a netstate.Addr) bool { return a.Link == "d0" }) {
+		t.Error("the address is gone")
+	}
+}

@@ -66,6 +66,34 @@ func (m *model) address(c Change) {
 	}
 }
 
+// sysctl: some of all links give each link their value, and a link without IPv6 loses its addresses and routes of it
+// (addrconf_disable_ipv6 in net/ipv6/addrconf.c).
+func (m *model) sysctl(c Change) {
+	m.store(c)
+	after, _ := c.After.(Sysctl)
+	if after.Value == nil {
+		return
+	}
+	if after.Spreads() {
+		for _, s := range All[Sysctl](m.Snapshot) {
+			if after.SpreadsTo(s) && s.Value != nil && *s.Value != *after.Value {
+				m.sysctl(Change{After: Sysctl{Path: s.Path, Value: after.Value}}) // not ours in a record: it follows in an undo, too
+			}
+		}
+	}
+	if link := after.Link(); link == "" || *after.Value == "0" || after.Path != "net/ipv6/conf/"+link+"/disable_ipv6" {
+		return
+	}
+	for _, o := range All[Object](m.Snapshot) {
+		a, isAddr := o.(Addr)
+		r, isRoute := o.(Route)
+		if LinkOf(o) == after.Link() && (isAddr && strings.Contains(a.Address, ":") || isRoute && r.IPv6()) {
+			m.imply(o, nil)
+			m.PutAbsent(o.Key())
+		}
+	}
+}
+
 // bridgeVLAN: a port has one PVID, so the new one takes the flag from the old (__vlan_add_pvid in
 // net/bridge/br_vlan.c).
 func (m *model) bridgeVLAN(c Change) {

@@ -315,7 +315,7 @@ func (s Sysctl) LivesOn() Key {
 }
 
 var sysctlTraits = Traits{
-	Setting: true, Cost: 8,
+	Setting: true, Cost: 8, effects: (*model).sysctl,
 	absent: func(o Object) error {
 		return fault.New(fault.Unsupported, fmt.Errorf("sysctl %q does not exist in this network namespace", o.(Sysctl).Path))
 	},
@@ -338,6 +338,31 @@ func (s Sysctl) Link() string {
 		return p[3]
 	}
 	return ""
+}
+
+// Spreads reports whether the kernel gives each link the value when it is written.
+func (s Sysctl) Spreads() bool {
+	_, _, spreads := s.spread()
+	return spreads
+}
+
+// SpreadsTo reports whether the kernel gives another sysctl the value.
+func (s Sysctl) SpreadsTo(other Sysctl) bool {
+	first, last, spreads := s.spread()
+	return spreads && other.Path != s.Path && strings.HasPrefix(other.Path, first) && strings.HasSuffix(other.Path, last)
+}
+
+// spread returns the first and the last part of the paths of the sysctls that the kernel gives the value (inet_forward_change in
+// net/ipv4/devinet.c; addrconf_disable_change, addrconf_forward_change, addrconf_linkdown_change and addrconf_sysctl_addr_gen_mode in
+// net/ipv6/addrconf.c).
+func (s Sysctl) spread() (first, last string, spreads bool) {
+	switch s.Path {
+	case "net/ipv4/ip_forward", "net/ipv4/conf/all/forwarding":
+		return "net/ipv4/conf/", "/forwarding", true
+	case "net/ipv6/conf/all/disable_ipv6", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/all/ignore_routes_with_linkdown", "net/ipv6/conf/all/addr_gen_mode":
+		return "net/ipv6/conf/", s.Path[strings.LastIndex(s.Path, "/"):], true
+	}
+	return "", "", false
 }
 
 // OfNewLinks returns the sysctl that gives new links their value (inetdev_init in net/ipv4/devinet.c, ipv6_add_dev in
