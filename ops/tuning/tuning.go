@@ -173,7 +173,10 @@ func sysctlPath(key, dev string) (string, error) {
 			parts[i] = dev
 		}
 	}
-	return strings.Join(parts, "/"), nil
+	if path = strings.Join(parts, "/"); path == "net/ipv4/conf/all/forwarding" {
+		path = "net/ipv4/ip_forward" // one variable of the kernel (ctl_forward_entry in net/ipv4/devinet.c)
+	}
+	return path, nil
 }
 
 // ethtools wants each ethtool setting, features first, in order of name.
