@@ -123,8 +123,8 @@ func (c *Cluster) Image(ctx context.Context, name, command string) (string, erro
 	base := filepath.Base(command)
 	archive := filepath.Join(c.dir, "image-"+base+".tar")
 	return archive, c.keep(ctx, "image-"+base, archive, func(folder string) image.Image {
-		inside := "/" + base
-		return image.Image{Names: []string{name}, Files: map[string]string{inside: filepath.Join(folder, base)}, Entrypoint: []string{inside}}
+		inside, program := "/"+base, filepath.Join(folder, base)
+		return image.Image{Names: []string{name}, Files: map[string]string{inside: program}, Entrypoint: []string{inside}}
 	}, command)
 }
 
