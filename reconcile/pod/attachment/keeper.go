@@ -424,6 +424,9 @@ func (k *Keeper) ensure(ctx context.Context, e *claims.Entry, a *attempt, sandbo
 		}
 		k.Log.Info("attached", "sandbox", sb.ID, "claim", e.Namespace+"/"+e.Name, "pod", e.Pod.Name,
 			"changes", len(rep.Changes), "took", k.Now().Sub(begun).Round(time.Microsecond))
+		for _, note := range rep.Notes { // not for the pod's users: it may name addresses of the host
+			k.Log.Info("note on the pod's network", "sandbox", sb.ID, "pod", e.Pod.Name, "note", note)
+		}
 		reports = append(reports, rep)
 	}
 	return reports, nil

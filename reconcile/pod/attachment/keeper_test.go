@@ -1,11 +1,11 @@
 package attachment_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -60,6 +60,8 @@ type world struct {
 	made     int                      // changes of slow topologies
 	// write is called before each write: of a record, and to give addresses back. May be nil.
 	write func(what string) error
+	notes []string // of each pass
+	log   bytes.Buffer
 	// releasing is called before each release. May be nil.
 	releasing func(id reconcile.SandboxID)
 }
@@ -116,7 +118,7 @@ func (w *world) restart(dir, bootID string) {
 			w.ended = append(w.ended, outcome)
 		},
 		Follow: func(context.Context, *claims.Topology, *v1alpha1.NetworkTopology) error { return w.follow },
-		Log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Log:    slog.New(slog.NewTextHandler(&w.log, nil)),
 	})
 }
 
@@ -147,7 +149,7 @@ func (w *world) Ensure(ctx context.Context, sb reconcile.Sandbox) (reconcile.Rep
 		return reconcile.Report{}, fault.New(fault.Unsupported, errors.New("not this generation"))
 	}
 	w.held[sb.ID] = reconcile.Record{Sandbox: sb, BootID: w.store.BootID, Phase: reconcile.Applied, Results: w.results}
-	return reconcile.Report{Sandbox: sb.ID, Results: w.results}, nil
+	return reconcile.Report{Sandbox: sb.ID, Results: w.results, Notes: w.notes}, nil
 }
 
 // Release implements attachment.Engine.
@@ -412,6 +414,17 @@ func TestRDMANodes(t *testing.T) {
 			w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
 			w.wantNodes("a", nodes...)
 		})
+	}
+}
+
+// TestNotesOfAttachment: what apply would note for a pod is in the log of the agent, with the pod.
+func TestNotesOfAttachment(t *testing.T) {
+	w := newWorld(t)
+	w.prepare("a", "t1")
+	w.notes = []string{`step "roce": programs of the pod hang`}
+	w.ok(w.Attach(t.Context(), w.sandbox("s1", 1)))
+	if said := w.log.String(); !strings.Contains(said, `programs of the pod hang`) || !strings.Contains(said, "sandbox=s1/a/t1") {
+		t.Errorf("logged:\n%s", said)
 	}
 }
 
