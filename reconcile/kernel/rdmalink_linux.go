@@ -209,8 +209,7 @@ func (s *Sandbox) applyRDMALink(ctx context.Context, change netstate.Change) err
 			case change.Action() == netstate.Delete:
 				return unlessGone(r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_DELLINK), 0, which), unix.EINVAL, unix.ENODEV)
 			case after.Name != nil && *after.Name != d.name:
-				return r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_SET), 0, which,
-					attr(nl.RDMA_NLDEV_ATTR_DEV_NAME, nl.ZeroTerminated(*after.Name)))
+				return renameSoftRDMA(ctx, r, which, *after.Name)
 			}
 			return nil
 		})
@@ -223,6 +222,20 @@ func (s *Sandbox) applyRDMALink(ctx context.Context, change netstate.Change) err
 		return unlessGone(err, unix.ENODEV)
 	}
 	return err
+}
+
+// renameSoftRDMA renames an RDMA device. One that cannot have its name gives up the one it has: a pod can exchange the names of two pods'
+// devices, and each would wait for the other.
+func renameSoftRDMA(ctx context.Context, r *conn, which nl.NetlinkRequestData, name string) error {
+	rename := func(name string) error {
+		return r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_SET), 0, which, attr(nl.RDMA_NLDEV_ATTR_DEV_NAME, nl.ZeroTerminated(name)))
+	}
+	err := rename(name)
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	_ = rename(name + "x") // which is not taken, or the next pass says so again
+	return because(fault.Conflict, err, "another RDMA device of the node is called %q: rename or delete it, or wait until its own pod is checked, which gives it its name", name)
 }
 
 // moveSoftRDMA moves an RDMA device in software from the host to the namespace of its link. Only there the kernel says which link it is on:

@@ -30,8 +30,8 @@ func TestPools(t *testing.T) {
 	}
 }
 
-// TestPoolsByPlace holds which pools the networks of devices have where their names follow from the rail and the labels of the node, and why
-// there is none. A function has that of its PF.
+// TestPoolsByPlace holds which pools the networks of devices have where their names follow from the rail and the labels of the
+// node, and why there is none. A function has that of its PF.
 func TestPoolsByPlace(t *testing.T) {
 	const template = `rack-{{ node.labels["topology.example.com/rack"] }}-{{ device.rail }}`
 	for name, c := range map[string]struct {
