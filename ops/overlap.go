@@ -32,6 +32,11 @@ func (s *routes) checkOverlaps() error {
 				s.noteRoutes(other, ownRoute{w.step, o})
 			}
 			s.noteForeign(w.step, o)
+			s.noteConnected(w.step, o)
+		case netstate.Link:
+			if o.Bond != nil {
+				s.noteTargets(w.step, o)
+			}
 		}
 	}
 	all := append(s.foreignAddrs(), addrs...)
@@ -55,6 +60,66 @@ func (s *routes) foreignAddrs() []placed {
 		out = append(out, placed{"", a.Link, table, pre})
 	}
 	return out
+}
+
+// noteConnected adds a note on a route over a gateway to the network of an address: the kernel's own route, on the link, comes first.
+// Its metric is 0, of IPv6 256 (fib_add_ifaddr in net/ipv4/fib_frontend.c, IP6_RT_PRIO_ADDRCONF).
+func (s *routes) noteConnected(step string, r netstate.Route) {
+	pre, err := netip.ParsePrefix(r.Dst)
+	if err != nil || r.Gateway == "" || pre.IsSingleIP() || r.IPv6() && r.Metric < 256 {
+		return
+	}
+	for _, on := range slices.Sorted(maps.Keys(s.p.makers)) {
+		if s.ownNetworks()[networkOn{on, pre}] && s.p.tableOf(on) == r.Table {
+			s.p.noteFor(step, "its route to %s via %s is never used: %q has an address of that network, and the kernel's own route on the link comes first; give the address the prefix length %d, or remove the route",
+				r.Dst, r.Gateway, on, pre.Addr().BitLen())
+			return
+		}
+	}
+}
+
+// noteTargets adds a note on targets of ARP monitoring that no address and no route of the bond, or of a link on it, leads to. The kernel
+// sends probes only where its route to the target leaves by the bond (bond_arp_send_all in drivers/net/bonding/bond_main.c), and in a
+// pod the default route leads elsewhere.
+func (s *routes) noteTargets(step string, bond netstate.Link) {
+	above := map[string]bool{bond.Name: true}
+	for range maxNesting {
+		for _, l := range s.p.view.LinksWhere(func(netstate.Link) bool { return true }) {
+			if l.Parent != nil && above[*l.Parent] {
+				above[l.Name] = true
+			}
+			if l.Master != nil && *l.Master != "" && above[l.Name] {
+				above[*l.Master] = true
+			}
+		}
+	}
+	var lead []netip.Prefix
+	for _, w := range s.p.wants {
+		if !above[netstate.LinkOf(w.obj)] {
+			continue
+		}
+		var of string
+		switch o := w.obj.(type) {
+		case netstate.Addr:
+			of = o.Address
+		case netstate.Route:
+			of = o.Dst
+		case netstate.DHCPLease:
+			return // not known yet
+		}
+		if pre, err := netip.ParsePrefix(of); err == nil {
+			lead = append(lead, pre.Masked())
+		}
+		if s.p.pooled(netstate.LinkOf(w.obj)) || s.p.req.imagined != nil && s.p.req.Topology.ClaimSetsAddresses(w.step) {
+			return
+		}
+	}
+	for _, target := range bond.Bond.ARPIPTargets {
+		to, err := netip.ParseAddr(target)
+		if err == nil && !slices.ContainsFunc(lead, func(p netip.Prefix) bool { return p.Contains(to) }) {
+			s.p.noteFor(step, "arpIpTargets: no address and no route of %q leads to %s, so that the kernel sends no probes there where the pod has another default route, and takes its ports for down: give %q an address in the network of the target, or use miimon", bond.Name, to, bond.Name)
+		}
+	}
 }
 
 // noteForeign adds a note on a route beside one of others that was added later: none is refused
