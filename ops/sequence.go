@@ -131,8 +131,12 @@ func (q *sequencer) withDerivedMTU(wants []want) []want {
 	var out []want
 	done := map[netstate.Key]bool{}
 	for _, w := range wants {
-		out = append(out, w)
 		l, ok := w.obj.(netstate.Link)
+		if below, found := q.linkBelow(l); found && !done[below.Key()] {
+			done[below.Key()] = true
+			out = append(out, want{step: w.step, obj: below})
+		}
+		out = append(out, w)
 		if !ok || done[l.Key()] {
 			continue
 		}
@@ -153,6 +157,18 @@ func (q *sequencer) withDerivedMTU(wants []want) []want {
 		out = append(out, want{step: c.step, obj: mtu})
 	}
 	return out
+}
+
+// linkBelow is the link below one that keeps the MTU with which it is made, with the MTU that steps want of it, whichever step is first.
+func (q *sequencer) linkBelow(l netstate.Link) (below netstate.Link, found bool) {
+	if !followsMTU(l) || netstate.OnHost(*l.Parent) {
+		return below, false
+	}
+	c, claimed := q.p.mtus.claimOf(*l.Parent)
+	if have, there := q.p.view.Link(*l.Parent); !claimed || !there || q.p.view.Fresh(have.Name) && have.LinkKind != "device" {
+		return below, false // it is made with its MTU
+	}
+	return netstate.Link{Name: *l.Parent, MTU: new(c.value.(uint32))}, true
 }
 
 // prune plans to undo what we made and no step wants any more.

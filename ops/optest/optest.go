@@ -349,6 +349,9 @@ func Apply(s *netstate.Snapshot, c netstate.Change) error {
 	}
 	if want, ok := c.After.(netstate.Link); ok && !c.Implied && want.Master != nil {
 		have, _ := s.Link(want.Name)
+		if c.Action() == netstate.Replace {
+			have = netstate.Link{} // it is made again
+		}
 		master, _ := s.Link(*want.Master)
 		if master.KindTraits().ForcesPorts && (have.Up != nil && *have.Up || want.Up != nil && *want.Up) {
 			return fmt.Errorf("%s: device can not be enslaved while up", c)
