@@ -283,6 +283,10 @@ func (p *Planner) writtenAddress(link, field string, a Address, cfg AddressConfi
 	if err := checkGateway(field+".gateway", a); err != nil {
 		return err
 	}
+	pre, err := a.Prefix()
+	if err == nil && pre.Addr().Is4() && pre.Bits() < 31 && a.Gateway == pre.Masked().Addr().String() {
+		p.Note("%s.gateway: %s is the network address of %s, not an address of a host: write the address of the router", field, a.Gateway, pre.Masked())
+	}
 	if what := notOfHost(a); what != "" {
 		p.Note("%s: %s is the %s address of its prefix, not an address of a host: write the address of the interface", field, a.Address, what)
 	}
