@@ -58,6 +58,7 @@ func (p *Planner) ignore(link string) error {
 	if p.mtus.belowIPv6(link) {
 		return nil
 	}
+	var missing error // all are asked for at once
 	for _, name := range ignored {
 		o := ofLink(link, name)
 		if p.Wanted(o.Key()) {
@@ -67,15 +68,20 @@ func (p *Planner) ignore(link string) error {
 		if p.view.Fresh(link) || p.getsIPv6(link) {
 			exists = ofIPv6
 		}
-		if _, there, err := Lookup(p, exists); err != nil || !there {
-			return err // none where the kernel, or the link, has no IPv6
+		_, there, err := Lookup(p, exists)
+		if err != nil {
+			missing = err
+			continue
+		}
+		if !there {
+			return nil // none where the kernel, or the link, has no IPv6
 		}
 		o.Value = new("0")
 		if err := p.Want(o); err != nil {
 			return err
 		}
 	}
-	return nil
+	return missing
 }
 
 // getsIPv6 reports whether a link is too small for IPv6 now: once it is larger, the kernel starts it with the MTU (addrconf_notify in
