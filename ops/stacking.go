@@ -239,7 +239,8 @@ func (s *stacking) checkMaster(l netstate.Link) (step string, err error) {
 		}
 		only = ", only in " + strings.Join(phrases, " or ")
 	}
-	return c.step, Invalid("", "%q is %s, which cannot be in the %s %q%s", netstate.BaseName(l.Name), phrase, m.LinkKind, netstate.BaseName(m.Name), only)
+	return c.step, Invalid("", "%q is %s, which cannot be in the %s %q%s",
+		netstate.BaseName(l.Name), phrase, m.LinkKind, netstate.BaseName(m.Name), only)
 }
 
 // checkParent checks the parent of a link.

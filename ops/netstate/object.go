@@ -359,7 +359,8 @@ func (s Sysctl) spread() (first, last string, spreads bool) {
 	switch s.Path {
 	case "net/ipv4/ip_forward", "net/ipv4/conf/all/forwarding":
 		return "net/ipv4/conf/", "/forwarding", true
-	case "net/ipv6/conf/all/disable_ipv6", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/all/ignore_routes_with_linkdown", "net/ipv6/conf/all/addr_gen_mode":
+	case "net/ipv6/conf/all/disable_ipv6", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/all/ignore_routes_with_linkdown",
+		"net/ipv6/conf/all/addr_gen_mode":
 		return "net/ipv6/conf/", s.Path[strings.LastIndex(s.Path, "/"):], true
 	}
 	return "", "", false

@@ -156,10 +156,11 @@ func withoutGateway(t *topology.Topology, s *topology.Step, layout *addresspool.
 		return false
 	}
 	prefixes := slices.Concat(layout.Prefixes(true), layout.Prefixes(false))
-	return len(layout.Gateways(prefixes)) == 0 && len(layout.Routes(prefixes)) == 0 && !slices.ContainsFunc(t.Steps, func(o topology.Step) bool {
+	shared := slices.ContainsFunc(t.Steps, func(o topology.Step) bool {
 		pool, _, ok := topology.FromPool(&o)
 		return ok && pool == layout.Name && o.Name != s.Name
 	})
+	return !shared && len(layout.Gateways(prefixes)) == 0 && len(layout.Routes(prefixes)) == 0
 }
 
 // ofSubnets are errors about topologies that have the addresses of one network's subnets, and different subnets.
