@@ -288,9 +288,8 @@ func mtuIn(s *netstate.Snapshot, link string) uint32 {
 	return *l.MTU
 }
 
-// misread reports whether a reference to an MTU was resolved to another value than
-// the plan leads to, because a later step raises it, or whether a link has IPv6 with the MTU that the plan leads to. The right values are kept for the
-// next try. This terminates: a try without new values is the last.
+// misread reports whether the plan leads to another MTU than a reference was resolved to, because a later step raises it, or than
+// belowIPv6 assumed. The right values are kept for the next try. This terminates: a try without new values is the last.
 func (m *mtus) misread(plan *Plan) bool {
 	if plan == nil || plan.leadsTo == nil {
 		return m.again

@@ -117,13 +117,17 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 	if len(wrong) == 0 {
 		return nil
 	}
-	unmet := fmt.Errorf("require: RDMA device %q: %s", d.RDMADevice, strings.Join(wrong, "; "))
-	if p.req.Kept {
-		p.await("what it requires of "+d.RDMADevice, fault.New(fault.NotReady, unmet))
-	} else {
-		p.await("what it requires of "+d.RDMADevice, &settling{unmet})
-	}
+	p.awaitRequired(d.RDMADevice, wrong)
 	return nil
+}
+
+func (p *Planner) awaitRequired(device string, wrong []string) {
+	unmet := fmt.Errorf("require: RDMA device %q: %s", device, strings.Join(wrong, "; "))
+	if p.req.Kept {
+		p.await("what it requires of "+device, fault.New(fault.NotReady, unmet))
+	} else {
+		p.await("what it requires of "+device, &settling{unmet})
+	}
 }
 
 // imagineGID is RequireRDMA on an imagined node: it refuses an MTU that a step sets, since no node could have another.

@@ -392,9 +392,9 @@ func sameAddresses(a, b []topology.StepResult) bool {
 	})
 }
 
-// renewNodes has the record of a repair name the device nodes, and the RDMA devices, that its steps give now, also if the repair fails: containers
-// that are created from now on get those of the record, and an earlier node may be another pod's. An RDMA device that is gone
-// has none.
+// renewNodes has the record of a repair name the device nodes, and the RDMA devices, that its steps give now, also if the repair
+// fails: containers that are created from now on get those of the record, and an earlier node may be another pod's. An RDMA device
+// that is gone has none.
 func (p *pass) renewNodes(plan *ops.Plan) {
 	if p.trigger != TriggerRepair {
 		return

@@ -437,7 +437,8 @@ func (v *validator) offers(target int, r ref.Ref, f ref.Field) bool {
 	switch f.Source {
 	case ref.Devices:
 		c := v.contracts[target]
-		return c.GivesDevices(v.t.Steps[target].Config) && slices.ContainsFunc(c.Output.Devices, func(p contract.Param) bool { return p.Name == r.Field })
+		named := func(p contract.Param) bool { return p.Name == r.Field }
+		return c.GivesDevices(v.t.Steps[target].Config) && slices.ContainsFunc(c.Output.Devices, named)
 	case ref.IPs:
 		list = v.flows[target].ips
 	case ref.Interfaces:

@@ -22,7 +22,8 @@ var Op = ops.New(contract.Contract{
 device, and of no other. Its network interface stays where it is. RoCE needs the interface and its addresses in the pod: use
 ` + "`sriov`" + ` or ` + "`host-device`" + `, which give the RDMA device, too.
 
-Its DeviceClass leaves out nodes in [exclusive mode](../devices.md#rdma), where the step is refused: use ` + "`sriov`" + ` or ` + "`host-device`" + `.`,
+Its DeviceClass leaves out nodes in [exclusive mode](../devices.md#rdma), where the step is refused:
+use ` + "`sriov`" + ` or ` + "`host-device`" + `.`,
 	Example: `- name: ib0
   type: rdma
   selector:
