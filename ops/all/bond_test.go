@@ -36,7 +36,7 @@ func TestBondOptionsCount(t *testing.T) {
 	for option, modes := range bondOptions {
 		for _, mode := range bondOptions[""] {
 			config := strings.TrimSuffix("mode: "+mode+", "+option, ", ")
-			reg, top := vetted(t, fmt.Sprintf("    - {name: a, type: dummy, config: {name: a}}\n    - {name: b, type: dummy, config: {name: b}}\n    - {name: bond0, type: bond, dependOn: [a, b], config: {%s}}\n", config))
+			reg, top := vetted(t, fmt.Sprintf("    - {name: a, type: dummy, config: {name: a}}\n    - {name: b, type: dummy, config: {name: b}}\n    - {name: bond0, type: bond, dependOn: [a, b], config: {addresses: [192.0.2.2/24], %s}}\n", config))
 			notes, err := topology.Inspect(t.Context(), top, reg)
 			accepted := err == nil && len(notes) == 0
 			if used := slices.Contains(modes, mode); accepted != used {
