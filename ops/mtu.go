@@ -44,17 +44,22 @@ func (m *mtus) settle() error {
 		}
 	}
 	slices.SortStableFunc(own, func(a, b string) int { return cmp.Compare(m.claimed(b), m.claimed(a)) })
-	for _, name := range own {
-		raised := []string{name}
-		for len(raised) > 0 {
-			if err := m.p.ended(); err != nil {
-				return err
+	// A bond may give a port less than what stands on the port was content with.
+	for again := true; again; {
+		again = false
+		for _, name := range own {
+			raised := []string{name}
+			for len(raised) > 0 {
+				if err := m.p.ended(); err != nil {
+					return err
+				}
+				more, err := m.demand(raised[0], ports)
+				if err != nil {
+					return err
+				}
+				raised = append(raised[1:], more...)
+				again = again || len(more) > 0
 			}
-			more, err := m.demand(raised[0], ports)
-			if err != nil {
-				return err
-			}
-			raised = append(raised[1:], more...)
 		}
 	}
 	return m.tunnelsInBonds(ports)
