@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -273,7 +272,7 @@ func (p *Planner) SoftRDMA(link, typ string) error {
 		return noRDMANodes(fmt.Sprintf("%q", link), *want.Name, "remove the step")
 	}
 	if have.HostOnly && !p.Kept() {
-		p.Note("%s", errHostOnly)
+		p.Note(hostOnlyNote)
 	}
 	p.ProduceDevices(topology.Devices{RDMADevice: *want.Name, DeviceNodes: slices.Clone(have.Nodes)})
 	if p.req.imagined != nil {
@@ -282,9 +281,9 @@ func (p *Planner) SoftRDMA(link, typ string) error {
 	return p.keepNodes(want.Key(), have.Nodes)
 }
 
-// errHostOnly says what soft RoCE lacks before Linux 7.1 ("RDMA/rxe: Add net namespace support for IPv4/IPv6 sockets"): its packets are
+// hostOnlyNote says what soft RoCE lacks before Linux 7.1 ("RDMA/rxe: Add net namespace support for IPv4/IPv6 sockets"): its packets are
 // sent by the routes of the host (rxe_find_route4), and received there.
-var errHostOnly = errors.New("the kernel exchanges data over soft RoCE on the host only, and programs of the pod hang: use a node with Linux 7.1 or later")
+const hostOnlyNote = "the kernel exchanges data over soft RoCE on the host only, and programs of the pod hang: use a node with Linux 7.1 or later"
 
 // keepNodes holds that the containers of a running sandbox have the device nodes of an object. A runtime gives them when it
 // creates a container, and an RDMA device that was made again has others, while the earlier ones may be another pod's.

@@ -74,9 +74,6 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 	if d == nil || d.RDMADevice == "" {
 		return errNoRDMA
 	}
-	if of, ok := netstate.Lookup(p.req.Have, netstate.RDMALink{Link: link}); ok && of.HostOnly && !p.Kept() {
-		return fault.New(fault.Unsupported, fmt.Errorf("require: RDMA device %q: %w, or remove the key", d.RDMADevice, errHostOnly))
-	}
 	query := netstate.RDMAPort{Device: d.RDMADevice, Link: link}
 	query.Only = p.onlyGID(query, r.GID)
 	port, there, err := Lookup(p, query)

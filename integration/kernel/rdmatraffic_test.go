@@ -15,7 +15,6 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // rdmaPod is a pod with a soft RoCE device on a function of its own.
@@ -36,31 +35,18 @@ func (p rdmaPod) command(command string) string {
 // roceInPods reports whether the kernel exchanges data over soft RoCE in pods.
 func roceInPods() bool { return os.Getenv("PLUMBLINE_KERNEL") == "backports" }
 
-// requireGID is refused on other kernels.
-const requireGID = "require: {gid: {type: RoCEv2, family: IPv4, scope: global}, state: ACTIVE}"
-
-// newRDMAPod attaches a pod with an address to a function. A GID of the address is required where that can be.
+// newRDMAPod attaches a pod with an address to a function. A GID of the address is required.
 func (l *lane) newRDMAPod(t *testing.T, function, address string) rdmaPod {
 	t.Helper()
 	path := newNetns(t)
-	topologyWith := func(config string) *topology.Topology {
-		return parse(t, "t", `
+	s := box(path, parse(t, "t", `
     - {name: vf, type: sriov, config: {name: rail0, addresses: [`+address+`/24]}}
-    - {name: roce, type: rxe, dependOn: [vf], config: {`+config+`}}
-`)
-	}
-	s := box(path, topologyWith(requireGID))
+    - {name: roce, type: rxe, dependOn: [vf], config: {require: {gid: {type: RoCEv2, family: IPv4, scope: global}, state: ACTIVE}}}
+`))
 	s.Given = ops.GivenDevices(functions(t, map[string]string{"vf": function}))
 	engine := l.engine(nil)
 	release := released(t, engine, s.ID)
 	report, err := engine.Ensure(ctxFor(t), s)
-	if !roceInPods() {
-		if fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), "require: RDMA device") {
-			t.Errorf("a GID is required: %v", err)
-		}
-		s.Topology = topologyWith("")
-		report, err = engine.Ensure(ctxFor(t), s)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,9 +54,6 @@ func (l *lane) newRDMAPod(t *testing.T, function, address string) rdmaPod {
 		t.Errorf("notes %q", report.Notes)
 	}
 	got := stepDevices(report.Results, "roce")
-	if !roceInPods() {
-		got.GIDIndex = new(1) // the first one is of the link-local address
-	}
 	if len(got.DeviceNodes) != 2 || got.GIDIndex == nil {
 		t.Fatalf("results: %+v", got)
 	}

@@ -25,7 +25,7 @@ the claim's status says so until the pod is created again.
 
 The node needs the kernel modules ` + "`rdma_rxe`" + `, ` + "`ib_uverbs`" + ` and ` + "`rdma_ucm`" + `. A VLAN cannot have one: put
 it on the interface below, where the VLAN's addresses work, too. Before Linux 7.1 it exchanges no data outside of the host's namespace:
-` + "`apply`" + ` says so, and the key ` + "`require`" + ` is refused. On Linux 6.12 it cannot be made on a node in [exclusive mode](../devices.md#rdma),
+` + "`apply`" + ` says so. On Linux 6.12 it cannot be made on a node in [exclusive mode](../devices.md#rdma),
 in which programs cannot use the connection manager (` + "`rping`" + `).`,
 	Example: `- name: vf0
   type: sriov
