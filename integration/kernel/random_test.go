@@ -89,7 +89,7 @@ func (c *chaos) enroll(g driftFixture) {
 		lane: &lane{t: c.t, host: c.host, dir: c.dir, devices: append([]string{}, slices.Sorted(maps.Values(devices))...), beside: true}, // none is not all
 	}
 	lines := strings.Split(strings.Trim(g.steps, "\n"), "\n")
-	for _, n := range []int{len(lines), len(lines) - 1, len(lines) - 2} { // steps that are removed and added
+	for _, n := range []int{len(lines), max(1, len(lines)-1), max(1, len(lines)-2)} { // steps that are removed and added
 		sb := box(path, parse(c.t, "t", strings.Join(lines[:n], "\n")+"\n"))
 		sb.Given = ops.GivenDevices(devices)
 		a.versions = append(a.versions, sb)
