@@ -177,11 +177,8 @@ func (m *mtus) raise(upper string, c claim, headers uint32, lower, why string) (
 // it is not known. A value that we set earlier does not count: it would be dropped as soon
 // as it was reached.
 func (m *mtus) standing(name string, depth int) uint32 {
-	l, there := m.p.req.Have.Link(name)
-	have := uint32(0)
-	if there && l.MTU != nil {
-		have = *l.MTU
-	}
+	_, there := m.p.req.Have.Link(name)
+	have := mtuIn(m.p.req.Have, name)
 	for _, c := range m.p.req.Owned {
 		if c.Key() != netstate.LinkKey(name) {
 			continue

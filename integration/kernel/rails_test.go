@@ -19,9 +19,7 @@ func TestEightRails(t *testing.T) {
 	if !hasCards() {
 		return
 	}
-	l, host := newLane(t), &foreignWriter{t, "", ""}
-	host.run("modprobe -a rdma_rxe ib_uverbs rdma_ucm")
-	host.run("for l in $(ls /sys/class/infiniband); do rdma link delete $l; done") // of other tests
+	l, host := newRDMALane(t)
 	home := l.state("")
 	path := newNetns(t)
 	const values = `forEach: ["0", "1", "2", "3", "4", "5", "6", "7"]`

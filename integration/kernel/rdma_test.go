@@ -14,15 +14,22 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
+// newRDMALane is a lane on a host with the modules of soft RoCE, and without the RDMA devices of other tests.
+func newRDMALane(t *testing.T) (*lane, *foreignWriter) {
+	t.Helper()
+	l, host := newLane(t), &foreignWriter{t, "", ""}
+	host.run("modprobe -a rdma_rxe ib_uverbs rdma_ucm")
+	host.run("for l in $(ls /sys/class/infiniband); do rdma link delete $l; done")
+	return l, host
+}
+
 // TestRDMADevice: a step of type rdma gives the device nodes of the function's RDMA device and of no other. A function that is
 // moved does not give those of soft RoCE on its interface, which ends with the move.
 func TestRDMADevice(t *testing.T) {
 	if !hasCards() {
 		return
 	}
-	l, host := newLane(t), &foreignWriter{t, "", ""}
-	host.run("modprobe -a rdma_rxe ib_uverbs rdma_ucm")
-	host.run("for l in $(ls /sys/class/infiniband); do rdma link delete $l; done") // of other tests
+	l, host := newRDMALane(t)
 	for name, function := range map[string]string{"rxe1": "1", "rxe2": "2"} {
 		host.run("rdma link add " + name + " type rxe netdev $(ls /sys/class/net/enp3s0f0/device/virtfn" + function + "/net)")
 		t.Cleanup(func() { host.run("rdma link delete " + name + " 2>/dev/null || true") })
@@ -89,9 +96,7 @@ func TestSharedRDMADevice(t *testing.T) {
 	if !hasCards() {
 		return
 	}
-	l, host := newLane(t), &foreignWriter{t, "", ""}
-	host.run("modprobe -a rdma_rxe ib_uverbs rdma_ucm")
-	host.run("for l in $(ls /sys/class/infiniband); do rdma link delete $l; done") // of other tests
+	l, host := newRDMALane(t)
 	host.run("rdma link add rxe1 type rxe netdev enp3s0f0")
 	t.Cleanup(func() { host.run("rdma link delete rxe1") })
 	home := l.state("")
@@ -140,9 +145,8 @@ func TestDeviceNodes(t *testing.T) {
 	if !hasCards() {
 		return
 	}
-	l, host := newLane(t), &foreignWriter{t, "", ""}
-	host.run("modprobe -a rdma_rxe ib_uverbs rdma_ucm ib_umad vhost_net tun")
-	host.run("for l in $(ls /sys/class/infiniband); do rdma link delete $l; done") // of other tests
+	l, host := newRDMALane(t)
+	host.run("modprobe -a ib_umad vhost_net tun")
 	host.run("rdma link add rxe1 type rxe netdev enp3s0f1; rdma link add rxe2 type rxe netdev $(ls /sys/class/net/enp3s0f1/device/virtfn1/net)")
 	t.Cleanup(func() { host.run("rdma link delete rxe1; rdma link delete rxe2") })
 	clock := "/dev/" + strings.TrimSpace(host.run("ls /sys/class/net/enp3s0f1/device/ptp"))

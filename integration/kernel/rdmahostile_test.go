@@ -66,9 +66,7 @@ func TestHostileRDMAPod(t *testing.T) {
 	if !hasCards() {
 		return
 	}
-	l, host := newLane(t), &foreignWriter{t, "", ""}
-	host.run("modprobe -a rdma_rxe ib_uverbs rdma_ucm")
-	host.run("for l in $(ls /sys/class/infiniband); do rdma link delete $l; done") // of other tests
+	l, _ := newRDMALane(t)
 	hostile, victim := l.newSoftPod(t), l.newSoftPod(t)
 	inPod := "ip netns exec $NS "
 	rows := []struct{ name, acts, says, then string }{
@@ -119,9 +117,7 @@ func TestSoftRoCEAfterReboot(t *testing.T) {
 	if !hasCards() {
 		return
 	}
-	l, host := newLane(t), &foreignWriter{t, "", ""}
-	host.run("modprobe -a rdma_rxe ib_uverbs rdma_ucm")
-	host.run("for l in $(ls /sys/class/infiniband); do rdma link delete $l; done") // of other tests
+	l, host := newRDMALane(t)
 	home := l.state("")
 	host.run("rdma link add rxe9 type rxe netdev $(ls /sys/class/net/enp3s0f0/device/virtfn1/net)")
 	given := ops.GivenDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))

@@ -24,9 +24,7 @@ func TestSoftRoCE(t *testing.T) {
 	if !hasCards() {
 		return
 	}
-	l, host := newLane(t), &foreignWriter{t, "", ""}
-	host.run("modprobe -a rdma_rxe ib_uverbs rdma_ucm")
-	host.run("for l in $(ls /sys/class/infiniband); do rdma link delete $l; done") // of other tests
+	l, host := newRDMALane(t)
 	host.run("rdma link add rxe9 type rxe netdev $(ls /sys/class/net/enp3s0f0/device/virtfn1/net)")
 	t.Cleanup(func() { host.run("rdma link delete rxe9 2>/dev/null || true") })
 	was := host.run("rdma link show rxe9/1")

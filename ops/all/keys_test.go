@@ -14,44 +14,35 @@ import (
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/optest"
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/contract"
 )
 
 // FuzzKeys holds the laws on random topologies in which random keys of contracts have values that other topologies give them.
 func FuzzKeys(f *testing.F) {
-	addSeeds(f, 100)
-	reg, err := all.Registry()
-	if err != nil {
-		f.Fatal(err)
-	}
-	contracts, err := contract.NewSet(contractsOf(reg)...)
-	if err != nil {
-		f.Fatal(err)
-	}
-	e := readEffects(f, reg)
-	f.Fuzz(func(t *testing.T, a, b uint64) {
-		g := &generator{Rand: rand.New(rand.NewPCG(a, b)), given: ops.Givens{}}
-		c := g.build(t)
-		text := g.withKeys(t, e)
-		top, err := topology.Decode([]byte(text))
-		if err != nil || topology.Validate(t.Context(), top, contracts) != nil {
+	fuzzKeys(f, func(t *testing.T, reg *ops.Registry, g *generator, _, c *optest.Case) {
+		t.Helper()
+		if topology.Validate(t.Context(), c.Topology, reg) != nil {
 			return
 		}
-		c.Topology = top
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		err = optest.Hold(ctx, t, reg, c, g.others, g.drift)
+		err := optest.Hold(ctx, t, reg, c, g.others, g.drift)
 		if err != nil && !errors.As(err, new(*ops.StepError)) {
 			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("%s\ngiven: %+v", text, c.Given)
 		}
 	})
 }
 
 // FuzzEditKeys holds the law of edits on random topologies, of which random keys are set.
 func FuzzEditKeys(f *testing.F) {
+	fuzzKeys(f, func(t *testing.T, reg *ops.Registry, _ *generator, before, after *optest.Case) {
+		t.Helper()
+		edited(t, reg, before, after, nil)
+	})
+}
+
+// fuzzKeys draws topologies, and sets keys of them.
+func fuzzKeys(f *testing.F, hold func(t *testing.T, reg *ops.Registry, g *generator, before, after *optest.Case)) {
+	f.Helper()
 	addSeeds(f, 100)
 	reg, err := all.Registry()
 	if err != nil {
@@ -68,15 +59,15 @@ func FuzzEditKeys(f *testing.F) {
 		}
 		after := *before
 		after.Topology = top
-		edited(t, reg, before, &after, nil)
+		hold(t, reg, g, before, &after)
 		if t.Failed() {
 			t.Logf("%s\nand\n%s\ngiven: %+v", g.text.String(), text, before.Given)
 		}
 	})
 }
 
-// open are keys that the random world does not say of a device.
-var open = []string{"promisc", "allmulti"}
+// unobserved are keys of devices whose values the random world does not have.
+var unobserved = []string{"promisc", "allmulti"}
 
 // withKeys is the topology that was drawn, with a few keys set.
 func (g *generator) withKeys(t *testing.T, e *effects) string {
@@ -91,7 +82,7 @@ func (g *generator) withKeys(t *testing.T, e *effects) string {
 		typ := step["type"].(string)
 		c, _ := e.reg.Contract(typ)
 		keys := slices.DeleteFunc(paths(c.Params), func(p place) bool {
-			return slices.Contains(namesDevice, p[0].Name) || slices.Contains(open, p[0].Name) || p.key().Ignored != "" || p[0].Name == "require"
+			return slices.Contains(namesDevice, p[0].Name) || slices.Contains(unobserved, p[0].Name) || p.key().Ignored != "" || p[0].Name == "require"
 		})
 		if len(keys) == 0 {
 			continue
