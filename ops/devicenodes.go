@@ -96,7 +96,7 @@ func noRDMAFor(d netstate.Device, kind string) error {
 }
 
 func nodeWithoutRDMA(kind string) error {
-	return Invalid("deviceNodes", "%s is of an RDMA device, and the step gives none: set rdma: true, or remove it", kind)
+	return Invalid("deviceNodes", "%s belongs to an RDMA device, and the step gives the pod none: set rdma: true, or remove it from deviceNodes", kind)
 }
 
 // without has a step that was applied before wait for what its device does not have any more, beside what else is repaired, and

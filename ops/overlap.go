@@ -71,7 +71,7 @@ func (s *routes) noteConnected(step string, r netstate.Route) {
 	}
 	for _, on := range slices.Sorted(maps.Keys(s.p.makers)) {
 		if s.ownNetworks()[networkOn{on, pre}] && s.p.tableOf(on) == r.Table {
-			s.p.noteFor(step, "its route to %s via %s is never used: %q has an address of that network, and the kernel's own route on the link comes first; give the address the prefix length %d, or remove the route",
+			s.p.noteFor(step, "its route to %s via %s is never used: %q has an address of that network, so the kernel's own route to it comes first; give the address the prefix length %d, or remove the route",
 				r.Dst, r.Gateway, on, pre.Addr().BitLen())
 			return
 		}
@@ -240,14 +240,14 @@ func (s *routes) checkTwice(addrs []placed) (noted map[string]bool, err error) {
 			}
 			noted[pair(a, other)] = true
 			if l, _ := s.p.view.Link(a.link); l.LinkKind == "ipvlan" && at.network != "" { // ipvlan_addr_busy
-				return nil, s.p.stepError(a.step, Invalid("addresses", "%s is the address of %q %s, too, and the ipvlan links of a master have each address once: change one of them",
+				return nil, s.p.stepError(a.step, Invalid("addresses", "%s is already the address of %q %s, and the kernel takes an address on only one ipvlan link of a master: change one of them",
 					a.prefix.Addr(), other.link, other.whose()))
 			}
 			effect := "on one network, hosts reach one of the two interfaces only"
 			if a.prefix.Addr().Is6() {
 				effect = "on one network, duplicate address detection lets one of the two interfaces have it"
 			}
-			s.p.noteFor(a.step, "its address %s on %q is that of %q %s, too: %s; change one of them", a.prefix.Addr(), a.link, other.link, other.whose(), effect)
+			s.p.noteFor(a.step, "its address %s on %q is also the address of %q %s: %s; change one of them", a.prefix.Addr(), a.link, other.link, other.whose(), effect)
 		}
 	}
 	return noted, nil

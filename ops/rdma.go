@@ -40,7 +40,7 @@ func NeedsSharedRDMA(config map[string]any) (needed, stays bool) {
 }
 
 // OfTaken is whose RDMA device a step gives that takes its device.
-const OfTaken = ". Default: if there is one; true: refuse a device without"
+const OfTaken = ". Default: if there is one; true: a device that has none is refused"
 
 // RDMAFields are the fields that a step with RDMAParams adds to its result.
 func RDMAFields() []contract.Param {
@@ -223,7 +223,7 @@ func (p *Planner) hostRDMA(id, name, stays, without string) (topology.Devices, e
 		return topology.Devices{}, fault.New(fault.Gone, fmt.Errorf("device %q does not exist", id))
 	}
 	if d.RDMAExclusive && len(d.RDMA) > 0 {
-		return none(fault.New(fault.Unsupported, fmt.Errorf("RDMA devices of the node belong to one network namespace each (\"rdma system show\" says exclusive), "+
+		return none(fault.New(fault.Unsupported, fmt.Errorf("the node is in exclusive mode of RDMA (\"rdma system show\"), in which an RDMA device belongs to one network namespace, "+
 			"and %s: take a function with type sriov or host-device, which moves its RDMA device too, "+
 			"run \"rdma system set netns shared\" before the first network namespace is made, or %s", stays, without)))
 	}

@@ -152,7 +152,7 @@ func (p *Planner) imagineGID(link string, r *RDMARequirement) error {
 }
 
 // errNoRDMA refuses a requirement of a step without an RDMA device.
-var errNoRDMA = Invalid("require", "is for a step that gives an RDMA device: set rdma: true, or remove it")
+var errNoRDMA = Invalid("require", "needs an RDMA device, and the step gives the pod none: set rdma: true, or remove require")
 
 // gidIndex is the field of a port whose value is chosen once.
 const gidIndex = "gidIndex"

@@ -65,7 +65,7 @@ func TestRDMAResult(t *testing.T) {
 // TestSharedRDMA checks what containers get of a device that a root step shares: nothing unless the step asks for it, and its RDMA
 // device, which others use too, without the PCI address. In exclusive mode that stays on the host, and a master in the pod is no device.
 func TestSharedRDMA(t *testing.T) {
-	const pf, mode = "0000:03:00.0", `("rdma system show" says exclusive), and that of a shared device stays on the host: take a function with type sriov or host-device`
+	const pf, mode = "0000:03:00.0", `("rdma system show"), in which an RDMA device belongs to one network namespace, and that of a shared device stays on the host: take a function with type sriov or host-device`
 	verbs := []string{"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}
 	hardware := []netstate.RDMADevice{{Name: "mlx5_0", Nodes: verbs, Management: []string{"/dev/infiniband/umad0"}}}
 	soft := []netstate.RDMADevice{{Name: "rxe0", Nodes: verbs, Software: true}}
@@ -87,8 +87,8 @@ func TestSharedRDMA(t *testing.T) {
 		"in software, of the master": {step: "type: macvlan, config: {rdma: true, master: enp3s0f0}", rdma: soft, unnamed: true, virtual: true, want: &topology.Devices{RDMADevice: "rxe0", DeviceNodes: verbs}},
 		"other nodes too":            {step: "type: macvlan, config: {rdma: true, deviceNodes: [umad, ptp]}", rdma: hardware, want: &topology.Devices{RDMADevice: "mlx5_0", DeviceNodes: append(slices.Clone(verbs), "/dev/infiniband/umad0", "/dev/ptp3")}},
 		"other nodes only":           {step: "type: macvlan, config: {deviceNodes: [ptp]}", rdma: hardware, want: &topology.Devices{DeviceNodes: []string{"/dev/ptp3"}}},
-		"its management only":        {step: "type: macvlan, config: {deviceNodes: [umad]}", rdma: soft, err: "deviceNodes: umad is of an RDMA device, and the step gives none: set rdma: true"},
-		"required of it only":        {step: "type: macvlan, config: {require: {state: ACTIVE}}", rdma: hardware, err: "require: is for a step that gives an RDMA device: set rdma: true"},
+		"its management only":        {step: "type: macvlan, config: {deviceNodes: [umad]}", rdma: soft, err: "deviceNodes: umad belongs to an RDMA device, and the step gives the pod none: set rdma: true"},
+		"required of it only":        {step: "type: macvlan, config: {require: {state: ACTIVE}}", rdma: hardware, err: "require: needs an RDMA device, and the step gives the pod none: set rdma: true"},
 		"none":                       {step: "type: ipvlan, config: {rdma: true}", err: `device "0000:03:00.0" has no RDMA device: load the RDMA driver`},
 		"none, kept":                 {step: "type: ipvlan, config: {rdma: true}", kept: true, want: &topology.Devices{}, waits: `device "0000:03:00.0" has no RDMA device`},
 		"without nodes":              {step: "type: ipvlan, config: {rdma: true}", rdma: []netstate.RDMADevice{{Name: "mlx5_0"}}, err: `RDMA device "mlx5_0" of device "0000:03:00.0" has no device nodes`},
@@ -111,16 +111,7 @@ func TestSharedRDMA(t *testing.T) {
 			req.Have = netstate.NewSnapshot(link,
 				netstate.Link{Name: "eth0", LinkKind: "veth", Up: new(true), Master: new(""), MTU: new(uint32(1500))},
 				netstate.Device{ID: id, At: &host, Up: new(true), RDMA: tt.rdma, RDMAExclusive: tt.exclusive, Nodes: map[string][]string{netstate.NodePTP: {"/dev/ptp3"}}})
-			p, err := reg.Plan(t.Context(), req)
-			for range 9 {
-				if err != nil || len(p.Missing) == 0 {
-					break
-				}
-				for _, o := range p.Missing {
-					req.Have.PutAbsent(o.Key())
-				}
-				p, err = reg.Plan(t.Context(), req)
-			}
+			p, err := planToEnd(t, reg, req)
 			if tt.err != "" || err != nil {
 				if tt.err == "" || err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Errorf("error %v, want %q", err, tt.err)
@@ -170,16 +161,7 @@ func TestNodesChanged(t *testing.T) {
 				d.RDMA = []netstate.RDMADevice{{Name: "mlx5_" + number, Nodes: []string{"/dev/infiniband/uverbs" + number}}}
 				req.Have = netstate.NewSnapshot(d, netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(true), Master: new(""), MTU: new(uint32(1500))})
 				req.Chosen, req.Kept, req.Prepared = chosen, tt.kept && number == "5", strings.HasSuffix(name, "prepared")
-				p, err := reg.Plan(t.Context(), req)
-				for range 9 {
-					if err != nil || len(p.Missing) == 0 {
-						break
-					}
-					for _, o := range p.Missing {
-						req.Have.PutAbsent(o.Key())
-					}
-					p, err = reg.Plan(t.Context(), req)
-				}
+				p, err := planToEnd(t, reg, req)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -265,7 +247,7 @@ func TestNodesLost(t *testing.T) {
 			if !strings.Contains(p.Pending[0].Withheld.Error(), tt.also) {
 				t.Errorf("kept, it waits for %v, and not for %s", p.Pending[0].Withheld, tt.also)
 			}
-			if strings.Contains(p.Pending[0].Withheld.Error(), "umad is of") {
+			if strings.Contains(p.Pending[0].Withheld.Error(), "umad belongs to") {
 				t.Errorf("kept, it waits for %v", p.Pending[0].Withheld)
 			}
 			if d := p.Results[0].Result.Devices; d != nil && len(d.DeviceNodes) > 0 {
@@ -431,4 +413,20 @@ func TestRDMAImagined(t *testing.T) {
 	if len(devices) != 4 || len(slices.Compact(slices.Clone(devices))) != 4 || len(slices.Compact(slices.Clone(nodes))) != 4 {
 		t.Errorf("the RDMA devices are %v, their device nodes %v, want four", devices, nodes)
 	}
+}
+
+// planToEnd plans until nothing is missing: nothing is there that is asked for.
+func planToEnd(t *testing.T, reg *ops.Registry, req ops.Request) (*ops.Plan, error) {
+	t.Helper()
+	p, err := reg.Plan(t.Context(), req)
+	for range 9 {
+		if err != nil || len(p.Missing) == 0 {
+			break
+		}
+		for _, o := range p.Missing {
+			req.Have.PutAbsent(o.Key())
+		}
+		p, err = reg.Plan(t.Context(), req)
+	}
+	return p, err
 }

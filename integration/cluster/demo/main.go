@@ -55,7 +55,7 @@ func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay 
 			err = closeErr
 		}
 		if err == nil {
-			d.say("all gone; control plane and nodes took %s, with what was built for them", ready.Sub(began).Round(time.Second))
+			d.say("everything is removed; the control plane and the nodes took %s to start, builds included", ready.Sub(began).Round(time.Second))
 		}
 	}()
 	d.say("a control plane, and %d node(s) in virtual machines with four SR-IOV cards and no CNI plugin", nodes)
