@@ -2,6 +2,7 @@ package attachment_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,6 +63,8 @@ type world struct {
 	write func(what string) error
 	notes []string // of each pass
 	log   bytes.Buffer
+	// logs writes log, for each keeper after a restart too: an earlier one may still write.
+	logs slog.Handler
 	// releasing is called before each release. May be nil.
 	releasing func(id reconcile.SandboxID)
 }
@@ -107,6 +110,7 @@ func (w *world) restart(dir, bootID string) {
 		w.t.Fatal(err)
 	}
 	w.gate = gate.Dir(filepath.Join(dir, "cdi"))
+	w.logs = cmp.Or(w.logs, slog.Handler(slog.NewTextHandler(&w.log, nil)))
 	w.Keeper = attachment.New(attachment.Options{
 		TopologyFile: func(own, beside []string) (string, error) { return fmt.Sprint(own, beside), nil },
 		Store:        w.store, Engine: w, Gate: w.gate, Contracts: registry, Reporter: w, Identify: w.identify, Now: time.Now,
@@ -118,7 +122,7 @@ func (w *world) restart(dir, bootID string) {
 			w.ended = append(w.ended, outcome)
 		},
 		Follow: func(context.Context, *claims.Topology, *v1alpha1.NetworkTopology) error { return w.follow },
-		Log:    slog.New(slog.NewTextHandler(&w.log, nil)),
+		Log:    slog.New(w.logs),
 	})
 }
 
