@@ -55,13 +55,18 @@ func messagesOf(path string, all bool) ([]string, error) {
 	}
 	var texts []string
 	collect := func(n ast.Node) bool {
-		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-			if text, err := strconv.Unquote(lit.Value); err == nil && strings.Count(text, " ") > 1 && !strings.Contains(text, "%w") {
+		switch n := n.(type) {
+		case *ast.Field: // its tag
+			return false
+		case *ast.BinaryExpr:
+			joinText(n)
+		case *ast.BasicLit:
+			text, err := strconv.Unquote(n.Value)
+			if err == nil && n.Kind == token.STRING && strings.Count(text, " ") > 1 && !strings.Contains(text, "%w") {
 				texts = append(texts, strings.ReplaceAll(text, "\n", "\n\t"))
 			}
 		}
-		_, tag := n.(*ast.Field)
-		return !tag
+		return true
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if call, ok := n.(*ast.CallExpr); ok && !all && slices.Contains(noteCalls, nameOf(call.Fun)) {
@@ -76,6 +81,27 @@ func messagesOf(path string, all bool) ([]string, error) {
 		ast.Inspect(file, collect)
 	}
 	return texts, nil
+}
+
+// joinText moves all of a text that is written on several lines into the first of its literals.
+func joinText(e ast.Expr) (last *ast.BasicLit) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		return e
+	case *ast.BinaryExpr:
+		x, y := joinText(e.X), joinText(e.Y)
+		if x == nil || y != e.Y {
+			return y
+		}
+		head, first := strconv.Unquote(x.Value)
+		tail, second := strconv.Unquote(y.Value)
+		if first != nil || second != nil {
+			return y
+		}
+		x.Value, y.Value = strconv.Quote(head+tail), `""`
+		return x
+	}
+	return nil
 }
 
 // nameOf returns the name of a called function or method, without its package or receiver.
