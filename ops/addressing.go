@@ -100,67 +100,156 @@ func AddressParams() []contract.Param {
 			{Name: "gateway", Type: contract.String, Format: contract.IP, Description: "gateway of routes of its family without one"},
 		}},
 	}
-	routes := contract.Param{
+	routes := routesParam()
+	return append([]contract.Param{
+		addresses, routes,
+		{
+			Name: "ipam", Type: contract.Object, Description: "where addresses and routes come from, as in CNI",
+			Properties: slices.Concat(poolParams(), dhcpParams(), []contract.Param{
+				addresses, routes,
+				{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'", Ignored: NoDNS},
+			}),
+		},
+		{
+			Name: "dad", Type: contract.String, Enum: []string{dadOff, dadOptimistic, dadWait}, OnOff: true,
+			Description: "IPv6 duplicate address detection. wait: containers start once it has found no duplicate; optimistic: " +
+				"addresses are used during it; off: none. Default: containers start, and cannot bind to an address until it ends",
+		},
+		{
+			Name: "acceptRA", Type: contract.Boolean,
+			Description: "take addresses, routes and a default route from IPv6 router advertisements, " +
+				"which any host of the network can send. Default on interfaces of plumbline: false, but for what ipam of type slaac needs",
+		},
+	}, policyParams()...)
+}
+
+func routesParam() contract.Param {
+	return contract.Param{
 		Name: "routes", Type: contract.List,
 		Description: "routes over the interface, in the table of its VRF",
 		Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
-			{Name: "destination", Aliases: []string{"dst"}, Type: contract.String, Format: contract.Prefix, Required: true, Description: "destination; `default` is of the family of the gateway, else IPv6 if all addresses are"},
-			{Name: "gateway", Aliases: []string{"gw"}, Type: contract.String, Format: contract.IP, Description: "next hop; default: none, on the link"},
-			{Name: "metric", Aliases: []string{"priority"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "metric; without one, an existing route keeps the traffic"},
-			{Name: "table", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "routing table; default: the VRF's or main"},
-			{Name: "scope", Type: contract.String, Enum: []string{"global", "link", "host"}, Refused: refusedScopes, Description: "route scope"},
+			{
+				Name: "destination", Aliases: []string{"dst"}, Type: contract.String, Format: contract.Prefix, Required: true,
+				Description: "destination; `default` is of the family of the gateway, else IPv6 if all addresses are",
+			},
+			{
+				Name: "gateway", Aliases: []string{"gw"}, Type: contract.String, Format: contract.IP,
+				Description: "next hop; default: none, on the link",
+			},
+			{
+				Name: "metric", Aliases: []string{"priority"}, Type: contract.Integer, Minimum: contract.Int(0),
+				Maximum: contract.Int(1<<32 - 1), Description: "metric; without one, an existing route keeps the traffic",
+			},
+			{
+				Name: "table", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1),
+				Description: "routing table; default: the VRF's or main",
+			},
+			{
+				Name: "scope", Type: contract.String, Enum: []string{"global", "link", "host"}, Refused: refusedScopes,
+				Description: "route scope",
+			},
 			{Name: "src", Type: contract.String, Format: contract.IP, Description: "preferred source address"},
 			// more than that the kernel changes to it (ip_metrics_convert in net/ipv4/metrics.c)
-			{Name: "mtu", Type: contract.Integer, Minimum: contract.Int(68), Maximum: contract.Int(65535 - 15), Description: "path MTU in bytes"},
-			{Name: "advmss", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535 - 40), Description: "advertised TCP MSS in bytes"},
+			{
+				Name: "mtu", Type: contract.Integer, Minimum: contract.Int(68), Maximum: contract.Int(65535 - 15),
+				Description: "path MTU in bytes",
+			},
+			{
+				Name: "advmss", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535 - 40),
+				Description: "advertised TCP MSS in bytes",
+			},
 			{Name: "onlink", Type: contract.Boolean, Description: "gateway is reached directly, outside the link's subnets"},
 		}},
 	}
+}
+
+// poolParams describes where ipam takes addresses from.
+func poolParams() []contract.Param {
 	ranges := []contract.Param{
 		{Name: "subnet", Type: contract.String, Format: contract.Prefix, Description: "host-local: network of the addresses"},
 		{Name: "rangeStart", Type: contract.String, Format: contract.IP, Description: "first allocated address; default: the subnet's"},
 		{Name: "rangeEnd", Type: contract.String, Format: contract.IP, Description: "last allocated address; default: the subnet's"},
-		{Name: "gateway", Type: contract.String, Format: contract.IP, Description: "gateway of routes without one, not allocated; default: the subnet's first address"},
+		{
+			Name: "gateway", Type: contract.String, Format: contract.IP,
+			Description: "gateway of routes without one, not allocated; default: the subnet's first address",
+		},
 	}
-	ipam := append([]contract.Param{
+	return slices.Concat([]contract.Param{
 		{
 			Name: "type", Type: contract.String, Required: true,
 			Enum: []string{ipamStatic, ipamPool, ipamLocal, ipamMulti, ipamSLAAC, ipamDHCP}, Refused: refusedIPAM,
-			Description: "static: `addresses` of ipam; pool: of an AddressPool, for each pod; host-local: of ranges, unique on the node only; multi-nic-ipam: as pool; slaac: router advertisements; dhcp: a DHCP server",
+			Description: "static: `addresses` of ipam; pool: of an AddressPool, for each pod; host-local: " +
+				"of ranges, unique on the node only; multi-nic-ipam: as pool; slaac: router advertisements; dhcp: a DHCP server",
 		},
-		{Name: "pool", Type: contract.String, Description: "AddressPool, for pool (default: that of the device's physical network) and multi-nic-ipam (default: named as the topology)"},
-		{Name: "interface", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(31), Description: "part of a pool with interfaceBlock"},
-	}, ranges...)
-	return append([]contract.Param{
-		addresses, routes,
-		{Name: "ipam", Type: contract.Object, Description: "where addresses and routes come from, as in CNI", Properties: append(ipam,
-			contract.Param{Name: "ranges", Type: contract.List, Description: "host-local: sets of ranges, one per family", Items: &contract.Param{Type: contract.List, Items: &contract.Param{Type: contract.Object, Properties: ranges}}},
-			contract.Param{Name: "exclude", Type: contract.List, Description: "host-local: addresses, prefixes and FIRST-LAST ranges that are not allocated", Items: &contract.Param{Type: contract.String}},
-			contract.Param{Name: "hostBlock", Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(addresspool.MaxHostBits), Description: "multi-nic-ipam: hostBlock of the AddressPool"},
-			contract.Param{Name: "interfaceBlock", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(addresspool.MaxInterfaceBits), Description: "multi-nic-ipam: interfaceBlock of the AddressPool; default: 0"},
-			contract.Param{Name: "excludeCIDRs", Type: contract.List, Description: "multi-nic-ipam: the AddressPool must exclude these", Items: &contract.Param{Type: contract.String, Format: contract.Prefix}},
-			contract.Param{Name: "vlanMode", Type: contract.String, Enum: []string{"l2", "l3", "l3s"}, FoldCase: true, Description: "multi-nic-ipam in an ipvlan step: its mode"},
-			contract.Param{Name: "acceptDefaultRoute", Type: contract.Boolean, Description: "slaac, dhcp: the router may become the pod's default route; default: false"},
-			contract.Param{Name: "priority", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "dhcp: metric of the default route"},
-			contract.Param{Name: "provide", Type: contract.List, Description: "dhcp: options to send; only {option: host-name, value: NAME}", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+		{Name: "pool", Type: contract.String, Description: "AddressPool, for pool (default: " +
+			"that of the device's physical network) and multi-nic-ipam (default: named as the topology)"},
+		{
+			Name: "interface", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(31),
+			Description: "part of a pool with interfaceBlock",
+		},
+	}, ranges, []contract.Param{
+		{
+			Name: "ranges", Type: contract.List, Description: "host-local: sets of ranges, one per family",
+			Items: &contract.Param{Type: contract.List, Items: &contract.Param{Type: contract.Object, Properties: ranges}},
+		},
+		{
+			Name: "exclude", Type: contract.List,
+			Description: "host-local: addresses, prefixes and FIRST-LAST ranges that are not allocated",
+			Items:       &contract.Param{Type: contract.String},
+		},
+		{
+			Name: "hostBlock", Type: contract.Integer, Minimum: contract.Int(1),
+			Maximum: contract.Int(addresspool.MaxHostBits), Description: "multi-nic-ipam: hostBlock of the AddressPool",
+		},
+		{
+			Name: "interfaceBlock", Type: contract.Integer, Minimum: contract.Int(0),
+			Maximum:     contract.Int(addresspool.MaxInterfaceBits),
+			Description: "multi-nic-ipam: interfaceBlock of the AddressPool; default: 0",
+		},
+		{
+			Name: "excludeCIDRs", Type: contract.List, Description: "multi-nic-ipam: the AddressPool must exclude these",
+			Items: &contract.Param{Type: contract.String, Format: contract.Prefix},
+		},
+		{
+			Name: "vlanMode", Type: contract.String, Enum: []string{"l2", "l3", "l3s"}, FoldCase: true,
+			Description: "multi-nic-ipam in an ipvlan step: its mode",
+		},
+	})
+}
+
+// dhcpParams describes what ipam takes from a router or a DHCP server.
+func dhcpParams() []contract.Param {
+	return []contract.Param{
+		{
+			Name: "acceptDefaultRoute", Type: contract.Boolean,
+			Description: "slaac, dhcp: the router may become the pod's default route; default: false",
+		},
+		{
+			Name: "priority", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1),
+			Description: "dhcp: metric of the default route",
+		},
+		{
+			Name: "provide", Type: contract.List,
+			Description: "dhcp: options to send; only {option: host-name, value: NAME}",
+			Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
 				{Name: "option", Type: contract.String, Required: true, Description: "host-name"},
 				{Name: "value", Type: contract.String, Description: "value of the option"},
 				{Name: "fromArg", Type: contract.String, Description: "refused: set value"},
-			}}},
-			contract.Param{Name: "request", Type: contract.List, Description: "dhcp: what to use of the server beside the address; default: nothing", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
-				{Name: "option", Type: contract.String, Required: true, Enum: []string{optionRoutes, "121", optionMTU, "26"}, Description: "name or number"},
-				{Name: "skipDefault", Type: contract.Any, Description: "refused: nothing is requested by default"},
-			}}},
-			contract.Param{Name: "daemonSocketPath", Type: contract.Any, Description: "refused: no daemon is needed"},
-			addresses, routes,
-			contract.Param{Name: "dns", Type: contract.Any, Description: "accepted, not used: a pod's DNS is Kubernetes'", Ignored: NoDNS},
-		)},
-		{
-			Name: "dad", Type: contract.String, Enum: []string{dadOff, dadOptimistic, dadWait}, OnOff: true,
-			Description: "IPv6 duplicate address detection. wait: containers start once it has found no duplicate; optimistic: addresses are used during it; off: none. Default: containers start, and cannot bind to an address until it ends",
+			}},
 		},
-		{Name: "acceptRA", Type: contract.Boolean, Description: "take addresses, routes and a default route from IPv6 router advertisements, which any host of the network can send. Default on interfaces of plumbline: false, but for what ipam of type slaac needs"},
-	}, policyParams()...)
+		{
+			Name: "request", Type: contract.List,
+			Description: "dhcp: what to use of the server beside the address; default: nothing",
+			Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+				{
+					Name: "option", Type: contract.String, Required: true, Enum: []string{optionRoutes, "121", optionMTU, "26"},
+					Description: "name or number",
+				},
+				{Name: "skipDefault", Type: contract.Any, Description: "refused: nothing is requested by default"},
+			}},
+		},
+		{Name: "daemonSocketPath", Type: contract.Any, Description: "refused: no daemon is needed"},
+	}
 }
 
 // refusedScopes are the numbers of scopes (RT_SCOPE_*, rtnetlink(7)), as CNI writes them.
@@ -168,9 +257,10 @@ var refusedScopes = map[string]string{"0": "write global", "253": "write link", 
 
 // refusedIPAM are the types of ipam that other programs have, and what to write instead.
 var refusedIPAM = map[string]string{
-	"dhcp6":       "use type slaac, whose IPv6 addresses are of router advertisements, or pool",
-	"dhcpv6":      "use type slaac, whose IPv6 addresses are of router advertisements, or pool",
-	"whereabouts": "its range, range_start, range_end, exclude and gateway are fields of an AddressPool; create one, and write {type: pool, pool: NAME}",
+	"dhcp6":  "use type slaac, whose IPv6 addresses are of router advertisements, or pool",
+	"dhcpv6": "use type slaac, whose IPv6 addresses are of router advertisements, or pool",
+	"whereabouts": "its range, range_start, range_end, exclude and gateway are fields of an AddressPool; " +
+		"create one, and write {type: pool, pool: NAME}",
 }
 
 // Address wants the addresses, routes, rules and neighbors of a config on a link.
@@ -208,7 +298,8 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 			return err
 		}
 		if len(addresses) == 0 && cfg.IPAM.AcceptDefaultRoute { // these have the gateway of the lease
-			cfg.Routes = slices.DeleteFunc(cfg.Routes, func(r Route) bool { return r.Gateway == "" && r.Scope == nil && !strings.Contains(r.Destination, ":") })
+			cfg.Routes = slices.DeleteFunc(cfg.Routes,
+				func(r Route) bool { return r.Gateway == "" && r.Scope == nil && !strings.Contains(r.Destination, ":") })
 		}
 		cfg.Addresses, cfg.Routes = append(cfg.Addresses, addresses...), append(cfg.Routes, routes...)
 	}
@@ -285,10 +376,12 @@ func (p *Planner) writtenAddress(link, field string, a Address, cfg AddressConfi
 	}
 	pre, err := a.Prefix()
 	if err == nil && pre.Addr().Is4() && pre.Bits() < 31 && a.Gateway == pre.Masked().Addr().String() {
-		p.Note("%s.gateway: %s is the network address of %s, not an address of a host: write the address of the router", field, a.Gateway, pre.Masked())
+		p.Note("%s.gateway: %s is the network address of %s, not an address of a host: write the address of the router", field, a.Gateway,
+			pre.Masked())
 	}
 	if what := notOfHost(a); what != "" {
-		p.Note("%s: %s is the %s address of its prefix, not an address of a host: write the address of the interface", field, a.Address, what)
+		p.Note("%s: %s is the %s address of its prefix, not an address of a host: write the address of the interface", field,
+			a.Address, what)
 	}
 	return nil
 }
@@ -308,7 +401,8 @@ func (p *Planner) addressRoute(link, field string, r Route, refused map[netip.Ad
 	case v4 && r.Gateway == "" && r.OnLink != nil && *r.OnLink:
 		return Invalid(field+".onlink", "needs a gateway: name it, or remove onlink")
 	case v4 && r.Gateway != "" && r.Scope != nil && *r.Scope != "global":
-		return Invalid(field+".scope", "%q is for routes without a gateway, and the route has gateway %q: remove one of the two", *r.Scope, r.Gateway)
+		return Invalid(field+".scope",
+			"%q is for routes without a gateway, and the route has gateway %q: remove one of the two", *r.Scope, r.Gateway)
 	case r.Source != nil && strings.Contains(*r.Source, ":") != strings.Contains(r.Destination, ":"):
 		return Invalid(field+".src", "%q and destination %q are of different families", *r.Source, r.Destination)
 	case r.Source != nil && !isSource(*r.Source):
@@ -343,7 +437,8 @@ func (p *Planner) noteUnusedGateways(cfg AddressConfig, own []Address, first map
 			slices.ContainsFunc(cfg.Routes, func(r Route) bool { return r.Gateway == a.Gateway }) {
 			continue
 		}
-		p.Note("%s.gateway: %s is not used: routes without a gateway use %s, the first of the family; write the gateway into a route, or set sourceRouting: true", fieldOf("addresses", i, written), a.Gateway, first[v6])
+		p.Note("%s.gateway: %s is not used: routes without a gateway use %s, the first of the family; "+
+			"write the gateway into a route, or set sourceRouting: true", fieldOf("addresses", i, written), a.Gateway, first[v6])
 	}
 }
 
@@ -469,15 +564,18 @@ func (c *IPAM) checkKeys() error {
 	case c.Type != ipamPool && c.Type != ipamMulti && (c.Pool != "" || c.Interface != 0):
 		return Invalid("ipam.pool", "is for types %q and %q: remove it, or change the type", ipamPool, ipamMulti)
 	case c.Type != ipamMulti && divided:
-		return Invalid("ipam.hostBlock", "is for type %q, as are interfaceBlock and excludeCIDRs: remove them, or change the type", ipamMulti)
+		return Invalid("ipam.hostBlock",
+			"is for type %q, as are interfaceBlock and excludeCIDRs: remove them, or change the type", ipamMulti)
 	case c.Type == ipamMulti && local:
-		return Invalid("ipam."+c.localKey(ranges), "is for type %q: type %q has subnet and excludeCIDRs, and the gateway of its AddressPool", ipamLocal, ipamMulti)
+		return Invalid("ipam."+c.localKey(ranges),
+			"is for type %q: type %q has subnet and excludeCIDRs, and the gateway of its AddressPool", ipamLocal, ipamMulti)
 	case c.Type != ipamLocal && local:
 		return Invalid("ipam."+c.localKey(ranges), "is for type %q: remove it, or change the type", ipamLocal)
 	case c.Type != ipamSLAAC && c.Type != ipamDHCP && c.AcceptDefaultRoute:
 		return Invalid("ipam.acceptDefaultRoute", "is for types %q and %q: remove it, or change the type", ipamSLAAC, ipamDHCP)
 	case c.Type != ipamStatic && len(c.Addresses) > 0:
-		return Invalid("ipam.addresses", "are for type %q: addresses beside those that are allocated go into addresses of the step", ipamStatic)
+		return Invalid("ipam.addresses",
+			"are for type %q: addresses beside those that are allocated go into addresses of the step", ipamStatic)
 	}
 	return nil
 }
@@ -520,11 +618,14 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	case err != nil:
 		return err
 	case topology.EmptyPool(p.current.step) && !p.Kept():
-		return Invalid("ipam.pool", "is empty: name an AddressPool, or leave the key out for that of the physical network of the step's device")
+		return Invalid("ipam.pool",
+			"is empty: name an AddressPool, or leave the key out for that of the physical network of the step's device")
 	case source == "", len(p.req.Given[p.StepName()].Addresses) > 0:
 		return nil
 	case p.req.imagined == nil:
-		return fault.New(fault.NotReady, fmt.Errorf("ipam: no address of %s is given: the agent of a node gives them; on a command line give one with --address %s=ADDRESS", source, p.StepName()))
+		return fault.New(fault.NotReady, fmt.Errorf(
+			"ipam: no address of %s is given: the agent of a node gives them; on a command line give one with --address %s=ADDRESS", source,
+			p.StepName()))
 	}
 	im := p.req.imagined
 	im.pooled[link] = true
@@ -601,14 +702,18 @@ func (p *Planner) detected(addr netstate.Addr, dad string) error {
 	have, _ := netstate.Lookup(p.req.Have, addr)
 	switch {
 	case have.DADFailed && dad == dadWait:
-		p.await(fmt.Sprintf("address %q on %q, which another host of the network has (duplicate address detection failed)", addr.Address, addr.Link), Conflict("another host of the network has address %q of %q: duplicate address detection has failed. Give one of them another address, or, if both are to have it, set dad: off", addr.Address, addr.Link))
+		p.await(fmt.Sprintf("address %q on %q, which another host of the network has (duplicate address detection failed)", addr.Address,
+			addr.Link), Conflict("another host of the network has address %q of %q: duplicate address detection has failed. "+
+			"Give one of them another address, or, if both are to have it, set dad: off", addr.Address, addr.Link))
 	case have.DADFailed:
-		p.Note("duplicate address detection has failed for %q of %q: another host of the network has the address, and the kernel does not use it", addr.Address, addr.Link)
+		p.Note("duplicate address detection has failed for %q of %q: "+
+			"another host of the network has the address, and the kernel does not use it", addr.Address, addr.Link)
 	case dad == dadWait && !p.req.Kept:
 		p.settling = append(p.settling, addr)
 		if have.Tentative {
 			p.await(fmt.Sprintf("the end of duplicate address detection of %q on %q", addr.Address, addr.Link), &settling{fmt.Errorf(
-				"duplicate address detection of %q on %q has not ended: it needs a link with carrier. Set dad: optimistic or off if the container is to start without", addr.Address, addr.Link)})
+				"duplicate address detection of %q on %q has not ended: it needs a link with carrier. Set dad: "+
+					"optimistic or off if the container is to start without", addr.Address, addr.Link)})
 		}
 	}
 	return nil
@@ -660,7 +765,8 @@ func (p *Planner) checkAddress(field string, addr netstate.Addr) error {
 	}
 	key := addr.Link + " " + ip.String()
 	if other, twice := p.ipv6[key]; twice && other.Address != addr.Address {
-		return Invalid(field, "%q is wanted on %q as %q already: the kernel takes an IPv6 address with one prefix length only", addr.Address, addr.Link, other.Address)
+		return Invalid(field, "%q is wanted on %q as %q already: the kernel takes an IPv6 address with one prefix length only",
+			addr.Address, addr.Link, other.Address)
 	}
 	p.ipv6[key] = addr
 	return nil

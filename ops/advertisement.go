@@ -42,7 +42,9 @@ func (p *Planner) acceptRA(link string, cfg AddressConfig) error {
 	case cfg.AcceptRA == nil:
 		return nil
 	case cfg.IPAM != nil && cfg.IPAM.Type == ipamSLAAC:
-		return Invalid("acceptRA", "excludes ipam of type %q, which accepts the addresses of advertisements and nothing else of them: remove one of the two", ipamSLAAC)
+		return Invalid("acceptRA",
+			"excludes ipam of type %q, which accepts the addresses of advertisements and nothing else of them: remove one of the two",
+			ipamSLAAC)
 	case netstate.OnHost(link):
 		return Invalid("acceptRA", "is for interfaces of the pod: %q is one of the host", netstate.BaseName(link))
 	case *cfg.AcceptRA:

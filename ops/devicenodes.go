@@ -12,8 +12,11 @@ import (
 
 // Node kinds of the key deviceNodes, each with the paths that a node has where it is imagined, and with the advice where there is none.
 var nodeKinds = map[string]struct{ imagined, advice string }{
-	netstate.NodeUMAD:  {"/dev/infiniband/umad0", "load the kernel module ib_umad on the node"},
-	netstate.NodeISSM:  {"/dev/infiniband/issm0", "only ports of InfiniBand have one, and only with the kernel module ib_umad: load it on the node"},
+	netstate.NodeUMAD: {"/dev/infiniband/umad0", "load the kernel module ib_umad on the node"},
+	netstate.NodeISSM: {
+		"/dev/infiniband/issm0",
+		"only ports of InfiniBand have one, and only with the kernel module ib_umad: load it on the node",
+	},
 	netstate.NodePTP:   {"/dev/ptp0", "choose a device whose driver has a PTP clock, as ethtool -T shows"},
 	netstate.NodeVhost: {"/dev/vhost-net", "load the kernel module vhost_net on the node"},
 	netstate.NodeTun:   {"/dev/net/tun", "load the kernel module tun on the node"},
@@ -23,7 +26,9 @@ var nodeKinds = map[string]struct{ imagined, advice string }{
 func NodesParam() contract.Param {
 	return contract.Param{
 		Name: "deviceNodes", Type: contract.List, AtCreation: true,
-		Description: "more device nodes for the containers, readable and writable: `/dev/infiniband/umadN`, `issmN` (a program can be the subnet's manager), `/dev/ptpN` (a program can set the device's clock), `/dev/vhost-net`, `/dev/net/tun`. Claims cannot set them",
+		Description: "more device nodes for the containers, readable and writable: " +
+			"`/dev/infiniband/umadN`, `issmN` (a program can be the subnet's manager), " +
+			"`/dev/ptpN` (a program can set the device's clock), `/dev/vhost-net`, `/dev/net/tun`. Claims cannot set them",
 		Items: &contract.Param{
 			Name: "deviceNode", Type: contract.String, Description: "kind of device node",
 			Enum: []string{netstate.NodeUMAD, netstate.NodeISSM, netstate.NodePTP, netstate.NodeVhost, netstate.NodeTun},
@@ -71,7 +76,8 @@ func (p *Planner) DeviceNodes(id string, kinds []string) error {
 			nodes = []string{known.imagined}
 		}
 		if len(nodes) == 0 {
-			why := fault.New(fault.Unsupported, fmt.Errorf("deviceNodes: %s has no device node %s: %s, or remove it from the key", of, kind, known.advice))
+			why := fault.New(fault.Unsupported,
+				fmt.Errorf("deviceNodes: %s has no device node %s: %s, or remove it from the key", of, kind, known.advice))
 			if err := p.without("the device node "+kind, why); err != nil {
 				return err
 			}
@@ -96,7 +102,8 @@ func noRDMAFor(d netstate.Device, kind string) error {
 }
 
 func nodeWithoutRDMA(kind string) error {
-	return Invalid("deviceNodes", "%s belongs to an RDMA device, and the step gives the pod none: set rdma: true, or remove it from deviceNodes", kind)
+	return Invalid("deviceNodes",
+		"%s belongs to an RDMA device, and the step gives the pod none: set rdma: true, or remove it from deviceNodes", kind)
 }
 
 // without has a step that was applied before wait for what its device does not have any more, beside what else is repaired, and
@@ -117,7 +124,9 @@ func (p *Planner) UserspaceNodes(id string, kinds []string) error {
 	var has []string
 	for _, kind := range kinds {
 		if kind != netstate.NodeVhost && kind != netstate.NodeTun {
-			why := Invalid("deviceNodes", "a function that is bound to a driver for programs has no %s: remove it, or bind the function to the driver of its card", kind)
+			why := Invalid("deviceNodes",
+				"a function that is bound to a driver for programs has no %s: remove it, or bind the function to the driver of its card",
+				kind)
 			if err := p.without("the device node "+kind, why); err != nil {
 				return err
 			}

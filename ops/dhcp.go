@@ -77,7 +77,8 @@ func (c *IPAM) checkDHCP() error {
 	case slices.ContainsFunc(c.Request, func(r DHCPRequest) bool { return r.SkipDefault != nil }):
 		return Invalid("ipam.request", "skipDefault is not supported: nothing is requested by default, remove it")
 	case c.Priority != nil && !c.AcceptDefaultRoute:
-		return Invalid("ipam.priority", "is the metric of the default route, which needs acceptDefaultRoute: true: add that, or remove priority")
+		return Invalid("ipam.priority",
+			"is the metric of the default route, which needs acceptDefaultRoute: true: add that, or remove priority")
 	}
 	for i, o := range c.Provide {
 		field := fmt.Sprintf("ipam.provide[%d]", i)
@@ -116,9 +117,12 @@ func (s *leases) want(link string, cfg AddressConfig) ([]Address, []Route, error
 	case netstate.OnHost(link):
 		return nil, nil, Invalid("ipam.type", "%q is for interfaces of the pod: %q is one of the host", ipamDHCP, netstate.BaseName(link))
 	case cfg.SourceRouting:
-		return nil, nil, Invalid("sourceRouting", "needs addresses that are known in advance, and ipam of type %q has that of a server: remove it, or use type %q", ipamDHCP, ipamPool)
+		return nil, nil, Invalid("sourceRouting",
+			"needs addresses that are known in advance, and ipam of type %q has that of a server: remove it, or use type %q",
+			ipamDHCP, ipamPool)
 	case l.IPVLAN != nil && l.IPVLAN.Mode != nil && *l.IPVLAN.Mode != "l2":
-		return nil, nil, Invalid("ipam.type", "%q needs broadcasts, which an ipvlan of mode %s does not have: use mode l2, or type %q", ipamDHCP, *l.IPVLAN.Mode, ipamPool)
+		return nil, nil, Invalid("ipam.type",
+			"%q needs broadcasts, which an ipvlan of mode %s does not have: use mode l2, or type %q", ipamDHCP, *l.IPVLAN.Mode, ipamPool)
 	}
 	want := netstate.DHCPLease{
 		Link: link, ClientID: new(s.clientID(link)),
@@ -151,7 +155,8 @@ func (s *leases) want(link string, cfg AddressConfig) ([]Address, []Route, error
 	}
 	if other := s.otherwiseWanted(link, have.Address, cfg); other != "" {
 		s.p.await(fmt.Sprintf("a DHCP lease for %q of an address that is not in use", link), Conflict(
-			"the DHCP server %s has given %q address %q, which %s: have the server give another one", have.Server, link, have.Address, other))
+			"the DHCP server %s has given %q address %q, which %s: have the server give another one", have.Server, link,
+			have.Address, other))
 		return nil, nil, nil
 	}
 	s.expires[netstate.Addr{Link: link, Address: have.Address}.Key()] = have.Expires
@@ -169,7 +174,8 @@ func (s *leases) want(link string, cfg AddressConfig) ([]Address, []Route, error
 	}
 	if have.Router == "" {
 		s.p.Note("DHCP server %s offers no router in the network of %q, so %q gets no default route", have.Server, have.Address, link)
-		s.p.current.routerless = fault.New(fault.NotReady, fmt.Errorf("DHCP server %s offers no router in the network of %q", have.Server, have.Address))
+		s.p.current.routerless = fault.New(fault.NotReady,
+			fmt.Errorf("DHCP server %s offers no router in the network of %q", have.Server, have.Address))
 		return []Address{out}, nil, nil
 	}
 	out.Gateway = have.Router
@@ -221,7 +227,8 @@ func (s *leases) settleRoutes() error {
 					return err
 				}
 			}
-			s.p.Note("the route to %s that the DHCP server %s gives is not used: the topology or the pod has another one", offered.Destination, o.lease.Server)
+			s.p.Note("the route to %s that the DHCP server %s gives is not used: the topology or the pod has another one",
+				offered.Destination, o.lease.Server)
 		}
 	}
 	return nil

@@ -55,7 +55,8 @@ func (s *rules) want() error {
 		n += len(s.of(link).Filters)
 	}
 	if n > MaxFilters {
-		return fault.New(fault.Invalid, fmt.Errorf("%w: %d on %d interfaces together, and a pod's network may have %d: use NetworkQoS objects with fewer exceptions, ports or destination pods", ErrTooManyFilters, n, len(links), MaxFilters))
+		return fault.New(fault.Invalid, fmt.Errorf("%w: %d on %d interfaces together, and a pod's network may have %d: "+
+			"use NetworkQoS objects with fewer exceptions, ports or destination pods", ErrTooManyFilters, n, len(links), MaxFilters))
 	}
 	for _, link := range links {
 		filters := s.of(link).Filters

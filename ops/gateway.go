@@ -38,9 +38,11 @@ func (p *Planner) Gateways(link, field string, cfg AddressConfig) ([]Gatewayed, 
 		case a.Gateway != "":
 			gw = named
 		case cfg.IPAM != nil && cfg.IPAM.Pool != "":
-			return nil, Invalid(field, "AddressPool %q has no gateway in %q, and the address of the host could be another pod's: make a pool whose subnet has a gateway, since subnets cannot be changed", cfg.IPAM.Pool, pre.Masked())
+			return nil, Invalid(field, "AddressPool %q has no gateway in %q, and the address of the host could be another pod's: "+
+				"make a pool whose subnet has a gateway, since subnets cannot be changed", cfg.IPAM.Pool, pre.Masked())
 		case !pre.Contains(gw):
-			return nil, Invalid("addresses", "the network of %q has no other address for the gateway: write {address: %s, gateway: ADDRESS}", a.Address, a.Address)
+			return nil, Invalid("addresses",
+				"the network of %q has no other address for the gateway: write {address: %s, gateway: ADDRESS}", a.Address, a.Address)
 		}
 		switch {
 		case gw == pre.Addr():
@@ -78,5 +80,6 @@ func (p *Planner) HostForwards(v4 bool) error {
 		p.Note("the host does not forward packets of the pod: set the sysctl %s of the host to 1", name)
 		return nil
 	}
-	return fault.New(fault.NotReady, fmt.Errorf("the host does not forward packets, which a pod needs to reach other networks: set its sysctl %s to 1", name))
+	return fault.New(fault.NotReady,
+		fmt.Errorf("the host does not forward packets, which a pod needs to reach other networks: set its sysctl %s to 1", name))
 }

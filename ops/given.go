@@ -293,7 +293,8 @@ func (p *Planner) givenAddresses(link string, config []Address) ([]Address, erro
 		}
 		for _, w := range p.wants {
 			if have, ok := w.obj.(netstate.Addr); ok && have.Link == link && strings.HasPrefix(have.Address, given.Addr().String()+"/") {
-				return nil, givenInvalid("%q is an address of %q already, as step %q wants %q: remove one of them", given, link, w.step, have.Address)
+				return nil, givenInvalid("%q is an address of %q already, as step %q wants %q: remove one of them", given, link, w.step,
+					have.Address)
 			}
 		}
 		taken = append(taken, given.Addr())

@@ -66,7 +66,8 @@ func (r *Registry) vetGiven(ctx context.Context, t *topology.Topology, given Giv
 }
 
 // NotPlanned is the note on a topology of which Vet says nothing.
-const NotPlanned = "the topology is too large to be planned in advance: steps that contradict each other are not found by validation, only by a node, as with plumbline plan"
+const NotPlanned = "the topology is too large to be planned in advance: " +
+	"steps that contradict each other are not found by validation, only by a node, as with plumbline plan"
 
 // maxNotes bounds the number of notes on one topology.
 const maxNotes = 16
@@ -189,7 +190,8 @@ func (r *Registry) PlanImagined(ctx context.Context, t *topology.Topology, given
 		}
 	}
 	if errors.Is(err, errUnaffordable) {
-		err = fault.New(fault.Invalid, errors.New("the topology is too large to be planned on an imagined node: plan it on a real one, with --netns"))
+		err = fault.New(fault.Invalid,
+			errors.New("the topology is too large to be planned on an imagined node: plan it on a real one, with --netns"))
 	}
 	return nil, nil, err
 }
@@ -215,7 +217,8 @@ func (im *imagination) unmade() (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(im.links)) {
 		step, ok := errors.AsType[*StepError](im.links[name])
 		if ok && name != topology.PodInterface && name != "lo" && im.made[name] == "" {
-			notes = append(notes, fmt.Sprintf("step %q: no step makes an interface %q, so that the pod must have it from elsewhere%s", step.Step, name, suggest.Hint(name, made)))
+			notes = append(notes, fmt.Sprintf("step %q: no step makes an interface %q, so that the pod must have it from elsewhere%s",
+				step.Step, name, suggest.Hint(name, made)))
 		}
 	}
 	return notes
@@ -238,7 +241,9 @@ func emptyTables(p *Plan) (notes []string) {
 	for _, c := range p.Changes {
 		if rule, ok := c.After.(netstate.Rule); ok && !filled[rule.Table] {
 			filled[rule.Table] = true // one note for a table
-			notes = append(notes, fmt.Sprintf("step %q: rules: no step has a route in table %d, so that the rule of priority %d leads nowhere: add routes with table: %d, or change the table", c.Step, rule.Table, rule.Priority, rule.Table))
+			notes = append(notes,
+				fmt.Sprintf("step %q: rules: no step has a route in table %d, so that the rule of priority %d leads nowhere: "+
+					"add routes with table: %d, or change the table", c.Step, rule.Table, rule.Priority, rule.Table))
 		}
 	}
 	return notes
@@ -270,7 +275,9 @@ func (im *imagination) withoutGID(p *Plan) (notes []string) {
 		if g.family != "" {
 			kind = "an " + g.family + " address"
 		}
-		notes = append(notes, fmt.Sprintf("step %q: require.gid: no step gives %q %s, so that it has no such GID and containers do not start: add addresses or ipam", g.step, g.link, kind))
+		notes = append(notes, fmt.Sprintf(
+			"step %q: require.gid: no step gives %q %s, so that it has no such GID and containers do not start: add addresses or ipam",
+			g.step, g.link, kind))
 	}
 	return notes
 }
@@ -591,7 +598,8 @@ func (p *Planner) make(name string) error {
 		return im.links[name]
 	}
 	if other, taken := p.makers[name]; taken && other != p.StepName() {
-		return fault.New(fault.Invalid, fmt.Errorf("makes an interface %q, as step %q does already: give one of them another name", netstate.BaseName(name), other))
+		return fault.New(fault.Invalid,
+			fmt.Errorf("makes an interface %q, as step %q does already: give one of them another name", netstate.BaseName(name), other))
 	}
 	p.makers[name] = p.StepName()
 	if im := p.req.imagined; im != nil && im.made != nil {

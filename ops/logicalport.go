@@ -42,7 +42,8 @@ func (p *Planner) WantInstalled(port netstate.OVSPort) error {
 	if !exists || have.Installed {
 		return nil
 	}
-	why := errors.New("ovn-controller has not installed it: look at the log of ovn-controller on this node, and whether it is connected to the Southbound database")
+	why := errors.New("ovn-controller has not installed it: " +
+		"look at the log of ovn-controller on this node, and whether it is connected to the Southbound database")
 	if have.Failure != "" {
 		why = fmt.Errorf("its interface has an error: %s", have.Failure)
 	}

@@ -121,7 +121,9 @@ func (s *rules) wantLogical(links []string) error {
 		n += len(s.of(link).LogicalRules)
 	}
 	if n > MaxLogicalRules {
-		return fault.New(fault.Invalid, fmt.Errorf("%w: %d rows on %d ports of OVN together, and a pod's network may have %d: use fewer NetworkQoS objects", ErrTooManyFilters, n, len(links), MaxLogicalRules))
+		return fault.New(fault.Invalid,
+			fmt.Errorf("%w: %d rows on %d ports of OVN together, and a pod's network may have %d: use fewer NetworkQoS objects",
+				ErrTooManyFilters, n, len(links), MaxLogicalRules))
 	}
 	for _, link := range links {
 		s.p.current = s.p.steps[s.p.makers[link]]

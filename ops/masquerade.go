@@ -24,8 +24,15 @@ const maxExcepted = 64
 func MasqueradeParams() []contract.Param {
 	return []contract.Param{
 		{Name: "ipMasq", Type: contract.Boolean, Description: "packets to other networks leave the host with its address"},
-		{Name: "ipMasqExcept", Aliases: []string{"nonMasqueradeCIDRs"}, Type: contract.List, Items: &contract.Param{Type: contract.String, Format: contract.Prefix}, Description: "with ipMasq: more networks that see the pod's address, beside its own network and multicast"},
-		{Name: "ipMasqBackend", Type: contract.String, Description: "accepted, without effect: it is nftables", Ignored: "masquerading is by nftables; remove it"},
+		{
+			Name: "ipMasqExcept", Aliases: []string{"nonMasqueradeCIDRs"}, Type: contract.List,
+			Items:       &contract.Param{Type: contract.String, Format: contract.Prefix},
+			Description: "with ipMasq: more networks that see the pod's address, beside its own network and multicast",
+		},
+		{
+			Name: "ipMasqBackend", Type: contract.String,
+			Description: "accepted, without effect: it is nftables", Ignored: "masquerading is by nftables; remove it",
+		},
 	}
 }
 
@@ -41,7 +48,9 @@ func (p *Planner) Masquerade(link string, c MasqueradeConfig, addresses AddressC
 	}
 	for _, text := range c.IPMasqExcept {
 		if pre, err := netip.ParsePrefix(text); err != nil || pre.Bits() == 0 {
-			return Invalid("ipMasqExcept", "%q is every network, so that nothing would be masqueraded: name those that know the address of the pod, or remove ipMasq", text)
+			return Invalid("ipMasqExcept",
+				"%q is every network, so that nothing would be masqueraded: name those that know the address of the pod, or remove ipMasq",
+				text)
 		}
 	}
 	all, err := p.knownAddresses(link, addresses)

@@ -58,7 +58,8 @@ func (s *routes) metric(d deferredRoute, r *netstate.Route) error {
 		if others[0].Link == podUplink { // of an imagined node
 			of = "the pod's own interface"
 		}
-		s.p.Note("its route to %s via %s gets metric %d: the route of %s stays preferred; set a metric to change that", r.Dst, nextHop(*r), YieldMetric, of)
+		s.p.Note("its route to %s via %s gets metric %d: the route of %s stays preferred; set a metric to change that", r.Dst, nextHop(*r),
+			YieldMetric, of)
 	}
 	return nil
 }
@@ -81,8 +82,9 @@ func (s *routes) refuseShared(d deferredRoute, r netstate.Route, others []netsta
 	case r.Metric == 0:
 		instead = "a higher metric, which leaves the traffic there; no metric is lower than 0"
 	}
-	return fault.New(fault.Conflict, Invalid(d.field+".metric", "%d is that of the route to %s via %s on %q, which is not of this topology: %s; write %s",
-		r.Metric, r.Dst, nextHop(others[i]), others[i].Link, effect, instead))
+	return fault.New(fault.Conflict,
+		Invalid(d.field+".metric", "%d is that of the route to %s via %s on %q, which is not of this topology: %s; write %s",
+			r.Metric, r.Dst, nextHop(others[i]), others[i].Link, effect, instead))
 }
 
 // foreignRoutes returns the routes to a destination that this topology has not made: of the

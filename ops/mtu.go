@@ -80,7 +80,8 @@ func (m *mtus) tunnelsInBonds(ports map[string][]string) error {
 				continue
 			}
 			return m.p.stepError(m.p.claims[l.Key()]["master"].step, Invalid("mtu",
-				"the bond %q has %d without one, and the tunnel %q in it can have %d: give the bond an mtu of %d or less, or the link below the tunnel a larger one", bond, forced, port, room, room))
+				"the bond %q has %d without one, and the tunnel %q in it can have %d: "+
+					"give the bond an mtu of %d or less, or the link below the tunnel a larger one", bond, forced, port, room, room))
 		}
 	}
 	return nil
@@ -163,7 +164,8 @@ func (m *mtus) raise(upper string, c claim, headers uint32, lower, why string) (
 		if headers > 0 {
 			with = fmt.Sprintf(" and %d bytes of headers", headers)
 		}
-		return false, m.p.stepError(c.step, Invalid("mtu", "%d of %q%s exceeds the %s of %q below it, which is not part of the topology: raise it there first, or ask for less",
+		return false, m.p.stepError(c.step, Invalid("mtu",
+			"%d of %q%s exceeds the %s of %q below it, which is not part of the topology: raise it there first, or ask for less",
 			c.value, upper, with, have, netstate.BaseName(lower)))
 	case want > maxMTU:
 		return false, m.p.stepError(c.step, Invalid("mtu", "%d of %q needs %d of %q below it, and no link has more than %d: ask for less",
@@ -277,7 +279,8 @@ func (m *mtus) checkIPv6(s netstate.Sysctl, now *netstate.Snapshot) error {
 	if below, ok := m.below[link]; ok && !below {
 		m.settled[link], m.again = mtu, true
 	}
-	return fault.New(fault.Invalid, fmt.Errorf("sysctl %q is of IPv6, which needs an mtu of at least %d on %q, not %d: give the link a larger mtu, or remove its sysctls and addresses of IPv6",
+	return fault.New(fault.Invalid, fmt.Errorf("sysctl %q is of IPv6, which needs an mtu of at least %d on %q, not %d: "+
+		"give the link a larger mtu, or remove its sysctls and addresses of IPv6",
 		s.Path, netstate.MinIPv6MTU, link, mtu))
 }
 

@@ -71,7 +71,9 @@ func (s *routes) noteConnected(step string, r netstate.Route) {
 	}
 	for _, on := range slices.Sorted(maps.Keys(s.p.makers)) {
 		if s.ownNetworks()[networkOn{on, pre}] && s.p.tableOf(on) == r.Table {
-			s.p.noteFor(step, "its route to %s via %s is never used: %q has an address of that network, so the kernel's own route to it comes first; give the address the prefix length %d, or remove the route",
+			s.p.noteFor(step,
+				"its route to %s via %s is never used: %q has an address of that network, so the kernel's own route to it comes first; "+
+					"give the address the prefix length %d, or remove the route",
 				r.Dst, r.Gateway, on, pre.Addr().BitLen())
 			return
 		}
@@ -117,7 +119,10 @@ func (s *routes) noteTargets(step string, bond netstate.Link) {
 	for _, target := range bond.Bond.ARPIPTargets {
 		to, err := netip.ParseAddr(target)
 		if err == nil && !slices.ContainsFunc(lead, func(p netip.Prefix) bool { return p.Contains(to) }) {
-			s.p.noteFor(step, "arpIpTargets: no address and no route of %q leads to %s, so that the kernel sends no probes there where the pod has another default route, and takes its ports for down: give %q an address in the network of the target, or use miimon", bond.Name, to, bond.Name)
+			s.p.noteFor(step,
+				"arpIpTargets: no address and no route of %q leads to %s, so that the kernel sends no probes there where the pod has "+
+					"another default route, and takes its ports for down: give %q an address in the network of the target, or use miimon",
+				bond.Name, to, bond.Name)
 		}
 	}
 }
@@ -136,7 +141,8 @@ func (s *routes) noteForeign(step string, r netstate.Route) {
 		if r.IPv6() {
 			effect = "the kernel uses both"
 		}
-		s.p.noteFor(step, "its route to %s via %s has the table and the metric of that via %s on %q, which is not of this topology: %s; give it another metric",
+		s.p.noteFor(step, "its route to %s via %s has the table and the metric of that via %s on %q, which is not of this topology: "+
+			"%s; give it another metric",
 			r.Dst, nextHop(r), nextHop(other), other.Link, effect)
 		return
 	}
@@ -160,7 +166,8 @@ func (s *routes) noteRoutes(a, b ownRoute) {
 	if b.IPv6() {
 		effect = "the kernel spreads the traffic over both"
 	}
-	s.p.noteFor(b.step, "its route to %s via %s has the table and the metric of that via %s of step %q: %s; give one of them another metric",
+	s.p.noteFor(b.step,
+		"its route to %s via %s has the table and the metric of that via %s of step %q: %s; give one of them another metric",
 		b.Dst, nextHop(b.Route), nextHop(a.Route), a.step, effect)
 }
 
@@ -211,7 +218,8 @@ func (s *routes) noteSubnets(addrs []placed, noted map[string]bool) {
 	}
 }
 
-const ungatedNote = "sourceRouting: neither an address nor a route of the step has a gateway, so that only packets to the networks of its addresses leave by %q: add gateway to an address (of a pool: to spec.subnets of the AddressPool), or remove sourceRouting"
+const ungatedNote = "sourceRouting: neither an address nor a route of the step has a gateway, so that only packets to the networks of " +
+	"its addresses leave by %q: add gateway to an address (of a pool: to spec.subnets of the AddressPool), or remove sourceRouting"
 
 // checkTwice adds a note on each address that two links of one network have, refuses it where the kernel does, and returns the pairs
 // of links. That networks are one is known of links on one parent or bridge, and taken to be so of one subnet in one routing table.
@@ -240,14 +248,16 @@ func (s *routes) checkTwice(addrs []placed) (noted map[string]bool, err error) {
 			}
 			noted[pair(a, other)] = true
 			if l, _ := s.p.view.Link(a.link); l.LinkKind == "ipvlan" && at.network != "" { // ipvlan_addr_busy
-				return nil, s.p.stepError(a.step, Invalid("addresses", "%s is already the address of %q %s, and the kernel takes an address on only one ipvlan link of a master: change one of them",
+				return nil, s.p.stepError(a.step, Invalid("addresses", "%s is already the address of %q %s, "+
+					"and the kernel takes an address on only one ipvlan link of a master: change one of them",
 					a.prefix.Addr(), other.link, other.whose()))
 			}
 			effect := "on one network, hosts reach one of the two interfaces only"
 			if a.prefix.Addr().Is6() {
 				effect = "on one network, duplicate address detection lets one of the two interfaces have it"
 			}
-			s.p.noteFor(a.step, "its address %s on %q is also the address of %q %s: %s; change one of them", a.prefix.Addr(), a.link, other.link, other.whose(), effect)
+			s.p.noteFor(a.step, "its address %s on %q is also the address of %q %s: %s; change one of them", a.prefix.Addr(), a.link,
+				other.link, other.whose(), effect)
 		}
 	}
 	return noted, nil
@@ -291,7 +301,8 @@ func (s *routes) noteSubnet(a, other placed) {
 		return
 	}
 	from = slices.Compact(from)
-	s.p.noteFor(a.step, "its address %s on %q and %s on %q %s are of one subnet and one routing table: answers from %s leave by one of the two interfaces only; set sourceRouting: true on both, put one into a VRF, or use another subnet",
+	s.p.noteFor(a.step, "its address %s on %q and %s on %q %s are of one subnet and one routing table: answers from %s leave by one of "+
+		"the two interfaces only; set sourceRouting: true on both, put one into a VRF, or use another subnet",
 		a.prefix, a.link, other.prefix, other.link, other.whose(), strings.Join(from, " and "))
 }
 

@@ -36,7 +36,10 @@ func MACParam(description string) contract.Param {
 // DeviceParams are the keys by which a root step may name its device itself.
 func DeviceParams() []contract.Param {
 	return []contract.Param{
-		{Name: "deviceID", Aliases: []string{"pciAddress", "pciBusID"}, Type: contract.String, Format: contract.PCIAddress, Description: "PCI address of the device; default: that of the allocated one"},
+		{
+			Name: "deviceID", Aliases: []string{"pciAddress", "pciBusID"}, Type: contract.String, Format: contract.PCIAddress,
+			Description: "PCI address of the device; default: that of the allocated one",
+		},
 		{Name: "runtimeConfig", Type: contract.Object, Description: "CNI spelling of deviceID", Properties: []contract.Param{
 			{Name: "deviceID", Type: contract.String, Format: contract.PCIAddress, Description: "PCI address of the device"},
 		}},

@@ -129,7 +129,8 @@ func (p *Planner) Root() bool { return p.current.step.Root() }
 func (p *Planner) LastInput() (string, error) {
 	if i, ok := p.current.inputs.Last(); ok {
 		if names := p.LastInputs(); len(names) > 1 {
-			p.Note("uses %q, the interface of the last step in dependOn %v: name the interface in the config", i.Name, p.current.step.DependOn)
+			p.Note("uses %q, the interface of the last step in dependOn %v: name the interface in the config", i.Name,
+				p.current.step.DependOn)
 		}
 		return i.Name, nil
 	}
@@ -379,7 +380,8 @@ func (p *Planner) Free(id string) error {
 	case !ok:
 		return fault.New(fault.Gone, fmt.Errorf("device %q does not exist", id))
 	case d.At == nil && d.Driver != "" && !netstate.UserspaceDriver(d.Driver):
-		return fault.New(fault.NotReady, fmt.Errorf("device %q has no network interface here, though driver %q makes one: it is in another namespace", id, d.Driver))
+		return fault.New(fault.NotReady,
+			fmt.Errorf("device %q has no network interface here, though driver %q makes one: it is in another namespace", id, d.Driver))
 	case d.At != nil && !netstate.OnHost(*d.At):
 		return fault.New(fault.Conflict, fmt.Errorf("device %q is in the sandbox as %q already, and not by us", id, *d.At))
 	}
@@ -405,9 +407,11 @@ func (p *Planner) Device(id string) (netstate.Device, error) {
 	}
 	if d.At == nil {
 		if d.Driver != "" {
-			return d, fault.New(fault.NotReady, fmt.Errorf("device %q has no network interface here: it is bound to driver %q or sits in another namespace", id, d.Driver))
+			return d, fault.New(fault.NotReady,
+				fmt.Errorf("device %q has no network interface here: it is bound to driver %q or sits in another namespace", id, d.Driver))
 		}
-		return d, fault.New(fault.NotReady, fmt.Errorf("device %q has no network interface here: it has no driver or sits in another namespace", id))
+		return d, fault.New(fault.NotReady,
+			fmt.Errorf("device %q has no network interface here: it has no driver or sits in another namespace", id))
 	}
 	return d, nil
 }
@@ -431,7 +435,8 @@ func (p *Planner) Attach(id, configured string, link netstate.Link, cfg AddressC
 		return err
 	}
 	if link.MAC != nil && d.LinkKind == netstate.InfiniBandKind {
-		return Invalid("mac", "the interface of device %q is one of InfiniBand, whose hardware address has the GUID of its port: remove the key", id)
+		return Invalid("mac",
+			"the interface of device %q is one of InfiniBand, whose hardware address has the GUID of its port: remove the key", id)
 	}
 	p.noteBelongings(d)
 	if err := p.Want(netstate.Device{ID: id, At: &name}); err != nil {
@@ -468,7 +473,8 @@ func (p *Planner) noteBelongings(d netstate.Device) {
 	}
 	slices.Sort(has)
 	if has = slices.Compact(has); len(has) > 0 {
-		p.Note("the host has %s on %q: they are removed with the routes over the device, and restored when the device is released", strings.Join(has, ", "), netstate.BaseName(home))
+		p.Note("the host has %s on %q: they are removed with the routes over the device, and restored when the device is released",
+			strings.Join(has, ", "), netstate.BaseName(home))
 	}
 }
 
@@ -482,10 +488,12 @@ func (p *Planner) noteSoftRDMA(home string, all []netstate.RDMADevice) {
 		}
 	}
 	if ok && r.Name != nil {
-		p.Note("the host has the software RDMA device %q on %q: the kernel deletes it when the interface moves to the pod; it is created again when the device is released", *r.Name, netstate.BaseName(home))
+		p.Note("the host has the software RDMA device %q on %q: the kernel deletes it when the interface moves to the pod; "+
+			"it is created again when the device is released", *r.Name, netstate.BaseName(home))
 		for _, other := range all {
 			if other.Software && other.Name != *r.Name {
-				p.Note("the host has another software RDMA device %q on %q: the kernel deletes it when the interface moves to the pod; it is not created again", other.Name, netstate.BaseName(home))
+				p.Note("the host has another software RDMA device %q on %q: the kernel deletes it when the interface moves to the pod; "+
+					"it is not created again", other.Name, netstate.BaseName(home))
 			}
 		}
 	}

@@ -40,23 +40,47 @@ func policyParams() []contract.Param {
 		}
 	}
 	return []contract.Param{
-		{Name: "rules", Type: contract.List, Description: "policy routing rules of the pod", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
-			{Name: "priority", Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "lowest first; the main table has 32766"},
-			{Name: "table", Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1), Description: "routing table to look up"},
-			{Name: "from", Type: contract.String, Format: contract.Prefix, Description: "source prefix"},
-			{Name: "to", Type: contract.String, Format: contract.Prefix, Description: "destination prefix"},
-			{Name: "iif", Type: contract.String, Format: contract.InterfaceName, Description: "incoming interface; lo: sent by the pod"},
-			{Name: "oif", Type: contract.String, Format: contract.InterfaceName, Description: "interface that a socket is bound to"},
-			mark("fwmark", "mark of the packet"),
-			mark("fwmask", "compared bits of the mark; default: all"),
-			{Name: "suppressPrefixLength", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(128), Description: "skips routes whose prefix is this long or shorter; 0 skips default routes"},
-			{Name: "family", Type: contract.String, Enum: []string{netstate.IPv4, netstate.IPv6}, Description: "needed without from and to"},
-		}}},
-		{Name: "neighbors", Type: contract.List, Description: "static entries of the interface's neighbor table (ARP, NDP)", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
-			{Name: "address", Type: contract.String, Format: contract.IP, Required: true, Description: "its IP address"},
-			{Name: "mac", Type: contract.String, Format: contract.MAC, Required: true, Description: "its MAC address"},
-		}}},
-		{Name: "sourceRouting", Type: contract.Boolean, Description: "packets from the step's addresses leave by its interface, by routing tables of its own"},
+		{
+			Name: "rules", Type: contract.List, Description: "policy routing rules of the pod",
+			Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+				{
+					Name: "priority", Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1),
+					Description: "lowest first; the main table has 32766",
+				},
+				{
+					Name: "table", Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(1<<32 - 1),
+					Description: "routing table to look up",
+				},
+				{Name: "from", Type: contract.String, Format: contract.Prefix, Description: "source prefix"},
+				{Name: "to", Type: contract.String, Format: contract.Prefix, Description: "destination prefix"},
+				{
+					Name: "iif", Type: contract.String, Format: contract.InterfaceName,
+					Description: "incoming interface; lo: sent by the pod",
+				},
+				{Name: "oif", Type: contract.String, Format: contract.InterfaceName, Description: "interface that a socket is bound to"},
+				mark("fwmark", "mark of the packet"),
+				mark("fwmask", "compared bits of the mark; default: all"),
+				{
+					Name: "suppressPrefixLength", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(128),
+					Description: "skips routes whose prefix is this long or shorter; 0 skips default routes",
+				},
+				{
+					Name: "family", Type: contract.String, Enum: []string{netstate.IPv4, netstate.IPv6},
+					Description: "needed without from and to",
+				},
+			}},
+		},
+		{
+			Name: "neighbors", Type: contract.List, Description: "static entries of the interface's neighbor table (ARP, NDP)",
+			Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+				{Name: "address", Type: contract.String, Format: contract.IP, Required: true, Description: "its IP address"},
+				{Name: "mac", Type: contract.String, Format: contract.MAC, Required: true, Description: "its MAC address"},
+			}},
+		},
+		{
+			Name: "sourceRouting", Type: contract.Boolean,
+			Description: "packets from the step's addresses leave by its interface, by routing tables of its own",
+		},
 	}
 }
 
@@ -260,7 +284,8 @@ func (s sourcing) routes(cfg AddressConfig) []deferredRoute {
 		return a.Gateway != "" && strings.Contains(a.Address, ":") == s.ipv6 && (s.gateway == "" || a.Gateway == s.gateway)
 	})
 	if gateway >= 0 && (!written || s.gateway != "") {
-		add(fmt.Sprintf("addresses[%d]", gateway), Route{Destination: map[bool]string{false: "0.0.0.0/0", true: "::/0"}[s.ipv6], Gateway: cfg.Addresses[gateway].Gateway})
+		add(fmt.Sprintf("addresses[%d]", gateway),
+			Route{Destination: map[bool]string{false: "0.0.0.0/0", true: "::/0"}[s.ipv6], Gateway: cfg.Addresses[gateway].Gateway})
 	}
 	for i, r := range cfg.Routes {
 		if r.Table == nil && (s.gateway == "" || !isDefault(r)) {

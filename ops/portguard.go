@@ -18,8 +18,12 @@ type GuardConfig struct {
 // GuardParams describes GuardConfig.
 func GuardParams() []contract.Param {
 	return []contract.Param{
-		{Name: "macspoofchk", Type: contract.Boolean, Description: "drop frames of the pod with a foreign source MAC, and ARP and neighbor discovery that claim an address of another pod or the gateway; default: true on a bridge of plumbline"},
-		{Name: "raGuard", Type: contract.Boolean, Description: "drop router advertisements and redirects of the pod; default: true on a bridge of plumbline"},
+		{Name: "macspoofchk", Type: contract.Boolean, Description: "drop frames of the pod with a foreign source MAC, and ARP and " +
+			"neighbor discovery that claim an address of another pod or the gateway; default: true on a bridge of plumbline"},
+		{
+			Name: "raGuard", Type: contract.Boolean,
+			Description: "drop router advertisements and redirects of the pod; default: true on a bridge of plumbline",
+		},
 	}
 }
 
@@ -42,7 +46,8 @@ func (p *Planner) GuardPort(port, bridge, link string, cfg GuardConfig, gateways
 		return err
 	}
 	if g.ours = ours == "true"; !g.ours && cfg.MACSpoofChk == nil && p.req.imagined == nil {
-		p.Note("bridge %q was not created by plumbline, so frames from the pod are not checked: set macspoofchk and raGuard to true if the pod has one MAC and is no router, else to false", netstate.BaseName(bridge))
+		p.Note("bridge %q was not created by plumbline, so frames from the pod are not checked: "+
+			"set macspoofchk and raGuard to true if the pod has one MAC and is no router, else to false", netstate.BaseName(bridge))
 	}
 	for _, a := range gateways {
 		g.gateways = append(g.gateways, a.String())
@@ -96,7 +101,8 @@ func (s *guards) want() error {
 			check = *g.cfg.MACSpoofChk
 		case check && all[i].bridged:
 			check = false
-			s.p.Note("the source MACs of %q are not checked, since a bridge of the pod is on it: set macspoofchk to true if only links of the topology send through that, else to false", g.link)
+			s.p.Note("the source MACs of %q are not checked, since a bridge of the pod is on it: "+
+				"set macspoofchk to true if only links of the topology send through that, else to false", g.link)
 		}
 		if !g.ours && !check && !silent {
 			continue

@@ -35,14 +35,20 @@ func PortMappingParams() []contract.Param {
 			Minimum: contract.Int(1), Maximum: contract.Int(65535), Description: description,
 		}
 	}
-	return []contract.Param{{Name: "portMappings", Type: contract.List, Description: "ports of the host that lead to the pod; in a pod's own network its hostPorts", Items: &contract.Param{
-		Type: contract.Object, Properties: []contract.Param{
-			port("hostPort", "port of the host"),
-			port("containerPort", "port of the pod"),
-			{Name: "protocol", Type: contract.String, Enum: netstate.PortProtocols, Description: "default: tcp"},
-			{Name: "hostIP", Type: contract.String, Format: contract.IP, Description: "address of the host, also of 127.0.0.0/8; default: all but those"},
+	return []contract.Param{{
+		Name: "portMappings", Type: contract.List,
+		Description: "ports of the host that lead to the pod; in a pod's own network its hostPorts", Items: &contract.Param{
+			Type: contract.Object, Properties: []contract.Param{
+				port("hostPort", "port of the host"),
+				port("containerPort", "port of the pod"),
+				{Name: "protocol", Type: contract.String, Enum: netstate.PortProtocols, Description: "default: tcp"},
+				{
+					Name: "hostIP", Type: contract.String, Format: contract.IP,
+					Description: "address of the host, also of 127.0.0.0/8; default: all but those",
+				},
+			},
 		},
-	}}}
+	}}
 }
 
 // MapPorts wants what portMappings means for the first address of each family that a link will have. A step
@@ -163,7 +169,8 @@ func (m PortMapping) addresses(field string, pods map[bool]netip.Prefix) ([]neti
 	case !has:
 		return nil, Invalid(field+".hostIP", "the pod has no address of the family of %q", m.HostIP)
 	case a.IsLoopback() && !a.Is4():
-		return nil, Invalid(field+".hostIP", "packets from %q cannot leave the host, since Linux has route_localnet for IPv4 only: name 127.0.0.1 or another address of the host, or remove hostIP", m.HostIP)
+		return nil, Invalid(field+".hostIP", "packets from %q cannot leave the host, since Linux has route_localnet for IPv4 only: "+
+			"name 127.0.0.1 or another address of the host, or remove hostIP", m.HostIP)
 	case a.Zone() != "":
 		return nil, Invalid(field+".hostIP", "%q has a zone: name an address that is the host's alone", m.HostIP)
 	}
@@ -190,10 +197,13 @@ func (p *Planner) refuseOverlap(ports []hostPort, pods map[bool]netip.Prefix) er
 				continue
 			}
 			if p.Foreign(have.Key()) {
-				return Conflict("%s.hostPort: port %s of the host overlaps with %s, which leads to %s, which another pod of this node has: choose another port, or another node", port.field, port.host, other, to)
+				return Conflict(
+					"%s.hostPort: port %s of the host overlaps with %s, which leads to %s, which another pod of this node has: "+
+						"choose another port, or another node", port.field, port.host, other, to)
 			}
 			if p.Wanted(have.Key()) {
-				return Invalid(port.field+".hostPort", "port %s of the host overlaps with %s, which step %q maps to %s: remove one of them", port.host, other, p.claims[have.Key()]["to"].step, to)
+				return Invalid(port.field+".hostPort", "port %s of the host overlaps with %s, which step %q maps to %s: remove one of them",
+					port.host, other, p.claims[have.Key()]["to"].step, to)
 			}
 		}
 	}
@@ -213,7 +223,9 @@ func (p *Planner) mapPort(port hostPort, pod netip.Prefix, via string) error {
 		return err
 	}
 	if there && p.Foreign(have.Key()) && *have.To != *m.To {
-		return Conflict("%s.hostPort: port %s of the host leads to %s, which another pod of this node has: choose another port, or another node", port.field, port.host, *have.To)
+		return Conflict(
+			"%s.hostPort: port %s of the host leads to %s, which another pod of this node has: choose another port, or another node",
+			port.field, port.host, *have.To)
 	}
 	if err := p.HostForwards(port.host.Addr().Is4()); err != nil {
 		return err

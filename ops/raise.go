@@ -104,7 +104,8 @@ func (q *sequencer) deadlock() error {
 		}
 	}
 	w := q.waiting[0]
-	return q.p.stepError(w.step, fault.New(fault.Unsupported, fmt.Errorf("link %q and another link wait for each other to come up: change the order of the steps in dependOn", w.link.Name)))
+	return q.p.stepError(w.step, fault.New(fault.Unsupported,
+		fmt.Errorf("link %q and another link wait for each other to come up: change the order of the steps in dependOn", w.link.Name)))
 }
 
 // ready reports whether the link, its bond if it joins one, and what has to be up before it have all

@@ -22,7 +22,10 @@ type RDMAConfig struct {
 // RDMAParams describes RDMAConfig. Whose says which RDMA device is given, and when.
 func RDMAParams(whose string) []contract.Param {
 	return []contract.Param{
-		{Name: "rdma", Type: contract.Boolean, AtCreation: true, Description: "give containers `/dev/infiniband/uverbsN` and `rdma_cm` of the RDMA device" + whose},
+		{
+			Name: "rdma", Type: contract.Boolean, AtCreation: true,
+			Description: "give containers `/dev/infiniband/uverbsN` and `rdma_cm` of the RDMA device" + whose,
+		},
 		RDMARequireParam(), NodesParam(),
 	}
 }
@@ -47,7 +50,11 @@ func RDMAFields() []contract.Param {
 	return []contract.Param{
 		{Name: "rdmaDevice", Type: contract.String, Description: "name of the RDMA device, such as mlx5_2, if there is one"},
 		{Name: "gidIndex", Type: contract.Integer, Description: "index of the GID that require.gid has chosen"},
-		{Name: "deviceNodes", Type: contract.List, Items: &contract.Param{Name: "deviceNode", Type: contract.String, Description: "path"}, Description: "paths of its character devices, such as /dev/infiniband/uverbs2"},
+		{
+			Name: "deviceNodes", Type: contract.List,
+			Items:       &contract.Param{Name: "deviceNode", Type: contract.String, Description: "path"},
+			Description: "paths of its character devices, such as /dev/infiniband/uverbs2",
+		},
 	}
 }
 
@@ -68,7 +75,8 @@ func (p *Planner) RDMA(id string, wanted *bool, required bool) error {
 	given, why := usableRDMA(d, "set rdma: false")
 	switch {
 	case why == nil && d.RDMAExclusive && d.LinkKind == netstate.InfiniBandKind: // rdma_dev_change_netns removes and adds its clients
-		return p.withoutRDMA(wanted != nil, fault.New(fault.Unsupported, fmt.Errorf("the kernel deletes the interface of InfiniBand of device %q when its RDMA device moves (\"rdma system show\" says exclusive), and makes another one: "+
+		return p.withoutRDMA(wanted != nil, fault.New(fault.Unsupported, fmt.Errorf("the kernel deletes the interface of InfiniBand of "+
+			"device %q when its RDMA device moves (\"rdma system show\" says exclusive), and makes another one: "+
 			"run \"rdma system set netns shared\" before the first network namespace is made, or set rdma: false", d.ID)))
 	case why == nil && d.RDMAExclusive:
 		return p.moveRDMA(d, given, wanted != nil)
@@ -97,7 +105,8 @@ func (c RDMAConfig) share(p *Planner, link, below string) error {
 		return nil
 	}
 	if !netstate.OnHost(below) {
-		return Invalid(key, "is for a root step on a device of the host, and the master %q is in the pod: remove it here, and set it in the step that takes the device, of type sriov or host-device", below)
+		return Invalid(key, "is for a root step on a device of the host, and the master %q is in the pod: "+
+			"remove it here, and set it in the step that takes the device, of type sriov or host-device", below)
 	}
 	id, err := p.deviceAt(below)
 	if err != nil {
@@ -158,15 +167,18 @@ func (p *Planner) moveRDMA(d netstate.Device, given netstate.RDMADevice, wanted 
 	}
 	owned := slices.IndexFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == at.Key() && c.Before != nil })
 	if !ok || at.Netns == nil || at.Name == nil {
-		return p.without("the RDMA device", fault.New(fault.Gone, fmt.Errorf("RDMA device %q of device %q does not exist any more", given.Name, d.ID)))
+		return p.without("the RDMA device",
+			fault.New(fault.Gone, fmt.Errorf("RDMA device %q of device %q does not exist any more", given.Name, d.ID)))
 	}
 	switch {
 	case owned >= 0:
 	case *at.Netns != netstate.RDMAOfHost:
-		return p.withoutRDMA(wanted, fault.New(fault.Conflict, fmt.Errorf("RDMA device %q of device %q is in another network namespace, and plumbline did not move it there (\"rdma dev\" does not show it on the host): "+
+		return p.withoutRDMA(wanted, fault.New(fault.Conflict, fmt.Errorf("RDMA device %q of device %q is in another network namespace, "+
+			"and plumbline did not move it there (\"rdma dev\" does not show it on the host): "+
 			"move it back to the host, or set rdma: false", *at.Name, d.ID)))
 	case slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == d.Key() }):
-		return p.withoutRDMA(wanted, fault.New(fault.NotReady, fmt.Errorf("the pod was attached without RDMA device %q of device %q: create the pod again", *at.Name, d.ID)))
+		return p.withoutRDMA(wanted, fault.New(fault.NotReady,
+			fmt.Errorf("the pod was attached without RDMA device %q of device %q: create the pod again", *at.Name, d.ID)))
 	}
 	name := *at.Name
 	if owned >= 0 {
@@ -223,9 +235,10 @@ func (p *Planner) hostRDMA(id, name, stays, without string) (topology.Devices, e
 		return topology.Devices{}, fault.New(fault.Gone, fmt.Errorf("device %q does not exist", id))
 	}
 	if d.RDMAExclusive && len(d.RDMA) > 0 {
-		return none(fault.New(fault.Unsupported, fmt.Errorf("the node is in exclusive mode of RDMA (\"rdma system show\"), in which an RDMA device belongs to one network namespace, "+
-			"and %s: take a function with type sriov or host-device, which moves its RDMA device too, "+
-			"run \"rdma system set netns shared\" before the first network namespace is made, or %s", stays, without)))
+		return none(fault.New(fault.Unsupported, fmt.Errorf(
+			"the node is in exclusive mode of RDMA (\"rdma system show\"), in which an RDMA device belongs to one network namespace, "+
+				"and %s: take a function with type sriov or host-device, which moves its RDMA device too, "+
+				"run \"rdma system set netns shared\" before the first network namespace is made, or %s", stays, without)))
 	}
 	given, err := usableRDMA(d, without)
 	if err != nil {
@@ -241,7 +254,8 @@ func (p *Planner) hostRDMA(id, name, stays, without string) (topology.Devices, e
 		for _, r := range d.RDMA {
 			have = append(have, r.Name)
 		}
-		return none(Invalid("rdmaDevice", "%q is no RDMA device of device %q, which has %s: name one of them, or remove the key", name, id, strings.Join(have, ", ")))
+		return none(Invalid("rdmaDevice",
+			"%q is no RDMA device of device %q, which has %s: name one of them, or remove the key", name, id, strings.Join(have, ", ")))
 	case len(d.RDMA[named].Nodes) == 0:
 		return none(noRDMANodes(fmt.Sprintf("device %q", id), name, "remove the key rdmaDevice"))
 	default:
@@ -283,7 +297,8 @@ func (p *Planner) SoftRDMA(link, typ string) error {
 
 // hostOnlyNote says what soft RoCE lacks before Linux 7.1 ("RDMA/rxe: Add net namespace support for IPv4/IPv6 sockets"): its packets are
 // sent by the routes of the host (rxe_find_route4), and received there.
-const hostOnlyNote = "the kernel exchanges data over soft RoCE on the host only, and programs of the pod hang: use a node with Linux 7.1 or later"
+const hostOnlyNote = "the kernel exchanges data over soft RoCE on the host only, and programs of the pod hang: " +
+	"use a node with Linux 7.1 or later"
 
 // keepNodes holds that the containers of a running sandbox have the device nodes of an object. A runtime gives them when it
 // creates a container, and an RDMA device that was made again has others, while the earlier ones may be another pod's.
@@ -302,7 +317,8 @@ func (p *Planner) keepNodes(of netstate.Key, nodes []string) error {
 		node, _, _ := strings.Cut(nodes, " ")
 		return path.Base(node)
 	}
-	p.await("the device nodes of containers", fault.New(fault.NotReady, fmt.Errorf("containers were given %s, the device is %s now: create the pod again", first(given), first(now))))
+	p.await("the device nodes of containers", fault.New(fault.NotReady,
+		fmt.Errorf("containers were given %s, the device is %s now: create the pod again", first(given), first(now))))
 	return nil
 }
 
@@ -312,11 +328,17 @@ func usableRDMA(d netstate.Device, without string) (netstate.RDMADevice, error) 
 	first := slices.IndexFunc(d.RDMA, func(r netstate.RDMADevice) bool { return len(r.Nodes) > 0 })
 	switch {
 	case len(d.RDMA) == 0:
-		return netstate.RDMADevice{}, fault.New(fault.Unsupported, fmt.Errorf("device %q has no RDMA device: load the RDMA driver of the card on the node (such as mlx5_ib or irdma), choose a device with the attribute rdma, or %s", d.ID, without))
+		return netstate.RDMADevice{}, fault.New(fault.Unsupported,
+			fmt.Errorf("device %q has no RDMA device: load the RDMA driver of the card on the node (such as mlx5_ib or irdma), "+
+				"choose a device with the attribute rdma, or %s", d.ID, without))
 	case d.RDMAExclusive && !d.HasPCIAddress():
-		return netstate.RDMADevice{}, fault.New(fault.Unsupported, fmt.Errorf("device %q has no PCI address, by which plumbline would find its RDMA device in a pod (\"rdma system show\" says exclusive): choose a device with one, or %s", d.ID, without))
+		return netstate.RDMADevice{}, fault.New(fault.Unsupported, fmt.Errorf(
+			"device %q has no PCI address, by which plumbline would find its RDMA device in a pod (\"rdma system show\" says exclusive): "+
+				"choose a device with one, or %s", d.ID, without))
 	case d.RDMAExclusive && len(d.RDMA) > 1:
-		return netstate.RDMADevice{}, fault.New(fault.Unsupported, fmt.Errorf("device %q has %d RDMA devices, of which plumbline moves none to a pod (\"rdma system show\" says exclusive): choose a device with one, or %s", d.ID, len(d.RDMA), without))
+		return netstate.RDMADevice{}, fault.New(fault.Unsupported,
+			fmt.Errorf("device %q has %d RDMA devices, of which plumbline moves none to a pod (\"rdma system show\" says exclusive): "+
+				"choose a device with one, or %s", d.ID, len(d.RDMA), without))
 	case first < 0:
 		return netstate.RDMADevice{}, noRDMANodes(fmt.Sprintf("device %q", d.ID), d.RDMA[0].Name, without)
 	}
@@ -324,7 +346,8 @@ func usableRDMA(d netstate.Device, without string) (netstate.RDMADevice, error) 
 }
 
 func noRDMANodes(of, name, without string) error {
-	return fault.New(fault.Unsupported, fmt.Errorf("RDMA device %q of %s has no device nodes: load the kernel modules ib_uverbs and rdma_ucm on the node, or %s", name, of, without))
+	return fault.New(fault.Unsupported, fmt.Errorf(
+		"RDMA device %q of %s has no device nodes: load the kernel modules ib_uverbs and rdma_ucm on the node, or %s", name, of, without))
 }
 
 // rdmaResult returns an RDMA device of a device as a result.

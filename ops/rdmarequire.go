@@ -36,14 +36,21 @@ func RDMARequireParam() contract.Param {
 		Name: "require", Type: contract.Object,
 		Description: "conditions of the RDMA device before a container starts; later differences are drift",
 		Properties: []contract.Param{
-			{Name: "gid", Type: contract.Object, Description: "it has such a GID for an address of the interface; result: `gidIndex`", Properties: []contract.Param{
-				{Name: "type", Type: contract.String, Enum: []string{"RoCEv2", "RoCEv1", "IB"}, Description: "type of the GID"},
-				{Name: "family", Type: contract.String, Enum: []string{"IPv4", "IPv6"}, Description: "family of the address"},
-				{Name: "scope", Type: contract.String, Enum: []string{"global", "linkLocal"}, Description: "scope of the address. linkLocal is not routed, and also chooses a GID that the kernel adds without such an address"},
-			}},
+			{
+				Name: "gid", Type: contract.Object,
+				Description: "it has such a GID for an address of the interface; result: `gidIndex`", Properties: []contract.Param{
+					{Name: "type", Type: contract.String, Enum: []string{"RoCEv2", "RoCEv1", "IB"}, Description: "type of the GID"},
+					{Name: "family", Type: contract.String, Enum: []string{"IPv4", "IPv6"}, Description: "family of the address"},
+					{Name: "scope", Type: contract.String, Enum: []string{"global", "linkLocal"}, Description: "scope of the address. " +
+						"linkLocal is not routed, and also chooses a GID that the kernel adds without such an address"},
+				},
+			},
 			{Name: "state", Type: contract.String, Enum: []string{"ACTIVE"}, Description: "state of the port"},
 			{Name: "minRate", Type: contract.String, Description: "minimum rate of the port, such as 100Gbps"},
-			{Name: "mtu", Type: contract.String, Scalar: true, Enum: []string{"256", "512", "1024", "2048", "4096"}, Description: "minimum payload in bytes of the port's packets; the interface needs an MTU 96 above"},
+			{
+				Name: "mtu", Type: contract.String, Scalar: true, Enum: []string{"256", "512", "1024", "2048", "4096"},
+				Description: "minimum payload in bytes of the port's packets; the interface needs an MTU 96 above",
+			},
 		},
 	}
 }
@@ -181,7 +188,8 @@ func (p *Planner) tooSmall(link string, payload uint32) (string, error) {
 	if err != nil || l.MTU == nil || *l.MTU >= payload+roceOverhead {
 		return "", err
 	}
-	return fmt.Sprintf("the MTU %d of %q is too small for packets with %d bytes of payload: set at least %d", *l.MTU, netstate.BaseName(link), payload, payload+roceOverhead), nil
+	return fmt.Sprintf("the MTU %d of %q is too small for packets with %d bytes of payload: set at least %d", *l.MTU,
+		netstate.BaseName(link), payload, payload+roceOverhead), nil
 }
 
 // chooseGID sets the index of the GID that is required, or says why there is none. A program was told the index when its
@@ -206,7 +214,9 @@ func (p *Planner) chooseGID(d *topology.Devices, port netstate.RDMAPort, want GI
 	switch {
 	case fits[chosen]:
 	case p.req.Kept:
-		return fmt.Sprintf("the GID that is %s has index %s, and containers were told %s: create the pod again, so that its programs use the other one", want, lowest, chosen)
+		return fmt.Sprintf(
+			"the GID that is %s has index %s, and containers were told %s: create the pod again, so that its programs use the other one",
+			want, lowest, chosen)
 	default:
 		chosen = lowest
 		p.plan.Chosen[port.Key().String()+" "+gidIndex] = lowest

@@ -69,8 +69,9 @@ func (r *renames) attribute(have *netstate.Snapshot) error {
 		case !taken:
 			out = append(out, c)
 		case c.Step != "":
-			return r.p.stepError(c.Step, ConflictWith(name, "the name %q is taken in the sandbox by a %s that is not ours; ours was renamed to %q",
-				name, describeKind(other), *c.Before.(netstate.Link).Called))
+			return r.p.stepError(c.Step,
+				ConflictWith(name, "the name %q is taken in the sandbox by a %s that is not ours; ours was renamed to %q",
+					name, describeKind(other), *c.Before.(netstate.Link).Called))
 		}
 	}
 	r.changes = out

@@ -16,11 +16,14 @@ func (p *Planner) Representor(id string) (string, bool, error) {
 	case err != nil || !isVF:
 		return "", false, err
 	case !r.Switchdev:
-		return "", true, fault.New(fault.Unsupported, fmt.Errorf("device %q is a virtual function of %q, whose switch is in mode legacy, in which it has no representor that could be a port of Open vSwitch: "+
-			"run \"devlink dev eswitch set pci/%s mode switchdev\" (docs/ovn.md), or give the step a device that is shared, or none, and it gets a veth pair", id, r.PF, r.PF))
+		return "", true, fault.New(fault.Unsupported, fmt.Errorf("device %q is a virtual function of %q, whose switch is in mode legacy, "+
+			"in which it has no representor that could be a port of Open vSwitch: "+
+			"run \"devlink dev eswitch set pci/%s mode switchdev\" (docs/ovn.md), or give the step a device that is shared, or none, "+
+			"and it gets a veth pair", id, r.PF, r.PF))
 	case r.Link == nil || *r.Link == "":
-		return "", true, fault.New(fault.NotReady, fmt.Errorf("device %q is virtual function %d of %q, which has no representor for it on the host: "+
-			"look for phys_port_name pf*vf%d of its links; is the link in another network namespace?", id, r.Index, r.PF, r.Index))
+		return "", true,
+			fault.New(fault.NotReady, fmt.Errorf("device %q is virtual function %d of %q, which has no representor for it on the host: "+
+				"look for phys_port_name pf*vf%d of its links; is the link in another network namespace?", id, r.Index, r.PF, r.Index))
 	}
 	l, err := p.Link(*r.Link)
 	switch {
@@ -29,8 +32,9 @@ func (p *Planner) Representor(id string) (string, bool, error) {
 	case err != nil:
 		return "", true, err
 	case l.Master != nil && *l.Master != "" && *l.Master != netstate.Datapath:
-		return "", true, fault.New(fault.Conflict, fmt.Errorf("representor %q of device %q is a port of %q: remove it there, with \"ip link set %s nomaster\"",
-			netstate.BaseName(l.Name), id, netstate.BaseName(*l.Master), netstate.BaseName(l.Name)))
+		return "", true, fault.New(fault.Conflict,
+			fmt.Errorf("representor %q of device %q is a port of %q: remove it there, with \"ip link set %s nomaster\"",
+				netstate.BaseName(l.Name), id, netstate.BaseName(*l.Master), netstate.BaseName(l.Name)))
 	}
 	return *r.Link, true, nil
 }

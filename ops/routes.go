@@ -60,14 +60,17 @@ func (s *routes) route(d deferredRoute) (netstate.Route, error) {
 		r.Scope = nil // of IPv6 routes the kernel has none: it says "global" of all
 	}
 	if vrf, member := s.p.vrfTable(d.link); d.sourced && member {
-		return r, Invalid("sourceRouting", "%q is in a VRF, which routes by its table %d alone: leave out sourceRouting, or take the interface out of the VRF", d.link, vrf)
+		return r, Invalid("sourceRouting",
+			"%q is in a VRF, which routes by its table %d alone: leave out sourceRouting, or take the interface out of the VRF",
+			d.link, vrf)
 	}
 	r.Table = s.routeTable(d)
 	if err := s.metric(d, &r); err != nil {
 		return r, err
 	}
 	if r.Gateway != "" && (r.OnLink == nil || !*r.OnLink) && !s.onLink(d, r) {
-		return r, Invalid(d.field+".gateway", "%q is not on the subnet of any address of %q: add the address, or set onlink: true", r.Gateway, d.link)
+		return r, Invalid(d.field+".gateway",
+			"%q is not on the subnet of any address of %q: add the address, or set onlink: true", r.Gateway, d.link)
 	}
 	if r.Gateway != "" {
 		s.fillGateway(d, r)
@@ -82,7 +85,8 @@ func (s *routes) noteSource(d deferredRoute, r netstate.Route) {
 	if r.Source == nil || d.sourced || s.p.claimsAddress() || s.addresses()[*r.Source] {
 		return
 	}
-	s.p.Note("%s.src: no interface of the pod has the address %s, and the kernel refuses the route until one has: add it to addresses, or name another", d.field, *r.Source)
+	s.p.Note("%s.src: no interface of the pod has the address %s, and the kernel refuses the route until one has: "+
+		"add it to addresses, or name another", d.field, *r.Source)
 }
 
 // addresses are those that the sandbox has and will have.

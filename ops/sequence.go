@@ -319,7 +319,8 @@ func (q *sequencer) setting(w want) error {
 		return netstate.Absent(w.obj)
 	}
 	if e, ok := have.(netstate.Ethtool); ok && e.Fixed && len(netstate.Diff(w.obj, have)) > 0 {
-		return fault.New(fault.Unsupported, fmt.Errorf("link %q: ethtool %s %q is %s and its driver does not let it change", e.Link, e.Class, e.Name, *e.Value))
+		return fault.New(fault.Unsupported,
+			fmt.Errorf("link %q: ethtool %s %q is %s and its driver does not let it change", e.Link, e.Class, e.Name, *e.Value))
 	}
 	if w.obj.Traits().Held || q.ofNamespace(w.obj) {
 		wanted := func(path string) bool { return netstate.Value(w.obj, path) != nil }
@@ -350,7 +351,8 @@ func (q *sequencer) device(w want, o netstate.Device) error {
 	}
 	if *have.At == *o.At {
 		if !q.moved(o.ID) {
-			return fault.New(fault.Conflict, fmt.Errorf("device %q is in the sandbox as %q already, and not by us: another sandbox or program owns it", o.ID, *have.At))
+			return fault.New(fault.Conflict,
+				fmt.Errorf("device %q is in the sandbox as %q already, and not by us: another sandbox or program owns it", o.ID, *have.At))
 		}
 		return nil
 	}

@@ -77,7 +77,8 @@ func (p *Planner) refuseContradiction(o netstate.Object) error {
 			if theirs == nil || netstate.FormatValue(theirs) == netstate.FormatValue(f.Value) {
 				continue
 			}
-			what := fmt.Sprintf("wants %s %s = %s, but topology %q, which the pod has too, wants %s", o.Key(), f.Path, netstate.FormatValue(f.Value), other.topology, netstate.FormatValue(theirs))
+			what := fmt.Sprintf("wants %s %s = %s, but topology %q, which the pod has too, wants %s", o.Key(), f.Path,
+				netstate.FormatValue(f.Value), other.topology, netstate.FormatValue(theirs))
 			if p.Kept() {
 				p.Note("%s: each topology would undo the change of the other; remove it from one of them", what)
 				continue

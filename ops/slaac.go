@@ -35,13 +35,16 @@ func (p *Planner) autoconfigure(link string, cfg AddressConfig) error {
 	}
 	l, ok := p.view.Link(link)
 	if ok && l.IPVLAN != nil && l.IPVLAN.Mode != nil && *l.IPVLAN.Mode != "l2" {
-		return Invalid("ipam.type", "%q needs multicasts of a router, which an ipvlan of mode %s does not receive: use mode l2, or type %q", ipamSLAAC, *l.IPVLAN.Mode, ipamPool)
+		return Invalid("ipam.type", "%q needs multicasts of a router, which an ipvlan of mode %s does not receive: use mode l2, or type %q",
+			ipamSLAAC, *l.IPVLAN.Mode, ipamPool)
 	}
 	if ok && l.MTU != nil && *l.MTU < netstate.MinIPv6MTU {
 		return Invalid("ipam.type", "%q is for IPv6, which needs an mtu of at least 1280 on %q, not %d", ipamSLAAC, link, *l.MTU)
 	}
 	if cfg.SourceRouting {
-		return Invalid("sourceRouting", "needs addresses that are known in advance, and ipam of type %q has those of a router: remove it, or use type %q", ipamSLAAC, ipamPool)
+		return Invalid("sourceRouting",
+			"needs addresses that are known in advance, and ipam of type %q has those of a router: remove it, or use type %q",
+			ipamSLAAC, ipamPool)
 	}
 	settings := [][2]string{
 		{"disable_ipv6", "0"},
@@ -92,7 +95,8 @@ func (p *Planner) position() int {
 // noAdvertisement is why something waits for an address of a router. A running sandbox is not
 // made to wait.
 func (p *Planner) noAdvertisement(link, what string) error {
-	err := fmt.Errorf("no router advertisement has given %q %s: it needs carrier, and a router on its network that advertises a prefix of /64 for autoconfiguration", link, what)
+	err := fmt.Errorf("no router advertisement has given %q %s: "+
+		"it needs carrier, and a router on its network that advertises a prefix of /64 for autoconfiguration", link, what)
 	if p.req.Kept {
 		return fault.New(fault.NotReady, err)
 	}

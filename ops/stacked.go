@@ -31,9 +31,17 @@ type StackedConfig struct {
 func StackedParams(mtu string) []contract.Param {
 	return Join([]contract.Param{
 		NameParam(RootName + "; of a derived step its name"),
-		{Name: "master", Type: contract.String, Format: contract.LinkName, Description: "interface below; default: the dependencies' last; of a root step the allocated device, else that of the default route"},
-		{Name: "masterNet", Type: contract.String, Format: contract.Prefix, Description: "of a root step, instead of the name: the master is the node's interface with an address in this network"},
-		{Name: "masterNets", Type: contract.List, Items: &contract.Param{Type: contract.String, Format: contract.Prefix}, Description: "of a root step: one step for each network, as with masterNet; steps and interfaces are NAME-0, NAME-1, …; with ipam of type pool or multi-nic-ipam the position is the pool's interface"},
+		{Name: "master", Type: contract.String, Format: contract.LinkName, Description: "interface below; default: " +
+			"the dependencies' last; of a root step the allocated device, else that of the default route"},
+		{
+			Name: "masterNet", Type: contract.String, Format: contract.Prefix,
+			Description: "of a root step, instead of the name: the master is the node's interface with an address in this network",
+		},
+		{
+			Name: "masterNets", Type: contract.List, Items: &contract.Param{Type: contract.String, Format: contract.Prefix},
+			Description: "of a root step: one step for each network, as with masterNet; steps and interfaces are NAME-0, NAME-1, …; " +
+				"with ipam of type pool or multi-nic-ipam the position is the pool's interface",
+		},
 		MTUParam(mtu),
 		{Name: "linkInContainer", Type: contract.Boolean, Description: "the master is in the pod; default: in a derived step"},
 	}, DeviceParams(), RDMAParams(" of a root step's device, which others share. Default: false"), AddressParams())
@@ -139,7 +147,9 @@ func (c StackedConfig) onNetwork(p *Planner, inside bool) (string, error) {
 	return c.choose(p, "in "+c.MasterNet, func() (string, error) {
 		d, exists, err := Lookup(p, netstate.Device{ID: netstate.NetworkPrefix + c.MasterNet})
 		if err == nil && (!exists || d.At == nil) {
-			err = fault.New(fault.NotReady, fmt.Errorf("masterNet: no interface of the host has an address in %q: give one an address there, or run the pod on another node", c.MasterNet))
+			err = fault.New(fault.NotReady, fmt.Errorf(
+				"masterNet: no interface of the host has an address in %q: give one an address there, or run the pod on another node",
+				c.MasterNet))
 		}
 		return at(d), err
 	})
@@ -200,7 +210,8 @@ func (p *Planner) leaveToNode(link string, a Address) error {
 	}
 	d, exists, err := Lookup(p, netstate.Device{ID: netstate.AddressPrefix + prefix.Addr().String()})
 	if err == nil && exists && d.At != nil {
-		return Conflict("address %s is the node's own, on its interface %q: use another one, or exclude it from the pool", prefix.Addr(), netstate.BaseName(*d.At))
+		return Conflict("address %s is the node's own, on its interface %q: use another one, or exclude it from the pool", prefix.Addr(),
+			netstate.BaseName(*d.At))
 	}
 	return err
 }
@@ -220,7 +231,8 @@ func SharedLink(p *Planner, named, key string) (string, error) {
 	case !exists || d.At == nil || !netstate.OnHost(*d.At):
 		return "", Conflict("device %q has no interface on the host to stack on", id)
 	case named != "" && *d.At != p.OwnName(netstate.HostName(named)) && !slices.Contains(d.AltNames, named):
-		return "", Invalid(key, "%q is not the interface %q of the device that was allocated: remove the key, or have the step's selector choose that interface", named, netstate.BaseName(*d.At))
+		return "", Invalid(key, "%q is not the interface %q of the device that was allocated: "+
+			"remove the key, or have the step's selector choose that interface", named, netstate.BaseName(*d.At))
 	}
 	return *d.At, nil
 }
@@ -232,7 +244,8 @@ func CheckStack(p *Planner, parent, name, kind string) error {
 			continue
 		}
 		if other := l.LinkKind; other != kind && l.KindTraits().RxHandler {
-			return ConflictWith(l.Name, "%q carries the %s link %q, and a link carries %s or %s, not both: use type %s here, too, or another device",
+			return ConflictWith(l.Name,
+				"%q carries the %s link %q, and a link carries %s or %s, not both: use type %s here, too, or another device",
 				netstate.BaseName(parent), other, l.Name, min(other, kind), max(other, kind), other)
 		}
 	}

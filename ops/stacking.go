@@ -43,15 +43,19 @@ func (s *stacking) check() error {
 			return s.p.stepError(s.p.maker(l.Name), err)
 		}
 		if c, claimed := s.p.claims[l.Key()]["mac"]; claimed && l.KindTraits().FixedMAC {
-			return s.p.stepError(c.step, Invalid("mac", "%q is %s, which has its master's MAC and cannot be given another: remove mac", l.Name, netstate.KindPhrase(l.LinkKind)))
+			return s.p.stepError(c.step, Invalid("mac",
+				"%q is %s, which has its master's MAC and cannot be given another: remove mac", l.Name, netstate.KindPhrase(l.LinkKind)))
 		}
 		n, loop := s.height(l.Name)
 		switch step := s.responsible(l); {
 		case step == "": // a link of others that happens to stand below
 		case loop:
-			return s.p.stepError(step, Invalid("", "link %q would stand on itself, by way of its ports or of the links below: remove one of them", netstate.BaseName(l.Name)))
+			return s.p.stepError(step, Invalid("",
+				"link %q would stand on itself, by way of its ports or of the links below: remove one of them", netstate.BaseName(l.Name)))
 		case n > maxNesting:
-			return s.p.stepError(step, Invalid("", "link %q would be the %dth of links that stand on one another, and the kernel takes %d at most", netstate.BaseName(l.Name), n, maxNesting))
+			return s.p.stepError(step,
+				Invalid("", "link %q would be the %dth of links that stand on one another, and the kernel takes %d at most",
+					netstate.BaseName(l.Name), n, maxNesting))
 		}
 	}
 	s.notePorts()
@@ -89,7 +93,8 @@ func (s *stacking) notePorts() {
 				continue // of the step that makes it, MACs of virtual functions have another purpose
 			}
 			if own, given := s.p.claims[m.Key()]["mac"]; given && own.value != *o.MAC || !given && first[m.Name] != o.Name {
-				s.p.noteFor(w.step, "its mac has no effect on %q, a port of the bond %q, which gives its ports one MAC: set mac in step %q", o.Name, m.Name, s.p.maker(m.Name))
+				s.p.noteFor(w.step, "its mac has no effect on %q, a port of the bond %q, which gives its ports one MAC: set mac in step %q",
+					o.Name, m.Name, s.p.maker(m.Name))
 			}
 		}
 	}
@@ -134,7 +139,9 @@ func (s *stacking) noteSpoofChecks() {
 		}
 		for i := 0; i < len(below); i++ {
 			if step, checked := links[below[i]]; checked {
-				s.p.noteFor(s.p.maker(name), "%q sends with another MAC than the virtual function of step %q, whose spoofchk drops such frames: set spoofchk to off and trust to on there%s",
+				s.p.noteFor(s.p.maker(name),
+					"%q sends with another MAC than the virtual function of step %q, whose spoofchk drops such frames: "+
+						"set spoofchk to off and trust to on there%s",
 					name, step, instead)
 				continue
 			}
@@ -182,7 +189,8 @@ func (s *stacking) checkTunnels() error {
 		if step == "" {
 			continue // both belong to the pod
 		}
-		return s.p.stepError(step, ConflictWith(other.Name, "the tunnel %q goes through the VRF %q and %q through none, and both use UDP port %d: give one of them another port",
+		return s.p.stepError(step, ConflictWith(other.Name,
+			"the tunnel %q goes through the VRF %q and %q through none, and both use UDP port %d: give one of them another port",
 			in.Name, s.vrfOf(in.LivesOn().ID), out.Name, at.port))
 	}
 	return nil
@@ -256,10 +264,12 @@ func (s *stacking) checkParent(l netstate.Link) error {
 	name, under := netstate.BaseName(below.Name), below.KindTraits()
 	imagined := s.p.req.imagined != nil && below.LinkKind == "device" // of no kind
 	if kind.OfDevice && (below.LinkKind != l.LinkKind || below.Parent != nil) && !imagined {
-		return Invalid("master", "%q cannot carry %s: name the interface of a device, of kind %s", name, netstate.KindPhrase(l.LinkKind), l.LinkKind)
+		return Invalid("master",
+			"%q cannot carry %s: name the interface of a device, of kind %s", name, netstate.KindPhrase(l.LinkKind), l.LinkKind)
 	}
 	if what := s.infiniBand(below); what != "" && kind.OnEthernet {
-		return Invalid("master", "%q is %s, which cannot carry %s: use type ipoib, for an interface of a partition", name, what, netstate.KindPhrase(l.LinkKind))
+		return Invalid("master",
+			"%q is %s, which cannot carry %s: use type ipoib, for an interface of a partition", name, what, netstate.KindPhrase(l.LinkKind))
 	}
 	if under.Bare || kind.SkipsOwn && below.LinkKind == l.LinkKind {
 		instead := "the link below it"
@@ -276,7 +286,8 @@ func (s *stacking) checkParent(l netstate.Link) error {
 	master, _ := c.value.(string)
 	if m, ok := s.p.view.Link(master); ok && m.KindTraits().TakesPorts() {
 		master = netstate.BaseName(m.Name)
-		return Invalid("master", "%q is a port of the %s %q, and a port carries no %s link: stack it on %q", name, m.LinkKind, master, l.LinkKind, master)
+		return Invalid("master",
+			"%q is a port of the %s %q, and a port carries no %s link: stack it on %q", name, m.LinkKind, master, l.LinkKind, master)
 	}
 	return nil
 }

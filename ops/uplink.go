@@ -19,13 +19,15 @@ func (p *Planner) guard(o netstate.Object) error {
 	case p.Kept() || link == "" || netstate.OnHost(link) || p.makers[link] != "":
 		return nil
 	case link == "lo":
-		return Invalid(p.fieldNaming(link), "%q is the loopback device of the pod, which no step may change: use an interface of type dummy instead", link)
+		return Invalid(p.fieldNaming(link),
+			"%q is the loopback device of the pod, which no step may change: use an interface of type dummy instead", link)
 	case p.req.Topology.AllowPodUplink || !p.uplink(link):
 		return nil
 	case slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return linkOf(c.Object()) == link }):
 		return nil // what an earlier version applied to a running pod stays valid
 	}
-	return Invalid(p.fieldNaming(link), "%q is the pod's own interface to the cluster: set spec.allowPodUplink to true if this topology is meant to change it", link)
+	return Invalid(p.fieldNaming(link),
+		"%q is the pod's own interface to the cluster: set spec.allowPodUplink to true if this topology is meant to change it", link)
 }
 
 // fieldNaming returns the field of the current step's config that names a link, "" for

@@ -11,7 +11,8 @@ import (
 func (p *Planner) VethToHost(end netstate.Link, configured string) (string, error) {
 	for _, have := range p.Links() { // otherwise the pair would not be planned, and its other end would be missing
 		if have.Name == end.Name && p.Foreign(have.Key()) && have.DeviceID == "" {
-			return "", ConflictWith(end.Name, "the name %q is taken in the sandbox by a %s link that is not ours: set another ifName", end.Name, have.LinkKind)
+			return "", ConflictWith(end.Name,
+				"the name %q is taken in the sandbox by a %s link that is not ours: set another ifName", end.Name, have.LinkKind)
 		}
 	}
 	if configured == "" {

@@ -30,20 +30,44 @@ func VFParams(mac string) []contract.Param {
 	onOff := []string{"on", "off"}
 	return []contract.Param{
 		MACParam(mac),
-		{Name: "vlan", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(4094), Description: "VLAN tag that the PF adds; 0 clears it"},
-		{Name: "vlanQoS", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(7), Description: "802.1p priority of that VLAN"},
-		{Name: "vlanProto", Type: contract.String, Enum: []string{"802.1q", "802.1ad"}, FoldCase: true, Description: "protocol of that VLAN; default: 802.1q"},
-		{Name: "minTxRate", Aliases: []string{"min_tx_rate"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "guaranteed transmit rate in Mbit/s; 0: none"},
-		{Name: "maxTxRate", Aliases: []string{"max_tx_rate"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "transmit rate limit in Mbit/s; 0: none"},
+		{
+			Name: "vlan", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(4094),
+			Description: "VLAN tag that the PF adds; 0 clears it",
+		},
+		{
+			Name: "vlanQoS", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(7),
+			Description: "802.1p priority of that VLAN",
+		},
+		{
+			Name: "vlanProto", Type: contract.String, Enum: []string{"802.1q", "802.1ad"}, FoldCase: true,
+			Description: "protocol of that VLAN; default: 802.1q",
+		},
+		{
+			Name: "minTxRate", Aliases: []string{"min_tx_rate"}, Type: contract.Integer, Minimum: contract.Int(0),
+			Maximum: contract.Int(1<<32 - 1), Description: "guaranteed transmit rate in Mbit/s; 0: none",
+		},
+		{
+			Name: "maxTxRate", Aliases: []string{"max_tx_rate"}, Type: contract.Integer, Minimum: contract.Int(0),
+			Maximum: contract.Int(1<<32 - 1), Description: "transmit rate limit in Mbit/s; 0: none",
+		},
 		{Name: "spoofchk", Type: contract.String, Enum: onOff, OnOff: true, Description: "drop frames with a foreign source MAC"},
-		{Name: "trust", Type: contract.String, Enum: onOff, OnOff: true, Description: "let the VF change its MAC and enter promiscuous mode"},
+		{
+			Name: "trust", Type: contract.String, Enum: onOff, OnOff: true,
+			Description: "let the VF change its MAC and enter promiscuous mode",
+		},
 		{
 			Name: "linkState", Aliases: []string{"link_state"}, Type: contract.String,
 			Enum:        []string{"auto", "enable", "disable", followLACP},
 			Description: "link state of the VF; follow: disable while its PF is a port that LACP does not use, else auto",
 		},
-		{Name: "nodeGUID", Aliases: []string{"node_guid"}, Type: contract.String, Format: contract.GUID, AtCreation: true, Description: "node GUID of a VF of InfiniBand"},
-		{Name: "portGUID", Aliases: []string{"port_guid"}, Type: contract.String, Format: contract.GUID, AtCreation: true, Description: "GUID of the port of a VF of InfiniBand, by which the subnet's manager puts it in partitions"},
+		{
+			Name: "nodeGUID", Aliases: []string{"node_guid"}, Type: contract.String, Format: contract.GUID, AtCreation: true,
+			Description: "node GUID of a VF of InfiniBand",
+		},
+		{
+			Name: "portGUID", Aliases: []string{"port_guid"}, Type: contract.String, Format: contract.GUID, AtCreation: true,
+			Description: "GUID of the port of a VF of InfiniBand, by which the subnet's manager puts it in partitions",
+		},
 	}
 }
 
@@ -128,7 +152,8 @@ func (c VFConfig) WantVF(p *Planner, id string) error {
 	if given := p.req.Given[p.StepName()].MaxTxRate; given != 0 && (c.MaxTxRate == nil || *c.MaxTxRate == 0 || *c.MaxTxRate > given) {
 		c.MaxTxRate = &given
 		if c.MinTxRate != nil && *c.MinTxRate > given {
-			return Invalid("minTxRate", "%d Mbit/s are more than the %d that the claim has of the bandwidth: have the claim request more", *c.MinTxRate, given)
+			return Invalid("minTxRate",
+				"%d Mbit/s are more than the %d that the claim has of the bandwidth: have the claim request more", *c.MinTxRate, given)
 		}
 	}
 	if err := c.limitByRule(p, id); err != nil {
@@ -170,7 +195,8 @@ func (c VFConfig) WantVF(p *Planner, id string) error {
 		if err != nil {
 			return err
 		}
-		return Invalid("", "device %q is not a virtual function: settings on a physical function do not apply to it; use type host-device", id)
+		return Invalid("",
+			"device %q is not a virtual function: settings on a physical function do not apply to it; use type host-device", id)
 	}
 	if err := p.checkInfiniBand(vf, have); err != nil {
 		return err
@@ -191,7 +217,9 @@ func (p *Planner) checkInfiniBand(vf, have netstate.VF) error {
 		want, have *string
 	}{{"nodeGUID", vf.NodeGUID, have.NodeGUID}, {"portGUID", vf.PortGUID, have.PortGUID}} {
 		if guid.want != nil && guid.have == nil {
-			return fault.New(fault.Unsupported, fmt.Errorf("%s: physical function %q does not say which GUIDs its virtual functions have, as those of InfiniBand do since Linux 5.5: remove the key", guid.field, netstate.BaseName(have.PF)))
+			return fault.New(fault.Unsupported,
+				fmt.Errorf("%s: physical function %q does not say which GUIDs its virtual functions have, "+
+					"as those of InfiniBand do since Linux 5.5: remove the key", guid.field, netstate.BaseName(have.PF)))
 		}
 	}
 	if vf.MAC != nil && have.PortGUID != nil && p.req.imagined == nil {
@@ -209,13 +237,16 @@ func (p *Planner) uniqueGUID(vf netstate.VF) error {
 	for i := range p.req.Topology.Steps {
 		name := p.req.Topology.Steps[i].Name
 		if other, planned := p.steps[name]; planned && other != p.current && other.portGUID == *vf.PortGUID {
-			return Invalid("portGUID", "step %q has the same GUID %s, by which the subnet's manager tells ports apart: give one of them another", name, *vf.PortGUID)
+			return Invalid("portGUID",
+				"step %q has the same GUID %s, by which the subnet's manager tells ports apart: give one of them another", name,
+				*vf.PortGUID)
 		}
 	}
 	for _, other := range p.req.Others {
 		for _, c := range other.History {
 			if theirs, ok := c.After.(netstate.VF); ok && theirs.ID != vf.ID && theirs.PortGUID != nil && *theirs.PortGUID == *vf.PortGUID {
-				return Invalid("portGUID", "step %q of topology %q, which the pod has too, has the same GUID %s, by which the subnet's manager tells ports apart: give one of them another",
+				return Invalid("portGUID", "step %q of topology %q, which the pod has too, has the same GUID %s, "+
+					"by which the subnet's manager tells ports apart: give one of them another",
 					c.Step, other.Name, *vf.PortGUID)
 			}
 		}
@@ -247,7 +278,9 @@ func (c VFConfig) ReadGUIDs(p *Planner, id string) error {
 	switch {
 	case d.At != nil && !netstate.OnHost(*d.At): // in the sandbox
 		if len(diff) > 0 && !p.req.Kept {
-			return Conflict("%s: cannot change from %s to %s while device %q is in the sandbox: its driver reads a GUID when it is bound, and that deletes the interface: create the pod again, or release the sandbox and apply again",
+			return Conflict(
+				"%s: cannot change from %s to %s while device %q is in the sandbox: its driver reads a GUID when it is bound, "+
+					"and that deletes the interface: create the pod again, or release the sandbox and apply again",
 				diff[0].Path, netstate.FormatValue(diff[0].Before), netstate.FormatValue(diff[0].After), id)
 		}
 		return p.Want(now)

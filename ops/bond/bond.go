@@ -70,28 +70,64 @@ does not use in the mode is refused, or noted where existing configs have it. ba
 `,
 	Params: ops.Join([]contract.Param{
 		{Name: "mode", Type: contract.String, Required: true, Enum: modes, Description: "bonding mode"},
-		{Name: "links", Type: contract.List, MinItems: 2, Description: "ports in order; default: the last interface of each dependency", Items: &contract.Param{
-			Type: contract.Object, Shorthand: "name", Properties: []contract.Param{
-				{Name: "name", Type: contract.String, Format: contract.InterfaceName, Required: true, Description: "interface name"},
+		{
+			Name: "links", Type: contract.List, MinItems: 2,
+			Description: "ports in order; default: the last interface of each dependency", Items: &contract.Param{
+				Type: contract.Object, Shorthand: "name", Properties: []contract.Param{
+					{Name: "name", Type: contract.String, Format: contract.InterfaceName, Required: true, Description: "interface name"},
+				},
 			},
-		}},
-		{Name: "name", Aliases: []string{"ifName"}, Type: contract.String, Format: contract.InterfaceName, Default: "bond0", Description: "name of the bond"},
-		{Name: "linksInContainer", Type: contract.Boolean, Default: true, Enum: nil, Description: "from CNI: the links are in the pod, as always here"},
+		},
+		{
+			Name: "name", Aliases: []string{"ifName"}, Type: contract.String, Format: contract.InterfaceName, Default: "bond0",
+			Description: "name of the bond",
+		},
+		{
+			Name: "linksInContainer", Type: contract.Boolean, Default: true, Enum: nil,
+			Description: "from CNI: the links are in the pod, as always here",
+		},
 		ops.MTUParam("the kernel's 1500, or the MTU wanted above the bond"),
 		ops.MACParam("default: the first port's"),
 		millis("miimon", "link monitoring interval in ms; 0 is none; excludes arpInterval, and without both it is 100"),
 		millis("updelay", "ms before a link that came up is used; a multiple of miimon"),
 		millis("downdelay", "ms before a link that went down is dropped; a multiple of miimon"),
 		millis("arpInterval", "ARP monitoring interval in ms; excludes miimon"),
-		{Name: "arpIpTargets", Type: contract.List, MaxItems: 16, Description: "IPv4 targets of ARP monitoring", Items: &contract.Param{Type: contract.String, Format: contract.IP}},
-		{Name: "xmitHashPolicy", Type: contract.String, Enum: []string{"layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4", "vlan+srcmac"}, Description: "choice of the port for a flow"},
-		{Name: "lacpRate", Type: contract.String, Enum: []string{"slow", "fast"}, Description: "LACPDU rate requested from the partner; mode 802.3ad"},
-		{Name: "adSelect", Type: contract.String, Enum: []string{"stable", "bandwidth", "count"}, Description: "aggregator selection; mode 802.3ad"},
-		{Name: "minLinks", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<31 - 1), Description: "ports that must be up for carrier; mode 802.3ad"},
-		{Name: "failOverMac", Type: contract.String, Enum: []string{"none", "active", "follow", "0", "1", "2"}, NumericString: true, Description: "MAC of the ports in active-backup; 0, 1, 2: none, active, follow"},
-		{Name: "allSlavesActive", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1), Description: "1: deliver duplicate frames of inactive ports"},
-		{Name: "tlbDynamicLb", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1), Description: "0: no shuffling by load; modes balance-tlb, balance-alb"},
-		{Name: "primary", Type: contract.String, Format: contract.InterfaceName, Description: "preferred port; modes active-backup, balance-tlb, balance-alb"},
+		{
+			Name: "arpIpTargets", Type: contract.List, MaxItems: 16, Description: "IPv4 targets of ARP monitoring",
+			Items: &contract.Param{Type: contract.String, Format: contract.IP},
+		},
+		{Name: "xmitHashPolicy", Type: contract.String, Enum: []string{
+			"layer2", "layer2+3", "layer3+4", "encap2+3", "encap3+4",
+			"vlan+srcmac",
+		}, Description: "choice of the port for a flow"},
+		{
+			Name: "lacpRate", Type: contract.String, Enum: []string{"slow", "fast"},
+			Description: "LACPDU rate requested from the partner; mode 802.3ad",
+		},
+		{
+			Name: "adSelect", Type: contract.String, Enum: []string{"stable", "bandwidth", "count"},
+			Description: "aggregator selection; mode 802.3ad",
+		},
+		{
+			Name: "minLinks", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<31 - 1),
+			Description: "ports that must be up for carrier; mode 802.3ad",
+		},
+		{
+			Name: "failOverMac", Type: contract.String, Enum: []string{"none", "active", "follow", "0", "1", "2"}, NumericString: true,
+			Description: "MAC of the ports in active-backup; 0, 1, 2: none, active, follow",
+		},
+		{
+			Name: "allSlavesActive", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1),
+			Description: "1: deliver duplicate frames of inactive ports",
+		},
+		{
+			Name: "tlbDynamicLb", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1),
+			Description: "0: no shuffling by load; modes balance-tlb, balance-alb",
+		},
+		{
+			Name: "primary", Type: contract.String, Format: contract.InterfaceName,
+			Description: "preferred port; modes active-backup, balance-tlb, balance-alb",
+		},
 	}, ops.AddressParams()),
 	Input:  contract.Input{Required: true, MinInterfaces: 2},
 	Output: ops.Appends(),
@@ -154,7 +190,8 @@ func checkMonitor(c map[string]any, unresolved map[string]bool) []contract.Field
 		case !given || miimon == 0:
 			say(field, "needs miimon, whose multiple it is: add miimon: 100")
 		case delay%miimon != 0:
-			say(field, "%d is not a multiple of miimon, %d, and the kernel rounds it down: write %d or %d", delay, miimon, delay-delay%miimon, delay-delay%miimon+miimon)
+			say(field, "%d is not a multiple of miimon, %d, and the kernel rounds it down: write %d or %d", delay, miimon,
+				delay-delay%miimon, delay-delay%miimon+miimon)
 		}
 	}
 	targets, _ := c["arpIpTargets"].([]any)
@@ -184,8 +221,14 @@ var usedIn = []struct {
 }{
 	{"xmitHashPolicy", func(c config) bool { return c.XmitHashPolicy != nil }, []string{"balance-xor", "802.3ad", "balance-tlb"}},
 	{"minLinks", func(c config) bool { return c.MinLinks != nil && *c.MinLinks > 0 }, []string{"802.3ad"}},
-	{"failOverMac", func(c config) bool { return c.FailOverMAC != nil && *failOverMAC(c.FailOverMAC) != "none" }, []string{"active-backup"}},
-	{"allSlavesActive", func(c config) bool { return c.AllSlavesActive != nil && *c.AllSlavesActive == 1 }, []string{"active-backup", "802.3ad", "balance-tlb", "balance-alb"}},
+	{"failOverMac", func(c config) bool {
+		return c.FailOverMAC != nil &&
+			*failOverMAC(c.FailOverMAC) != "none"
+	}, []string{"active-backup"}},
+	{"allSlavesActive", func(c config) bool {
+		return c.AllSlavesActive != nil &&
+			*c.AllSlavesActive == 1
+	}, []string{"active-backup", "802.3ad", "balance-tlb", "balance-alb"}},
 }
 
 // note says which options the kernel does not use.
@@ -206,7 +249,8 @@ func note(p *ops.Planner, c config) {
 
 func plan(p *ops.Planner, c config) error {
 	if !c.LinksInContainer {
-		return ops.Invalid("linksInContainer", "must not be false: make the links root steps of the topology, which moves them into the sandbox")
+		return ops.Invalid("linksInContainer",
+			"must not be false: make the links root steps of the topology, which moves them into the sandbox")
 	}
 	ports, err := portNames(p, c)
 	if err != nil {
@@ -316,7 +360,8 @@ func distinctMACs(p *ops.Planner, mode string, ports []string) error {
 			continue // unknown, or enslaved already
 		}
 		if other, dup := seen[*l.MAC]; dup {
-			return ops.Invalid("links", "%q and %q both have MAC %s, and mode %q needs different ones: set mac on one of the steps", other, name, *l.MAC, mode)
+			return ops.Invalid("links",
+				"%q and %q both have MAC %s, and mode %q needs different ones: set mac on one of the steps", other, name, *l.MAC, mode)
 		}
 		seen[*l.MAC] = name
 	}
@@ -332,7 +377,8 @@ func stackedPorts(p *ops.Planner, ports []string) error {
 			return fmt.Errorf("links: %w", err)
 		}
 		if l.Parent != nil && slices.Contains(ports, *l.Parent) && !p.Kept() {
-			return ops.Invalid("links", "%q is a VLAN of %q, and both would be ports of one bond, which the kernel refuses: leave one of them out", name, *l.Parent)
+			return ops.Invalid("links",
+				"%q is a VLAN of %q, and both would be ports of one bond, which the kernel refuses: leave one of them out", name, *l.Parent)
 		}
 	}
 	return nil
@@ -349,11 +395,15 @@ func infiniBand(p *ops.Planner, c config, ports []string) error {
 			return fmt.Errorf("links: %w", err)
 		case l.LinkKind != netstate.InfiniBandKind || p.Kept():
 		case c.Mode != "active-backup":
-			return ops.Invalid("mode", "%q is an interface of InfiniBand, which the kernel does not bond in mode %q: write active-backup", name, c.Mode)
+			return ops.Invalid("mode",
+				"%q is an interface of InfiniBand, which the kernel does not bond in mode %q: write active-backup", name, c.Mode)
 		case policy != nil && *policy != "active":
-			return ops.Invalid("failOverMac", "%q is an interface of InfiniBand, which the kernel bonds with failOverMac active, not %s: write that, or remove the key", name, *policy)
+			return ops.Invalid("failOverMac",
+				"%q is an interface of InfiniBand, which the kernel bonds with failOverMac active, not %s: write that, or remove the key",
+				name, *policy)
 		case c.MAC != nil:
-			return ops.Invalid("mac", "%q is an interface of InfiniBand, and the bond has the hardware address of its active port: remove the key", name)
+			return ops.Invalid("mac",
+				"%q is an interface of InfiniBand, and the bond has the hardware address of its active port: remove the key", name)
 		}
 	}
 	return nil

@@ -54,9 +54,9 @@ func boolean(name, description string) contract.Param {
 var Op = ops.New(contract.Contract{
 	Type:    "bridge",
 	Summary: "Join a bridge on the host, or create one in the sandbox.",
-	Description: `A root step creates a veth pair: one end in the pod, the other a port of a bridge on the host. A missing bridge is created,
-and deleted with its last port; an existing one is refused if its VLAN filtering or MTU contradicts the config. In a cluster the step uses
-a [share of a bridge](../policies.md#shared-devices). A derived step creates a bridge in the pod over the last interface of each
+	Description: `A root step creates a veth pair: one end in the pod, the other a port of a bridge on the host. A missing bridge is
+created, and deleted with its last port; an existing one is refused if its VLAN filtering or MTU contradicts the config. In a cluster the
+step uses a [share of a bridge](../policies.md#shared-devices). A derived step creates a bridge in the pod over the last interface of each
 dependency.
 
 ipMasq, of a root step, needs nftables in the kernel and waits until the host forwards, as ` + "`ptp`" + ` does.
@@ -72,24 +72,37 @@ router.`,
     addresses: ["192.0.2.10/24"]
 `,
 	Params: ops.Join([]contract.Param{
-		{Name: "bridge", Aliases: []string{"name"}, Type: contract.String, Format: contract.InterfaceName, Description: "bridge; default: cni0 on the host, the step's name in the pod"},
+		{
+			Name: "bridge", Aliases: []string{"name"}, Type: contract.String, Format: contract.InterfaceName,
+			Description: "bridge; default: cni0 on the host, the step's name in the pod",
+		},
 		{Name: "ifName", Type: contract.String, Format: contract.InterfaceName, Description: "default: " + ops.RootName},
-		{Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName, Description: "port on the host; default: derived from sandbox and step"},
+		{
+			Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName,
+			Description: "port on the host; default: derived from sandbox and step",
+		},
 		ops.MTUParam("1500"),
 		ops.MACParam("of the interface, or of the bridge in the pod"),
 		boolean("isGateway", "give the host's bridge the gateway of each address; excludes a vlan other than the bridge's"),
 		boolean("isDefaultGateway", "isGateway, and a default route to it"),
-		{Name: "forceAddress", Type: contract.Boolean, Description: "accepted, without effect", Ignored: "plumbline never removes an address of the bridge that it did not add; remove the key"},
+		{
+			Name: "forceAddress", Type: contract.Boolean, Description: "accepted, without effect",
+			Ignored: "plumbline never removes an address of the bridge that it did not add; remove the key",
+		},
 		boolean("hairpinMode", "frames may leave by the port they came from; excludes promiscMode"),
 		boolean("promiscMode", "make the bridge promiscuous; excludes hairpinMode"),
 		boolean("portIsolation", "block traffic to other isolated ports"),
 		boolean("disableContainerInterface", "leave the interface down; excludes addresses"),
 		boolean("enabledad", "accepted; it is the kernel's default"),
 		vid("vlan", "VLAN of untagged traffic; 0 is none", 0),
-		{Name: "vlanTrunk", Type: contract.List, Description: "VLANs carried tagged", Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
-			vid("id", "one VLAN", 1), vid("minID", "first of a range", 1), vid("maxID", "last of a range", 1),
-		}}},
-		boolean("preserveDefaultVlan", "with vlan or vlanTrunk: the port is also in the bridge's default VLAN (vlan_default_pvid, usually 1), untagged"),
+		{
+			Name: "vlanTrunk", Type: contract.List, Description: "VLANs carried tagged",
+			Items: &contract.Param{Type: contract.Object, Properties: []contract.Param{
+				vid("id", "one VLAN", 1), vid("minID", "first of a range", 1), vid("maxID", "last of a range", 1),
+			}},
+		},
+		boolean("preserveDefaultVlan",
+			"with vlan or vlanTrunk: the port is also in the bridge's default VLAN (vlan_default_pvid, usually 1), untagged"),
 	}, ops.GuardParams(), ops.MasqueradeParams(), ops.PortMappingParams(), ops.AddressParams()),
 	Input:  contract.Input{Shares: true, NamedBy: "bridge", DeviceTypes: []string{"virtual"}},
 	Output: ops.Appends(),
@@ -243,7 +256,8 @@ func wantHostBridge(p *ops.Planner, br string, c config, filtering bool) error {
 	if exists && p.Foreign(have.Key()) {
 		on := have.Bridge != nil && have.Bridge.VLANFiltering != nil && *have.Bridge.VLANFiltering
 		if filtering && !on {
-			return ops.ConflictWith(br, "bridge %q does not filter VLANs, so tags would have no effect: turn vlan_filtering on, or use another bridge", c.Bridge)
+			return ops.ConflictWith(br,
+				"bridge %q does not filter VLANs, so tags would have no effect: turn vlan_filtering on, or use another bridge", c.Bridge)
 		}
 		adopted := netstate.Link{Name: br, LinkKind: "bridge", Up: new(true)}
 		if p.OwnBridge(br) {
@@ -346,7 +360,9 @@ func gateway(p *ops.Planner, br, link string, c *config) (gateways []netip.Addr,
 			return nil, err
 		}
 		if l.DefaultVLAN() != c.VLAN {
-			return nil, ops.Invalid("isGateway", "the gateway is the bridge, which is not in VLAN %d: remove it and add routes to a router of that VLAN, or remove vlan", c.VLAN)
+			return nil, ops.Invalid("isGateway",
+				"the gateway is the bridge, which is not in VLAN %d: remove it and add routes to a router of that VLAN, or remove vlan",
+				c.VLAN)
 		}
 	}
 	all, err := p.Gateways(link, "isGateway", c.AddressConfig)

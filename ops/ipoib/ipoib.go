@@ -38,8 +38,14 @@ If the pod's network namespace ends first, the kernel moves the interface to the
     addresses: ["192.0.2.1/24"]
 `,
 	Params: ops.Join([]contract.Param{
-		{Name: "pkey", Type: contract.String, Scalar: true, Description: "key of the partition, such as 0x8001; the bit of full membership, 0x8000, is always set. Default: the master's"},
-		{Name: "mode", Type: contract.String, Enum: []string{"datagram", "connected"}, Default: "datagram", Description: "transport of IP packets; connected allows an MTU up to 65520"},
+		{
+			Name: "pkey", Type: contract.String, Scalar: true,
+			Description: "key of the partition, such as 0x8001; the bit of full membership, 0x8000, is always set. Default: the master's",
+		},
+		{
+			Name: "mode", Type: contract.String, Enum: []string{"datagram", "connected"}, Default: "datagram",
+			Description: "transport of IP packets; connected allows an MTU up to 65520",
+		},
 	}, ops.StackedParams("the partition's")),
 	Input:  contract.Input{Shares: true, NamedBy: "master", RDMA: ops.NeedsSharedRDMA},
 	Output: ops.StackedOutput(ops.Appends()),

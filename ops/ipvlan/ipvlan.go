@@ -29,8 +29,14 @@ All ipvlan links of a master have one mode and flag, so another one is refused. 
     addresses: ["192.0.2.10/24"]
 `,
 	Params: ops.Join([]contract.Param{
-		{Name: "mode", Type: contract.String, Enum: []string{"l2", "l3", "l3s"}, FoldCase: true, Default: "l2", Description: "layer at which traffic is switched"},
-		{Name: "flag", Type: contract.String, Enum: []string{"bridge", "private", "vepa"}, Default: "bridge", Description: "who of one master may talk to whom"},
+		{
+			Name: "mode", Type: contract.String, Enum: []string{"l2", "l3", "l3s"}, FoldCase: true, Default: "l2",
+			Description: "layer at which traffic is switched",
+		},
+		{
+			Name: "flag", Type: contract.String, Enum: []string{"bridge", "private", "vepa"}, Default: "bridge",
+			Description: "who of one master may talk to whom",
+		},
 	}, ops.StackedParams("the master's")),
 	Input:  contract.Input{Shares: true, NamedBy: "master", RDMA: ops.NeedsSharedRDMA},
 	Output: ops.StackedOutput(ops.Relays()),

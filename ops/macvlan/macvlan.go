@@ -31,9 +31,15 @@ another macvlan of the master has.`,
     mac: 02:00:00:00:00:01
 `,
 	Params: ops.Join([]contract.Param{
-		{Name: "mode", Type: contract.String, Enum: []string{"bridge", "private", "vepa", "passthru"}, Default: "bridge", Description: "who of one master may talk to whom"},
+		{
+			Name: "mode", Type: contract.String, Enum: []string{"bridge", "private", "vepa", "passthru"}, Default: "bridge",
+			Description: "who of one master may talk to whom",
+		},
 		ops.MACParam("default: one that the link keeps; of mode passthru the master's"),
-		{Name: "bcqueuelen", Aliases: []string{"bcQueueLen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "broadcast queue length in packets"},
+		{
+			Name: "bcqueuelen", Aliases: []string{"bcQueueLen"}, Type: contract.Integer, Minimum: contract.Int(0),
+			Maximum: contract.Int(1<<32 - 1), Description: "broadcast queue length in packets",
+		},
 	}, ops.StackedParams("the master's")),
 	Input:  contract.Input{Shares: true, NamedBy: "master", RDMA: ops.NeedsSharedRDMA},
 	Output: ops.StackedOutput(ops.Relays()),
@@ -97,7 +103,8 @@ func checkUplink(p *ops.Planner, parent, name string) error {
 	}
 	uplink, err := ops.IsUplink(p, parent)
 	if uplink {
-		return ops.Invalid("mode", "passthru would take all packets of %q from the node, which has its default route there: use bridge, private or vepa, or another master", netstate.BaseName(parent))
+		return ops.Invalid("mode", "passthru would take all packets of %q from the node, which has its default route there: "+
+			"use bridge, private or vepa, or another master", netstate.BaseName(parent))
 	}
 	return err
 }
@@ -134,7 +141,8 @@ func checkMTU(p *ops.Planner, parent string, mtu *uint32) error {
 		return fmt.Errorf("master: %w", err)
 	}
 	if l.MTU != nil && *mtu > *l.MTU {
-		return ops.Invalid("mtu", "%d must be [0, master MTU(%d)]: raise the MTU of %q on the host first", *mtu, *l.MTU, netstate.BaseName(parent))
+		return ops.Invalid("mtu",
+			"%d must be [0, master MTU(%d)]: raise the MTU of %q on the host first", *mtu, *l.MTU, netstate.BaseName(parent))
 	}
 	return nil
 }

@@ -676,7 +676,8 @@ func OnOneNode(ctx context.Context, t *testing.T, reg *ops.Registry, first, seco
 			of *Case
 		}{{one, first}, {two, second}} {
 			if diff := NewWorld(w.of).Equal(w.Snapshot); len(diff) > 0 {
-				t.Errorf("after two pods of a node ended, the first first: %t: of topology %q:\n%s", firstEnds, w.of.Topology.Name, strings.Join(diff, "\n"))
+				t.Errorf("after two pods of a node ended, the first first: %t: of topology %q:\n%s", firstEnds, w.of.Topology.Name,
+					strings.Join(diff, "\n"))
 			}
 		}
 	}

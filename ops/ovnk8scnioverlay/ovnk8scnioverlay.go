@@ -80,9 +80,9 @@ func output() contract.Output {
 var Op = ops.New(contract.Contract{
 	Type:    topology.TypeOVN,
 	Summary: "Join a network of OVN.",
-	Description: `Creates a logical switch port and a veth pair: one end in the pod, the other on the integration bridge ([OVN](../ovn.md)). Ports of all
-nodes with the same topology, network, physical network and VLAN are on one logical switch. On a node of ovn-kubernetes the step uses
-[its port](../beside-ovn-kubernetes.md#a-port-of-ovn-kubernetes).
+	Description: `Creates a logical switch port and a veth pair: one end in the pod, the other on the integration bridge
+([OVN](../ovn.md)). Ports of all nodes with the same topology, network, physical network and VLAN are on one logical switch. On a node of
+ovn-kubernetes the step uses [its port](../beside-ovn-kubernetes.md#a-port-of-ovn-kubernetes).
 
 layer2 is a network between nodes, through Geneve tunnels: its mtu must be 58 bytes below the MTU between the nodes, 78 over IPv6, or less.
 localnet leads to a physical network: ovn-bridge-mappings of the node's Open vSwitch has to name a bridge for physicalNetworkName.
@@ -111,7 +111,8 @@ uplink of the physical network.`,
 		},
 		{
 			Name: "role", Type: contract.String, Enum: []string{"secondary"},
-			Refused:     map[string]string{"primary": "the pod's own network is not one of OVN: use secondary; for the own network of pods use a topology with spec.role primary and a step of type ptp or bridge"},
+			Refused: map[string]string{"primary": "the pod's own network is not one of OVN: " +
+				"use secondary; for the own network of pods use a topology with spec.role primary and a step of type ptp or bridge"},
 			Description: "default: secondary",
 		},
 		text("netAttachDefName", "NAMESPACE/NAME of the network's NetworkAttachmentDefinition; without ovn-kubernetes only a name"),
@@ -119,7 +120,10 @@ uplink of the physical network.`,
 		text("subnets", "networks of the addresses, with commas; each pod gets one of each family, unless addresses or ipam is set"),
 		text("excludeSubnets", "parts of subnets without addresses, with commas"),
 		text("physicalNetworkName", "localnet: physical network, as in ovn-bridge-mappings; default: name, if given"),
-		{Name: "vlanID", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(4094), Description: "localnet: VLAN on the physical network; 0: none"},
+		{
+			Name: "vlanID", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(4094),
+			Description: "localnet: VLAN on the physical network; 0: none",
+		},
 		{Name: "ifName", Type: contract.String, Format: contract.InterfaceName, Description: "default: " + ops.RootName},
 		ops.MTUParam("1400 of layer2, 1500 of localnet"),
 		ops.MACParam("default: derived from sandbox and step"),
@@ -226,7 +230,8 @@ func plan(p *ops.Planner, c config) error {
 		return err
 	}
 	if given != nil && !given.Addressed && len(addresses) > 0 {
-		p.Note("OVN lets interface %q use any IP address: NetworkAttachmentDefinition %q has no subnets, so ovn-kubernetes has given the port none", name, given.Attachment)
+		p.Note("OVN lets interface %q use any IP address: "+
+			"NetworkAttachmentDefinition %q has no subnets, so ovn-kubernetes has given the port none", name, given.Attachment)
 	}
 	bound := netstate.OVSPort{Bridge: chassis.Int, MAC: c.MAC, Addresses: addresses}
 	if given != nil {
@@ -289,7 +294,9 @@ func (c *config) planFunction(p *ops.Planner, representor string, bound netstate
 func (c *config) representor(p *ops.Planner) (string, error) {
 	id, ok := p.AssignedDevice()
 	if named := c.DeviceID + c.RuntimeConfig.DeviceID; !ok && named != "" {
-		return "", ops.Invalid("deviceID", "names device %q, but no device is allocated to the step: remove the key, and have a selector of the step choose the device", named)
+		return "", ops.Invalid("deviceID",
+			"names device %q, but no device is allocated to the step: remove the key, and have a selector of the step choose the device",
+			named)
 	}
 	if !ok || p.Imagined() {
 		return "", nil
@@ -308,11 +315,14 @@ func (c *config) representor(p *ops.Planner) (string, error) {
 // what the NetworkAttachmentDefinition says.
 func (c *config) agree(with *ops.Port) error {
 	differs := func(field, is, theirs string) error {
-		return ops.Invalid(field, "is %s, and NetworkAttachmentDefinition %q has made the pod's port with %s: write the same into both, and create the pod again", is, with.Attachment, theirs)
+		return ops.Invalid(field,
+			"is %s, and NetworkAttachmentDefinition %q has made the pod's port with %s: write the same into both, and create the pod again",
+			is, with.Attachment, theirs)
 	}
 	switch {
 	case c.NetAttachDefName != with.Attachment:
-		return ops.Invalid("netAttachDefName", "is %q, and ovn-kubernetes has made a port of the pod for %q: a pod keeps the network that it was created with; create it again", c.NetAttachDefName, with.Attachment)
+		return ops.Invalid("netAttachDefName", "is %q, and ovn-kubernetes has made a port of the pod for %q: "+
+			"a pod keeps the network that it was created with; create it again", c.NetAttachDefName, with.Attachment)
 	case c.Topology != with.Topology:
 		return differs("topology", c.Topology, fmt.Sprintf("%q", with.Topology))
 	case c.OVN.Name != "" && c.OVN.Name != with.Network:
@@ -324,9 +334,11 @@ func (c *config) agree(with *ops.Port) error {
 	case c.MAC != nil && *c.MAC != with.MAC:
 		return ops.Invalid("mac", "is %q, and ovn-kubernetes has given the pod %q: remove it", *c.MAC, with.MAC)
 	case c.IPAM != nil && with.Addressed:
-		return ops.Invalid("ipam", "is of no use: ovn-kubernetes gives the pod the addresses of NetworkAttachmentDefinition %q; remove it, or remove the subnets of that", with.Attachment)
+		return ops.Invalid("ipam", "is of no use: ovn-kubernetes gives the pod the addresses of NetworkAttachmentDefinition %q; "+
+			"remove it, or remove the subnets of that", with.Attachment)
 	case len(c.Addresses) > 0 && with.Addressed:
-		return ops.Invalid("addresses", "are of no use: ovn-kubernetes gives the pod the addresses of NetworkAttachmentDefinition %q, and OVN drops packets from others; remove them, or remove the subnets of that", with.Attachment)
+		return ops.Invalid("addresses", "are of no use: ovn-kubernetes gives the pod the addresses of NetworkAttachmentDefinition %q, "+
+			"and OVN drops packets from others; remove them, or remove the subnets of that", with.Attachment)
 	}
 	return nil
 }
@@ -342,18 +354,24 @@ func (c *config) chassis(p *ops.Planner, plugged bool) (netstate.Chassis, error)
 		return out, netstate.Absent(netstate.ThisChassis)
 	case out.OVNKubernetes && !plugged && !p.Kept():
 		return out, fault.New(fault.Unsupported, errors.New("ovn-kubernetes has attached this node to OVN, and makes the ports there: "+
-			"the agent looks for that of a pod which has a claim and, when it was created, the annotation k8s.v1.cni.cncf.io/networks with netAttachDefName (docs/ovn.md). A claim that was prepared without one keeps none: then delete the pod and create it again"))
+			"the agent looks for that of a pod which has a claim and, when it was created, "+
+			"the annotation k8s.v1.cni.cncf.io/networks with netAttachDefName (docs/ovn.md). "+
+			"A claim that was prepared without one keeps none: then delete the pod and create it again"))
 	case *out.Name == "":
-		return out, fault.New(fault.NotReady, errors.New("the Open vSwitch of this node is no chassis of OVN: it has no external_ids:system-id; see docs/ovn.md"))
+		return out, fault.New(fault.NotReady,
+			errors.New("the Open vSwitch of this node is no chassis of OVN: it has no external_ids:system-id; see docs/ovn.md"))
 	case *out.Int == "":
-		return out, fault.New(fault.NotReady, errors.New("the Open vSwitch of this node has no integration bridge, which ovn-controller creates: is it running?"))
+		return out, fault.New(fault.NotReady,
+			errors.New("the Open vSwitch of this node has no integration bridge, which ovn-controller creates: is it running?"))
 	}
 	if physical := c.Physical(); physical != "" && out.Networks != nil && !slices.Contains(out.Networks, physical) {
 		if !p.Kept() {
-			return out, fault.New(fault.NotReady, fmt.Errorf("physicalNetworkName: no bridge of this node leads to %q: add \"%s:BRIDGE\" to external_ids:ovn-bridge-mappings of Open_vSwitch, which has %s",
+			return out, fault.New(fault.NotReady, fmt.Errorf("physicalNetworkName: no bridge of this node leads to %q: "+
+				"add \"%s:BRIDGE\" to external_ids:ovn-bridge-mappings of Open_vSwitch, which has %s",
 				physical, physical, quoted(out.Networks)))
 		}
-		p.Note("no bridge of this node is mapped to physical network %q: packets of the interface are lost; restore ovn-bridge-mappings", physical)
+		p.Note("no bridge of this node is mapped to physical network %q: packets of the interface are lost; restore ovn-bridge-mappings",
+			physical)
 	}
 	return out, nil
 }

@@ -45,7 +45,10 @@ kernel, and a firewall of the host that accepts the pod's packets.`,
 `,
 	Params: ops.Join([]contract.Param{
 		ops.NameParam(ops.RootName),
-		{Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName, Description: "end on the host; default: derived from sandbox and step"},
+		{
+			Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName,
+			Description: "end on the host; default: derived from sandbox and step",
+		},
 		ops.MTUParam("that of the host's default route, else 1500"),
 		ops.MACParam("default: one that the link keeps"),
 		{Name: "isDefaultGateway", Type: contract.Boolean, Description: "default route over the gateway of each family"},

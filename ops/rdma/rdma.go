@@ -30,7 +30,10 @@ use ` + "`sriov`" + ` or ` + "`host-device`" + `.`,
     cel: device.attributes["dra.networking"].rdma
 `,
 	Params: ops.Join(ops.DeviceParams(), []contract.Param{
-		{Name: "rdmaDevice", Type: contract.String, AtCreation: true, Description: "name of the RDMA device, for a device with several; default: the first by name that has device nodes"},
+		{
+			Name: "rdmaDevice", Type: contract.String, AtCreation: true,
+			Description: "name of the RDMA device, for a device with several; default: the first by name that has device nodes",
+		},
 		ops.RDMARequireParam(), ops.NodesParam(),
 	}, ops.LogParams()),
 	Input: contract.Input{Device: true, RDMA: func(map[string]any) (needed, stays bool) { return true, true }},

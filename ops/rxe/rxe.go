@@ -35,7 +35,10 @@ in which programs cannot use the connection manager (` + "`rping`" + `).`,
   dependOn: [vf0]
 `,
 	Params: []contract.Param{
-		{Name: "netdev", Type: contract.String, Format: contract.InterfaceName, AtCreation: true, Description: "interface; default: the dependencies' last"},
+		{
+			Name: "netdev", Type: contract.String, Format: contract.InterfaceName, AtCreation: true,
+			Description: "interface; default: the dependencies' last",
+		},
 		ops.RDMARequireParam(),
 	},
 	Input: contract.Input{Required: true, MinInterfaces: 1},
@@ -62,7 +65,8 @@ func plan(p *ops.Planner, c config) error {
 		return fmt.Errorf("netdev: %w", err)
 	}
 	if l.LinkKind == "vlan" && !p.Kept() {
-		return ops.Invalid("netdev", "%q is a VLAN, on which the kernel makes no soft RoCE device (rxe_newlink): name the interface below it", link)
+		return ops.Invalid("netdev",
+			"%q is a VLAN, on which the kernel makes no soft RoCE device (rxe_newlink): name the interface below it", link)
 	}
 	if err := p.SoftRDMA(link, "rxe"); err != nil {
 		return err

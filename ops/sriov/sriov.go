@@ -18,8 +18,8 @@ type config struct {
 var Op = ops.New(contract.Contract{
 	Type:    "sriov",
 	Summary: "Move an SR-IOV virtual function into the sandbox.",
-	Description: `Renames the VF's interface, and sets MAC, VLAN, rates, spoof checking, trust and link state on the PF, where the config has
-them; release restores them. Of a VF bound to a userspace driver (vfio-pci, igb_uio, uio_pci_generic) only the settings on the PF are
+	Description: `Renames the VF's interface, and sets MAC, VLAN, rates, spoof checking, trust and link state on the PF, where the config
+has them; release restores them. Of a VF bound to a userspace driver (vfio-pci, igb_uio, uio_pci_generic) only the settings on the PF are
 applied.
 
 With ` + "`linkState: follow`" + ` a bond in the pod [uses its other port](../health.md) while LACP does not use the PF. Some drivers
@@ -63,9 +63,11 @@ func plan(p *ops.Planner, c config) error {
 	if userspace && !p.Kept() {
 		switch {
 		case c.Require != nil:
-			return ops.Invalid("require", "the function is bound to a driver for programs, with which it has no RDMA device: bind it to the driver of its card, or remove the key")
+			return ops.Invalid("require", "the function is bound to a driver for programs, with which it has no RDMA device: "+
+				"bind it to the driver of its card, or remove the key")
 		case c.RDMA != nil && *c.RDMA:
-			return ops.Invalid("rdma", "the function is bound to a driver for programs, with which it has no RDMA device: bind it to the driver of its card, or remove the key")
+			return ops.Invalid("rdma", "the function is bound to a driver for programs, with which it has no RDMA device: "+
+				"bind it to the driver of its card, or remove the key")
 		}
 	}
 	if userspace {

@@ -91,5 +91,6 @@ func feature(p *ops.Planner, dev, name string, on bool) error {
 		p.Note("ethtool feature %q of %q is fixed: a %s link inherits it from the links below", name, dev, l.LinkKind)
 		return nil
 	}
-	return fault.New(fault.Unsupported, fmt.Errorf("ethtool.features[%s]: %q cannot be turned %s on %q: its driver holds it", name, name, value, dev))
+	return fault.New(fault.Unsupported,
+		fmt.Errorf("ethtool.features[%s]: %q cannot be turned %s on %q: its driver holds it", name, name, value, dev))
 }

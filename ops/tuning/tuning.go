@@ -77,8 +77,14 @@ below, with a note.`,
 		ops.MACParam("MAC address"),
 		{Name: "promisc", Type: contract.Boolean, Description: "promiscuous mode"},
 		{Name: "allmulti", Type: contract.Boolean, Description: "all-multicast mode"},
-		{Name: "txQLen", Aliases: []string{"txqlen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "transmit queue length in packets"},
-		{Name: "sysctl", Type: contract.Map, Description: "sysctls below net., name to value", Items: &contract.Param{Type: contract.String, Scalar: true}},
+		{
+			Name: "txQLen", Aliases: []string{"txqlen"}, Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1),
+			Description: "transmit queue length in packets",
+		},
+		{
+			Name: "sysctl", Type: contract.Map, Description: "sysctls below net., name to value",
+			Items: &contract.Param{Type: contract.String, Scalar: true},
+		},
 		{Name: "ethtool", Type: contract.Object, Description: "ethtool settings", Properties: []contract.Param{
 			switches("features", "offload features, name to on or off"),
 			counts("rings", "ring sizes: rx, rx-mini, rx-jumbo, tx"),
@@ -86,7 +92,10 @@ below, with a note.`,
 			counts("coalesce", "interrupt coalescing, e.g. rx-usecs, tx-usecs, rx-frames"),
 			switches("privateFlags", "driver flags"),
 		}},
-		{Name: "dataDir", Type: contract.String, Description: "accepted, without effect: the journal keeps what was before", Ignored: "the journal keeps what was before; remove it"},
+		{
+			Name: "dataDir", Type: contract.String, Description: "accepted, without effect: the journal keeps what was before",
+			Ignored: "the journal keeps what was before; remove it",
+		},
 	}, ops.AddressParams()),
 	Input: contract.Input{Required: true, MinInterfaces: 1},
 	Output: contract.Output{
@@ -147,7 +156,8 @@ func sysctls(p *ops.Planner, dev string, values map[string]string) error {
 		}
 		want := netstate.Sysctl{Path: path, Value: &value}
 		if want.Secret() && !p.Kept() {
-			return ops.Invalid(field, "is a key, and topologies, plans, events and records are no place for secrets: remove it, and set it in the pod")
+			return ops.Invalid(field,
+				"is a key, and topologies, plans, events and records are no place for secrets: remove it, and set it in the pod")
 		}
 		if err := p.Want(want); err != nil {
 			return err

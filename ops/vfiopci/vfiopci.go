@@ -48,15 +48,25 @@ interface.`,
     mac: "02:00:00:00:00:0a"
 `,
 	Params: ops.Join(ops.DeviceParams(), []contract.Param{
-		{Name: "driver", Type: contract.String, Enum: []string{vfio, "igb_uio", "uio_pci_generic"}, Default: vfio, AtCreation: true, Description: "kernel driver to bind; a running pod keeps its own"},
-		{Name: "allowUnprotectedDMA", Type: contract.Boolean, Description: "permit a device without an IOMMU: the container can then read and write all memory of the node"},
+		{
+			Name: "driver", Type: contract.String, Enum: []string{vfio, "igb_uio", "uio_pci_generic"}, Default: vfio, AtCreation: true,
+			Description: "kernel driver to bind; a running pod keeps its own",
+		},
+		{
+			Name: "allowUnprotectedDMA", Type: contract.Boolean,
+			Description: "permit a device without an IOMMU: the container can then read and write all memory of the node",
+		},
 		ops.NodesParam(),
 	}, ops.VFParams("MAC address, set on the PF"), ops.LogParams()),
 	Input: contract.Input{Device: true, DeviceTypes: []string{"vf"}},
 	Output: contract.Output{Devices: []contract.Param{
 		{Name: "pciAddress", Type: contract.String, Description: "PCI address of the device"},
 		{Name: "iommuGroup", Type: contract.String, Description: "number of its IOMMU group"},
-		{Name: "deviceNodes", Type: contract.List, Items: &contract.Param{Name: "deviceNode", Type: contract.String, Description: "path"}, Description: "paths of the character devices, such as /dev/vfio/42"},
+		{
+			Name: "deviceNodes", Type: contract.List,
+			Items:       &contract.Param{Name: "deviceNode", Type: contract.String, Description: "path"},
+			Description: "paths of the character devices, such as /dev/vfio/42",
+		},
 	}},
 	Check:     check,
 	Explain:   "VFIO devices have no network interface — they are userspace-managed.",
@@ -70,7 +80,8 @@ func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 		return out
 	}
 	return append(out, contract.FieldError{Field: "driver", Message: fmt.Sprintf(
-		"%q knows no IOMMU, so that the container can read and write all memory of the node: use %q, or set allowUnprotectedDMA to true", driver, vfio)})
+		"%q knows no IOMMU, so that the container can read and write all memory of the node: use %q, or set allowUnprotectedDMA to true",
+		driver, vfio)})
 }
 
 func plan(p *ops.Planner, c config) error {
@@ -88,7 +99,8 @@ func plan(p *ops.Planner, c config) error {
 	case !ok:
 		return netstate.Absent(netstate.Binding{ID: id})
 	case have.PF == "":
-		return ops.Invalid("", "device %q is not a virtual function: only those are given to user space, as a process that drives another function drives the whole card", id)
+		return ops.Invalid("", "device %q is not a virtual function: "+
+			"only those are given to user space, as a process that drives another function drives the whole card", id)
 	}
 	if err := confined(p, have, c); err != nil {
 		return err
@@ -111,7 +123,8 @@ func plan(p *ops.Planner, c config) error {
 func confined(p *ops.Planner, b netstate.Binding, c config) error {
 	if c.Driver == vfio && (b.Group == "" || b.NoIOMMU) && !c.AllowUnprotectedDMA {
 		return fault.New(fault.Unsupported, fmt.Errorf(
-			"device %q has no IOMMU group, so that nothing confines its access to memory: turn the IOMMU on, in the firmware and on the kernel's command line (intel_iommu=on or amd_iommu=on)", b.ID))
+			"device %q has no IOMMU group, so that nothing confines its access to memory: "+
+				"turn the IOMMU on, in the firmware and on the kernel's command line (intel_iommu=on or amd_iommu=on)", b.ID))
 	}
 	if c.Driver != vfio || b.NoIOMMU {
 		return nil
@@ -121,7 +134,8 @@ func confined(p *ops.Planner, b netstate.Binding, c config) error {
 		return nil
 	}
 	return fault.New(fault.Unsupported, fmt.Errorf(
-		"device %q shares IOMMU group %s with %s, whose memory a process with that group can reach: choose a device that is alone in its group, or give the others to this topology too",
+		"device %q shares IOMMU group %s with %s, whose memory a process with that group can reach: "+
+			"choose a device that is alone in its group, or give the others to this topology too",
 		b.ID, b.Group, strings.Join(others, ", ")))
 }
 

@@ -36,10 +36,16 @@ An mtu above the master's raises the master's, down to the devices; if another s
     name: data0
 `,
 	Params: ops.Join([]contract.Param{
-		{Name: "id", Aliases: []string{"vlanId"}, Type: contract.Integer, Required: true, Minimum: contract.Int(1), Maximum: contract.Int(4094), Description: "VLAN ID"},
+		{
+			Name: "id", Aliases: []string{"vlanId"}, Type: contract.Integer, Required: true, Minimum: contract.Int(1),
+			Maximum: contract.Int(4094), Description: "VLAN ID",
+		},
 		{Name: "master", Type: contract.String, Format: contract.LinkName, Description: "interface below; default: the dependencies' last"},
 		ops.NameParam("the master's name, a dot and the id"),
-		{Name: "protocol", Aliases: []string{"vlanProto"}, Type: contract.String, Enum: []string{"802.1q", "802.1ad"}, FoldCase: true, Default: "802.1q", Description: "tag protocol"},
+		{
+			Name: "protocol", Aliases: []string{"vlanProto"}, Type: contract.String, Enum: []string{"802.1q", "802.1ad"}, FoldCase: true,
+			Default: "802.1q", Description: "tag protocol",
+		},
 		ops.MTUParam("the master's"),
 		ops.MACParam("default: the master's"),
 		{Name: "linkInContainer", Type: contract.Boolean, Default: true, Description: "the master is in the pod; false: on the host"},
@@ -64,7 +70,8 @@ func plan(p *ops.Planner, c config) error {
 			continue // an edit may give the VLAN another name
 		}
 		if l.LinkKind == "vlan" && l.Name != c.Name && l.Parent != nil && *l.Parent == master && sameTag(l.VLAN, c) {
-			return ops.ConflictWith(l.Name, "VLAN %d on %q exists already as %q: the kernel allows one per interface", c.ID, netstate.BaseName(master), l.Name)
+			return ops.ConflictWith(l.Name,
+				"VLAN %d on %q exists already as %q: the kernel allows one per interface", c.ID, netstate.BaseName(master), l.Name)
 		}
 	}
 	err = p.Want(netstate.Link{

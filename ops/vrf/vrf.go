@@ -34,10 +34,22 @@ Packets without a route in the VRF are [refused](../concepts.md#what-plumbline-d
     table: 1001
 `,
 	Params: []contract.Param{
-		{Name: "vrfname", Aliases: []string{"vrfName", "name"}, Type: contract.String, Format: contract.InterfaceName, Required: true, Description: "name of the VRF"},
-		{Name: "table", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1), Description: "routing table; 0 or none: the lowest free"},
-		{Name: "leak", Type: contract.Boolean, Description: "packets without a route in the VRF use the main table; default: false, they are refused"},
-		{Name: "interfaces", Type: contract.List, MinItems: 1, Description: "members; default: the dependencies' last", Items: &contract.Param{Type: contract.String, Format: contract.InterfaceName}},
+		{
+			Name: "vrfname", Aliases: []string{"vrfName", "name"}, Type: contract.String, Format: contract.InterfaceName, Required: true,
+			Description: "name of the VRF",
+		},
+		{
+			Name: "table", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(1<<32 - 1),
+			Description: "routing table; 0 or none: the lowest free",
+		},
+		{
+			Name: "leak", Type: contract.Boolean,
+			Description: "packets without a route in the VRF use the main table; default: false, they are refused",
+		},
+		{
+			Name: "interfaces", Type: contract.List, MinItems: 1, Description: "members; default: the dependencies' last",
+			Items: &contract.Param{Type: contract.String, Format: contract.InterfaceName},
+		},
 	},
 	Input: contract.Input{Required: true, MinInterfaces: 1},
 	Output: contract.Output{
@@ -68,7 +80,8 @@ func plan(p *ops.Planner, c config) error {
 	}
 	named := p.Wanted(netstate.LinkKey(c.Name)) // by an earlier step
 	if other := holder(p, c.Name, table); other != "" && !p.Kept() {
-		return ops.Conflict("table: VRF %q has table %d, and two VRFs cannot share one: use another table, or the name of that VRF", other, table)
+		return ops.Conflict("table: VRF %q has table %d, and two VRFs cannot share one: use another table, or the name of that VRF",
+			other, table)
 	}
 	err = p.Adopt(netstate.Link{Name: c.Name, LinkKind: "vrf", VRF: &netstate.VRF{Table: &table}, Up: new(true)})
 	if err != nil {
@@ -152,7 +165,9 @@ func tableOf(p *ops.Planner, c config) (uint32, error) {
 		table, err = strconv.ParseUint(chosen, 10, 32)
 	}
 	if field := p.NamedTables()[chosen]; err == nil && field != "" && !p.Foreign(key) && !p.Kept() {
-		return 0, ops.Invalid("table", "%d was chosen for VRF %q, and %s names it: use another table there, or write table: %d here if the VRF is to share it", table, c.Name, field, table)
+		return 0, ops.Invalid("table",
+			"%d was chosen for VRF %q, and %s names it: use another table there, or write table: %d here if the VRF is to share it", table,
+			c.Name, field, table)
 	}
 	return uint32(table), err
 }
@@ -186,7 +201,8 @@ func tableFor(p *ops.Planner, c config) (uint32, error) {
 		}
 		if l.Name == c.Name {
 			if c.Table != 0 && c.Table != *l.VRF.Table && !p.Owned(l.Key()) && !p.Wanted(l.Key()) {
-				return 0, ops.ConflictWith(l.Name, "VRF %q exists with table %d, wanted %d: use that table, or another name", l.Name, *l.VRF.Table, c.Table)
+				return 0, ops.ConflictWith(l.Name,
+					"VRF %q exists with table %d, wanted %d: use that table, or another name", l.Name, *l.VRF.Table, c.Table)
 			}
 			if c.Table == 0 {
 				return *l.VRF.Table, nil

@@ -51,15 +51,33 @@ the link again, another group takes it down for a moment, other changes are live
     addresses: ["198.51.100.5/24"]
 `,
 	Params: ops.Join([]contract.Param{
-		{Name: "id", Aliases: []string{"vni"}, Type: contract.Integer, Required: true, Minimum: contract.Int(0), Maximum: contract.Int(1<<24 - 1), Description: "VNI"},
-		{Name: "master", Aliases: []string{"dev"}, Type: contract.String, Format: contract.LinkName, Description: "interface that packets leave by; default: the dependencies' last"},
-		{Name: "routed", Type: contract.Boolean, Default: false, Description: "no master: routes of the pod decide, as in a root step without master"},
+		{
+			Name: "id", Aliases: []string{"vni"}, Type: contract.Integer, Required: true, Minimum: contract.Int(0),
+			Maximum: contract.Int(1<<24 - 1), Description: "VNI",
+		},
+		{
+			Name: "master", Aliases: []string{"dev"}, Type: contract.String, Format: contract.LinkName,
+			Description: "interface that packets leave by; default: the dependencies' last",
+		},
+		{
+			Name: "routed", Type: contract.Boolean, Default: false,
+			Description: "no master: routes of the pod decide, as in a root step without master",
+		},
 		{Name: "local", Type: contract.String, Description: "source address, such as `{{ step.ips[0].address }}`; default: the route's"},
 		{Name: "remote", Type: contract.String, Description: "address of the other end"},
-		{Name: "remotes", Type: contract.List, MaxItems: 256, Items: &contract.Param{Type: contract.String}, Description: "addresses of several other ends; excludes remote and group"},
+		{
+			Name: "remotes", Type: contract.List, MaxItems: 256, Items: &contract.Param{Type: contract.String},
+			Description: "addresses of several other ends; excludes remote and group",
+		},
 		{Name: "group", Type: contract.String, Format: contract.IP, Description: "multicast group of the other ends; needs a master"},
-		{Name: "port", Aliases: []string{"dstport", "dstPort"}, Type: contract.Integer, Minimum: contract.Int(1), Maximum: contract.Int(65535), Default: 4789, Description: "UDP port of both ends"},
-		{Name: "ttl", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(255), Default: 0, Description: "TTL or hop limit; 0: the pod's default, 1 to a group"},
+		{
+			Name: "port", Aliases: []string{"dstport", "dstPort"}, Type: contract.Integer, Minimum: contract.Int(1),
+			Maximum: contract.Int(65535), Default: 4789, Description: "UDP port of both ends",
+		},
+		{
+			Name: "ttl", Type: contract.Integer, Minimum: contract.Int(0), Maximum: contract.Int(255), Default: 0,
+			Description: "TTL or hop limit; 0: the pod's default, 1 to a group",
+		},
 		{Name: "learning", Type: contract.Boolean, Default: true, Description: "learn the other ends of MACs from received frames"},
 		ops.NameParam("vxlan and the id"),
 		ops.MTUParam("50 below the master's, over IPv6 70; without a master 1450 and 1430"),
@@ -90,7 +108,9 @@ func plan(p *ops.Planner, c config) error {
 			continue // an edit may give the tunnel another name
 		}
 		if l.LinkKind == "vxlan" && sameTunnel(l.VXLAN, tunnel) {
-			return ops.ConflictWith(l.Name, "VXLAN %d on UDP port %d exists already as %q: the kernel allows one per sandbox; use another id or port", c.ID, c.Port, l.Name)
+			return ops.ConflictWith(l.Name,
+				"VXLAN %d on UDP port %d exists already as %q: the kernel allows one per sandbox; use another id or port", c.ID,
+				c.Port, l.Name)
 		}
 	}
 	link := netstate.Link{
@@ -149,7 +169,8 @@ func ends(c config, master string) (*netstate.VXLAN, []netip.Addr, error) {
 	case remote.IsValid() && group.IsValid():
 		return nil, nil, ops.Invalid("group", "%q and the remote %q exclude one another: remove one of them", group, remote)
 	case to.IsValid() && len(c.Remotes) > 0:
-		return nil, nil, ops.Invalid("remotes", "the %s %q excludes them: remove it, or add it to the list if it is one other end", field, to)
+		return nil, nil, ops.Invalid("remotes",
+			"the %s %q excludes them: remove it, or add it to the list if it is one other end", field, to)
 	case group.IsValid() && master == "":
 		return nil, nil, ops.Invalid("group", "%q needs a master, through which the group is joined: name one", group)
 	}
