@@ -32,7 +32,8 @@ func (t networkTerm) byLabels() bool {
 func (p *Policy) ByLabels() bool { return slices.ContainsFunc(p.networks, networkTerm.byLabels) }
 
 // LabelsInCluster is a note on a policy that selects networks by labels, where no cluster is asked.
-const LabelsInCluster = "spec.networkSelectors: NetworkAttachmentDefinitions, UserDefinedNetworks and ClusterUserDefinedNetworks that are selected by labels are known in a cluster only; by name, in netAttachRefs, they are known here"
+const LabelsInCluster = "spec.networkSelectors: NetworkAttachmentDefinitions, UserDefinedNetworks and ClusterUserDefinedNetworks that " +
+	"are selected by labels are known in a cluster only; by name, in netAttachRefs, they are known here"
 
 // OnlyByLabels reports whether the policy selects networks of others by the labels of their objects, and nothing else.
 func (p *Policy) OnlyByLabels() bool {

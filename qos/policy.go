@@ -240,7 +240,8 @@ func New(o *v1alpha1.NetworkQoS) *Policy {
 func (r *reader) hidden(rules []PolicyRule) {
 	for i, rule := range slices.Backward(rules) {
 		if i > 0 && len(rule.To) == 0 && len(rule.Ports) == 0 {
-			r.warn("spec.egress[%d]: matches every packet, so the rules before it have no effect (the last match decides): write it first", i)
+			r.warn(
+				"spec.egress[%d]: matches every packet, so the rules before it have no effect (the last match decides): write it first", i)
 			return
 		}
 	}
@@ -274,7 +275,9 @@ func (r *reader) selector(path string, s *metav1.LabelSelector) labels.Selector 
 		r.add("%s: has %d labels and values, at most %d are accepted: select by a label that more pods share", path, n, maxSelected)
 		return labels.Nothing()
 	case r.labels > maxLabels || r.labelBytes > maxLabelBytes:
-		r.add("%s: the object has %d labels and values of %d bytes up to here, in all its selectors, and at most %d of %d bytes are accepted: select by labels that more pods share, or use a second object", path, r.labels, r.labelBytes, maxLabels, maxLabelBytes)
+		r.add("%s: the object has %d labels and values of %d bytes up to here, in all its selectors, "+
+			"and at most %d of %d bytes are accepted: select by labels that more pods share, or use a second object", path, r.labels,
+			r.labelBytes, maxLabels, maxLabelBytes)
 		return labels.Nothing()
 	}
 	out, err := metav1.LabelSelectorAsSelector(s)
@@ -304,7 +307,8 @@ func (r *reader) rule(path string, in *v1alpha1.Rule, precedence int) PolicyRule
 			r.add("%s.bandwidth.burst: needs a rate: add rate", path)
 		}
 		if b := out.BurstKbit; b > 0 && b < packetKbit {
-			r.warn("%s.bandwidth.burst: %d kbit are %d bytes, and a larger packet never passes: a TCP sender hands over up to 64 KiB at once; write %d or more, or remove burst", path, b, uint64(b)*125, packetKbit)
+			r.warn("%s.bandwidth.burst: %d kbit are %d bytes, and a larger packet never passes: "+
+				"a TCP sender hands over up to 64 KiB at once; write %d or more, or remove burst", path, b, uint64(b)*125, packetKbit)
 		}
 	}
 	if c := in.Classifier; c != nil {
@@ -347,7 +351,8 @@ func (r *reader) to(path string, in []v1alpha1.Destination, out *PolicyRule) {
 			continue
 		default:
 			if r.toPods++; r.toPods > maxPodTo {
-				r.add("%s: the object has %d destinations that are pods, at most %d are accepted: use a second object of another priority", at, r.toPods, maxPodTo)
+				r.add("%s: the object has %d destinations that are pods, at most %d are accepted: use a second object of another priority",
+					at, r.toPods, maxPodTo)
 				return
 			}
 			to.pods = r.selector(at+".podSelector", d.PodSelector)

@@ -162,7 +162,9 @@ func (p *Policy) SelectsTopology(name string, of map[string]string) bool {
 
 // NoTopology is the message about a policy that selects no NetworkTopology, where nothing but their networks is
 // enforced.
-const NoTopology = "it selects no NetworkTopology, and nothing else is enforced. The primary network of pods is that of the CNI plugin: ovn-kubernetes enforces objects there, with its own CRD and controller. For networks of claims add networkSelectors with networkSelectionType " + string(v1alpha1.NetworkTopologies)
+const NoTopology = "it selects no NetworkTopology, and nothing else is enforced. The primary network of pods is that of the CNI plugin: " +
+	"ovn-kubernetes enforces objects there, with its own CRD and controller. " +
+	"For networks of claims add networkSelectors with networkSelectionType " + string(v1alpha1.NetworkTopologies)
 
 // Notes returns remarks on what is valid and has no effect: fields, or the whole policy on these topologies. ours:
 // nothing but topologies is enforced. podNetwork: one of them may be the primary network of pods.

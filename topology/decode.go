@@ -232,7 +232,8 @@ func checkRollout(inv *Invalid, r *v1alpha1.Rollout) {
 	if text == "" && r.MaxUnavailable.IntVal > 0 || percentage.MatchString(text) {
 		return
 	}
-	inv.add("", "spec.rollout.maxUnavailable", "%s is neither a number of nodes above 0 nor a percentage from 1%% to 100%%", excerpt.Of(r.MaxUnavailable.String(), maxKey))
+	inv.add("", "spec.rollout.maxUnavailable",
+		"%s is neither a number of nodes above 0 nor a percentage from 1%% to 100%%", excerpt.Of(r.MaxUnavailable.String(), maxKey))
 }
 
 var shortTime = regexp.MustCompile(`^[1-9][0-9]{0,4}[smh]$`)
@@ -244,7 +245,8 @@ func checkOnFailure(inv *Invalid, p *v1alpha1.FailurePolicy) {
 	}
 	oneOf := func(field string, value v1alpha1.FailureAction, accepted ...string) {
 		if value != "" && !slices.Contains(accepted, string(value)) {
-			inv.add("", "spec.onFailure."+field, "%q is not one of %s%s", excerpt.Of(string(value), maxKey), strings.Join(accepted, ", "), suggest.Hint(string(value), accepted))
+			inv.add("", "spec.onFailure."+field, "%q is not one of %s%s", excerpt.Of(string(value), maxKey), strings.Join(accepted, ", "),
+				suggest.Hint(string(value), accepted))
 		}
 	}
 	if p.Degraded == v1alpha1.Evict {
@@ -389,7 +391,8 @@ func (d Document) items() ([]Document, error) {
 		n, line, _ := field(d.node, d.line, fmt.Sprintf("items[%d]", i))
 		m, ok := item.(map[string]any)
 		if !ok {
-			return nil, in(line, fmt.Errorf("document %d: items[%d]: want an object with apiVersion and kind, got %s", d.number, i, kindOf(item)))
+			return nil,
+				in(line, fmt.Errorf("document %d: items[%d]: want an object with apiVersion and kind, got %s", d.number, i, kindOf(item)))
 		}
 		out = append(out, Document{d.number, m, n, line, d.file})
 	}
@@ -534,7 +537,8 @@ func checkNode(n *yamlv3.Node, depth int, nodes *int, ours bool) error {
 		return in(n.Line, errTooMany)
 	}
 	if ours && n.Kind == yamlv3.ScalarNode && n.Style == 0 && leadingZero.MatchString(n.Value) {
-		return onLine(n.Line, "%s begins with 0, which YAML takes for an octal number: write it without the 0, or in quotes if it is text", n.Value)
+		return onLine(n.Line,
+			"%s begins with 0, which YAML takes for an octal number: write it without the 0, or in quotes if it is text", n.Value)
 	}
 	seen := map[string]bool{}
 	for i, c := range n.Content {

@@ -119,7 +119,8 @@ func (v *validator) export() {
 		p, known := presetNamed(name)
 		switch {
 		case !known:
-			add(at, "%q is not one of %s%s", excerpt.Of(string(name), maxKey), strings.Join(presetNames(), ", "), suggest.Hint(string(name), presetNames()))
+			add(at, "%q is not one of %s%s", excerpt.Of(string(name), maxKey), strings.Join(presetNames(), ", "),
+				suggest.Hint(string(name), presetNames()))
 		case seen[name]:
 			add(at, "%q is given twice: remove one", name)
 		default:

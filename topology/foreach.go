@@ -65,7 +65,8 @@ func checkForEach(s *v1alpha1.Step, wrong func(field, format string, args ...any
 		}
 	}
 	if name := s.ExtendedResourceName; name != "" && !eachToken.MatchString(name) {
-		bad("extendedResourceName", "names the devices of one selector, and forEach makes a step for each value: write {{ each.value }} into it, so that each has a name of its own, or remove it")
+		bad("extendedResourceName", "names the devices of one selector, and forEach makes a step for each value: "+
+			"write {{ each.value }} into it, so that each has a name of its own, or remove it")
 	}
 	return ok
 }

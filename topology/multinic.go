@@ -154,7 +154,9 @@ func expand(s Step, before int, wrong func(field, format string, args ...any)) [
 		}
 	}
 	if _, has := s.Config["addresses"]; has {
-		wrong("config.addresses", "would be those of each interface of masterNets: use ipam of type %q or %q, or a step with masterNet for each", IPAMPool, IPAMMultiNIC)
+		wrong("config.addresses",
+			"would be those of each interface of masterNets: use ipam of type %q or %q, or a step with masterNet for each", IPAMPool,
+			IPAMMultiNIC)
 		ok = false
 	}
 	if s.ExtendedResourceName != "" {
@@ -163,7 +165,8 @@ func expand(s Step, before int, wrong func(field, format string, args ...any)) [
 	}
 	ipam, hasIPAM := s.Config["ipam"].(map[string]any)
 	if kind := ipamType(s.Config); hasIPAM && kind != IPAMPool && kind != IPAMMultiNIC {
-		wrong("config.ipam.type", "%q does not go with masterNets, of which each interface has addresses of its own: use %q or %q", kind, IPAMPool, IPAMMultiNIC)
+		wrong("config.ipam.type",
+			"%q does not go with masterNets, of which each interface has addresses of its own: use %q or %q", kind, IPAMPool, IPAMMultiNIC)
 		ok = false
 	}
 	if _, has := ipam["interface"]; has {

@@ -274,7 +274,8 @@ func subnetOf(s *v1alpha1.ParameterSubnet) (out chosen, err error) {
 		case err == nil && end.field == "last" && out.prefix.Contains(a) && a.Less(out.first):
 			return out, fmt.Errorf("last: %s is before the first address, %s", a, out.first)
 		case err != nil || !out.prefix.Contains(a) || a.Less(out.first):
-			return out, fmt.Errorf("%s: %q is not an address that a pod can have in %s", end.field, excerpt.Of(end.text, maxKey), out.prefix)
+			return out,
+				fmt.Errorf("%s: %q is not an address that a pod can have in %s", end.field, excerpt.Of(end.text, maxKey), out.prefix)
 		}
 		*end.into = a
 	}
@@ -306,7 +307,8 @@ func checkClaimParameters(inv *Invalid, list []v1alpha1.ClaimParameter) bool {
 		}
 		keys := []string{"addresses", "ifName", "mac", "name"}
 		if !slices.Contains(keys, string(c.Key)) {
-			wrong(".key", "%q is not one of %s%s", excerpt.Of(string(c.Key), maxKey), strings.Join(keys, ", "), suggest.Hint(string(c.Key), keys))
+			wrong(".key", "%q is not one of %s%s", excerpt.Of(string(c.Key), maxKey), strings.Join(keys, ", "),
+				suggest.Hint(string(c.Key), keys))
 			continue
 		}
 		for _, bound := range []struct {

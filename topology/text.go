@@ -61,7 +61,8 @@ func explainSyntax(data []byte, err error) error {
 		n++
 		switch {
 		case tab && tabbed.Match(line):
-			return &lineError{n, fmt.Errorf("line %d is indented with a tab: YAML takes spaces only", n), "is indented with a tab: YAML takes spaces only"}
+			return &lineError{n, fmt.Errorf("line %d is indented with a tab: YAML takes spaces only",
+				n), "is indented with a tab: YAML takes spaces only"}
 		case bareTemplate.Match(line) && strings.Contains(err.Error(), "yaml: "): // as text: the prefix of syntax errors
 			return &lineError{n, fmt.Errorf("%w; line %d: %s", err, n, unquoted), unquoted}
 		}

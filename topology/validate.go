@@ -242,15 +242,18 @@ func (v *validator) inputProblem(i int, c contract.Contract, in entries) string 
 		if c.Input.MinInterfaces > 0 {
 			need = "at least " + interfaces(c.Input.MinInterfaces) + " in prevResult"
 		}
-		return fmt.Sprintf("CNIPluginSchema %q requires %s,\nbut step %q has no dependOn.\nName the steps it builds on in dependOn.", c.Type, need, s.Name)
+		return fmt.Sprintf("CNIPluginSchema %q requires %s,\nbut step %q has no dependOn.\nName the steps it builds on in dependOn.",
+			c.Type, need, s.Name)
 	case s.Root():
 		return ""
 	case c.RootOnly():
-		return fmt.Sprintf("CNIPluginSchema %q attaches a device and takes no prevResult,\nbut step %q depends on %s.\nRemove dependOn: a step of this type is a root step.", c.Type, s.Name, bracket(s.DependOn))
+		return fmt.Sprintf("CNIPluginSchema %q attaches a device and takes no prevResult,\nbut step %q depends on %s.\n"+
+			"Remove dependOn: a step of this type is a root step.", c.Type, s.Name, bracket(s.DependOn))
 	case bounded && most < c.Input.MinInterfaces:
 		return v.tooFew(i, c, most)
 	case c.Input.MaxInterfaces > 0 && in.atLeast() > c.Input.MaxInterfaces:
-		return fmt.Sprintf("CNIPluginSchema %q takes at most %s in prevResult,\nbut step %q depends on %s which %s %s.\nRemove steps from dependOn.",
+		return fmt.Sprintf(
+			"CNIPluginSchema %q takes at most %s in prevResult,\nbut step %q depends on %s which %s %s.\nRemove steps from dependOn.",
 			c.Type, interfaces(c.Input.MaxInterfaces), s.Name, bracket(s.DependOn), produce(s.DependOn), interfaces(in.atLeast()))
 	}
 	return ""
@@ -265,7 +268,8 @@ func (v *validator) lacks(i int, c contract.Contract, in flow) string {
 		given  entries
 	}{{"IP address", c.Input.IPs, in.ips}, {"route", c.Input.Routes, in.routes}} {
 		if most, bounded := part.given.atMost(); part.needed && bounded && most == 0 {
-			return fmt.Sprintf("CNIPluginSchema %q requires at least 1 %s in prevResult,\nbut step %q depends on %s which %s none.\nAdd a step that makes one to dependOn.",
+			return fmt.Sprintf("CNIPluginSchema %q requires at least 1 %s in prevResult,\nbut step %q depends on %s which %s none.\n"+
+				"Add a step that makes one to dependOn.",
 				c.Type, part.name, s.Name, bracket(s.DependOn), produce(s.DependOn))
 		}
 	}
@@ -383,7 +387,8 @@ func (v *validator) referenceProblem(i int, r ref.Ref, ancestors []bool) string 
 	f, err := r.Lookup()
 	if unknown, ok := errors.AsType[*ref.UnknownField](err); ok && unknown.Near == "" && v.contracts[target] != nil {
 		if has := v.offered(target, r.Step); len(has) > 0 {
-			return fmt.Sprintf("unknown field %q in %s: step %q of type %q has %s", r.Path(), r, r.Step, v.contracts[target].Type, strings.Join(has, ", "))
+			return fmt.Sprintf("unknown field %q in %s: step %q of type %q has %s", r.Path(), r, r.Step, v.contracts[target].Type,
+				strings.Join(has, ", "))
 		}
 	}
 	if err != nil {

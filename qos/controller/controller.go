@@ -460,7 +460,9 @@ type Decision struct {
 // noteUnaddressed adds to an object that is enforced that a destination selects pods without an address.
 func (o *Outcome) noteUnaddressed(destination string) {
 	if accepted := &o.Conditions[0]; destination != "" && accepted.Status == metav1.ConditionTrue {
-		accepted.Message = excerpt.Lines(fmt.Sprintf("%s; the pods that %s selects have no address on these networks, so it matches no packet: pods that use the host's network, and nodes, are matched by ipBlock", accepted.Message, destination), maxMessage)
+		accepted.Message = excerpt.Lines(
+			fmt.Sprintf("%s; the pods that %s selects have no address on these networks, so it matches no packet: "+
+				"pods that use the host's network, and nodes, are matched by ipBlock", accepted.Message, destination), maxMessage)
 	}
 }
 
@@ -499,7 +501,10 @@ func Without(p *qos.Policy, ours, podNetwork bool) (o Outcome, is bool) {
 	case !selects:
 		c.Reason, c.Message = reasonNoTopology, qos.NoTopology
 	default:
-		c.Reason, c.Message = reasonTooMany, fmt.Sprintf("not enforced: the namespace exceeds %d NetworkQoS objects, %d KiB or %d labels and values, and older objects come first: delete some, or give them fewer destinations and labels", qos.MaxObjects, qos.MaxNamespaceBytes>>10, qos.MaxNamespaceLabels)
+		c.Reason, c.Message = reasonTooMany, fmt.Sprintf(
+			"not enforced: the namespace exceeds %d NetworkQoS objects, %d KiB or %d labels and values, and older objects come first: "+
+				"delete some, or give them fewer destinations and labels", qos.MaxObjects, qos.MaxNamespaceBytes>>10,
+			qos.MaxNamespaceLabels)
 	}
 	return withoutEffect(p, c.Reason, c.Message), true
 }
@@ -561,7 +566,9 @@ func qosLabels(t *v1alpha1.NetworkTopology, contracts contract.Set) map[string]s
 
 // elsewhere is the message about networks that an object selects by labels, of which no interface of a topology is on one. It names none:
 // whoever reads the object may not read those of other namespaces.
-const elsewhere = "no NetworkTopology has an interface on the networks that networkSelectors selects by labels (NetworkAttachmentDefinitions, UserDefinedNetworks, ClusterUserDefinedNetworks), so plumbline enforces nothing there; ovn-kubernetes enforces the networks that it makes, by its own CRD and controller"
+const elsewhere = "no NetworkTopology has an interface on the networks that networkSelectors selects by labels " +
+	"(NetworkAttachmentDefinitions, UserDefinedNetworks, ClusterUserDefinedNetworks), so plumbline enforces nothing there; " +
+	"ovn-kubernetes enforces the networks that it makes, by its own CRD and controller"
 
 // undefined says which NetworkAttachmentDefinitions that an object refers to no topology stands for, and whether it covers no other
 // network, those by labels left out.
@@ -573,7 +580,9 @@ func undefined(p *qos.Policy, topologies []selectable) (message string, none boo
 	if len(missing) == 0 {
 		return "", false
 	}
-	return fmt.Sprintf("no NetworkTopology has a step with netAttachDefName %s, or the annotation %s: %[1]s, so plumbline enforces nothing on this network; ovn-kubernetes enforces the networks that it makes, by its own CRD and controller", missing[0], v1alpha1.AnnotationDefinition), only && len(missing) == len(names)
+	return fmt.Sprintf("no NetworkTopology has a step with netAttachDefName %s, or the annotation %s: %[1]s, so plumbline enforces "+
+		"nothing on this network; ovn-kubernetes enforces the networks that it makes, by its own CRD and controller", missing[0],
+		v1alpha1.AnnotationDefinition), only && len(missing) == len(names)
 }
 
 // Conditions returns what becomes of the objects of a namespace that are enforced, with what nodes report on them, by name.
@@ -590,15 +599,22 @@ func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topo
 		known := p.WithNetworks(is.Networks)
 		primary, only := onPrimary(known, all)
 		if is.TooManyNetworks {
-			out = append(out, withoutEffect(p, reasonTooManyNet, fmt.Sprintf("networkSelectors selects more than %d networks of topologies by labels: narrow networkSelector or namespaceSelector", v1alpha1.MaxQoSNetworks)))
+			out = append(out, withoutEffect(p, reasonTooManyNet, fmt.Sprintf(
+				"networkSelectors selects more than %d networks of topologies by labels: narrow networkSelector or namespaceSelector",
+				v1alpha1.MaxQoSNetworks)))
 			continue
 		}
 		if is.Over {
-			out = append(out, withoutEffect(p, reasonTooManyTo, fmt.Sprintf("its destination pods have more than %d addresses, or more than %d together with other objects of the namespace: select fewer pods in classifier.to, or give prefixes as ipBlock", v1alpha1.MaxDestinationAddresses, qos.MaxNamespaceMembers)))
+			out = append(out, withoutEffect(p, reasonTooManyTo, fmt.Sprintf(
+				"its destination pods have more than %d addresses, or more than %d together with other objects of the namespace: "+
+					"select fewer pods in classifier.to, or give prefixes as ipBlock", v1alpha1.MaxDestinationAddresses,
+				qos.MaxNamespaceMembers)))
 			continue
 		}
 		if only && !podNetwork {
-			out = append(out, withoutEffect(p, reasonPrimary, fmt.Sprintf("it selects only topology %q (role: primary), and no agent makes the own network of pods: set podNetwork.enabled of the chart, or select topologies of claims", primary)))
+			out = append(out, withoutEffect(p, reasonPrimary,
+				fmt.Sprintf("it selects only topology %q (role: primary), and no agent makes the own network of pods: "+
+					"set podNetwork.enabled of the chart, or select topologies of claims", primary)))
 			continue
 		}
 		others := p.SelectsPrimary() && (primary == "" || !podNetwork) // the primary network is another plugin's
@@ -621,13 +637,16 @@ func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topo
 		}
 		c := metav1.Condition{
 			Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, ObservedGeneration: p.Generation, Reason: reasonAccepted,
-			Message: fmt.Sprintf("%s; enforced by tc filters in pods, and by OVN QoS rows on OVN networks", excerpt.Count(len(p.Rules), "rule")),
+			Message: fmt.Sprintf("%s; enforced by tc filters in pods, and by OVN QoS rows on OVN networks",
+				excerpt.Count(len(p.Rules), "rule")),
 		}
 		switch {
 		case others:
 			c.Message += "; not on the primary network of pods, which is that of another CNI plugin"
 		case primary != "" && !podNetwork:
-			c.Message += fmt.Sprintf("; not on topology %q (role: primary), since no agent makes the own network of pods: set podNetwork.enabled of the chart", primary)
+			c.Message += fmt.Sprintf(
+				"; not on topology %q (role: primary), since no agent makes the own network of pods: set podNetwork.enabled of the chart",
+				primary)
 		}
 		if unknown != "" {
 			c.Message += "; " + unknown
@@ -654,7 +673,10 @@ func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topo
 
 // tied says which rule decides where two objects have one precedence.
 func tied(p *qos.Policy, ties []qos.Tie, complete bool) metav1.Condition {
-	c := metav1.Condition{Type: qosv1alpha1.ConditionTied, Status: metav1.ConditionFalse, Reason: reasonUntied, Message: "no other object has a rule of the same precedence for the same packets", ObservedGeneration: p.Generation}
+	c := metav1.Condition{
+		Type: qosv1alpha1.ConditionTied, Status: metav1.ConditionFalse, Reason: reasonUntied,
+		Message: "no other object has a rule of the same precedence for the same packets", ObservedGeneration: p.Generation,
+	}
 	if len(ties) == 0 {
 		if !complete {
 			c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonTooMany, "there are too many rules of one priority to compare"
@@ -672,6 +694,7 @@ func tied(p *qos.Policy, ties []qos.Tie, complete bool) metav1.Condition {
 		return fmt.Sprintf("egress[%d] and a rule of %q: %q decides", t.Rule, t.Other.Name, winner)
 	})
 	c.Status, c.Reason = metav1.ConditionTrue, reasonTied
-	c.Message = "rules of two objects have the same precedence for the same packets, and the first name decides: " + few + ". Give them different priorities"
+	c.Message = "rules of two objects have the same precedence for the same packets, and the first name decides: " + few +
+		". Give them different priorities"
 	return c
 }

@@ -280,10 +280,14 @@ func Ready(p *qos.Policy, s *Sum) []metav1.Condition {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionTrue, reasonInPlace, place
 	}
 	ready.Message = excerpt.Lines(ready.Message, maxMessage)
-	marking := metav1.Condition{Type: qosv1alpha1.ConditionMarkingUnsupported, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation, Reason: reasonFiltered, Message: "no covered pod has a device that bypasses the kernel"}
+	marking := metav1.Condition{
+		Type: qosv1alpha1.ConditionMarkingUnsupported, Status: metav1.ConditionFalse,
+		ObservedGeneration: p.Generation, Reason: reasonFiltered, Message: "no covered pod has a device that bypasses the kernel",
+	}
 	if s.Bypassed > 0 {
 		marking.Status, marking.Reason = metav1.ConditionTrue, reasonBypassed
-		marking.Message = fmt.Sprintf("%d of %s have a device that bypasses the kernel (RDMA, or a driver in the container): its traffic is not marked, and only a physical function limits it (backend PF)", s.Bypassed, excerpt.Count(s.Pods, "pod"))
+		marking.Message = fmt.Sprintf("%d of %s have a device that bypasses the kernel (RDMA, or a driver in the container): "+
+			"its traffic is not marked, and only a physical function limits it (backend PF)", s.Bypassed, excerpt.Count(s.Pods, "pod"))
 	}
 	return []metav1.Condition{ready, marking}
 }

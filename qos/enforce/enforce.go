@@ -177,7 +177,8 @@ func rulesOf(files []*topology.Manifest, attachments []qos.Attachment,
 			}
 			p := qos.New(o)
 			if seen[p.Name()] {
-				invalid = append(invalid, d.At("", fmt.Errorf("%s %q is in two files: give each a name of its own", qosv1alpha1.Kind, p.Name())))
+				invalid = append(invalid,
+					d.At("", fmt.Errorf("%s %q is in two files: give each a name of its own", qosv1alpha1.Kind, p.Name())))
 			}
 			seen[p.Name()] = true
 			for _, w := range p.Warnings {
@@ -205,7 +206,8 @@ func rulesOf(files []*topology.Manifest, attachments []qos.Attachment,
 		notes = append(notes, fmt.Sprintf("no %s covers %s for this pod: %s, in namespace %q", qosv1alpha1.Kind, what, how, namespace))
 	}
 	for _, r := range slices.Concat(rules...) {
-		note := fmt.Sprintf("%s %q: egress[%d]: destinations that are pods are known in a cluster only", qosv1alpha1.Kind, r.Policy, r.Index)
+		note := fmt.Sprintf("%s %q: egress[%d]: destinations that are pods are known in a cluster only", qosv1alpha1.Kind,
+			r.Policy, r.Index)
 		if len(r.Sets) > 0 && !slices.Contains(notes, note) {
 			notes = append(notes, note)
 		}

@@ -161,7 +161,9 @@ func (f *Follower) networksKnown(c *claims.Claim) error {
 		if !slices.ContainsFunc(f.attachments(c), func(a attached) bool { return a.Network.Labels[v1alpha1.AnnotationDefinition] != "" }) {
 			return nil
 		}
-		return fault.New(fault.NotReady, fmt.Errorf("the networks that NetworkQoS %q selects by labels are not known yet: the controller has to write them to %s %q", o.policy.Name(), v1alpha1.QoSDestinationsKind, o.UID))
+		return fault.New(fault.NotReady,
+			fmt.Errorf("the networks that NetworkQoS %q selects by labels are not known yet: the controller has to write them to %s %q",
+				o.policy.Name(), v1alpha1.QoSDestinationsKind, o.UID))
 	}
 	return nil
 }
@@ -177,7 +179,9 @@ func (n *namespace) over(o *object) bool {
 // an earlier generation may be of other rules. The caller holds Follower.mu.
 func (n *namespace) settled(o *object) error {
 	if d := n.written[o.UID]; o.policy.ToPods() && (d == nil || d.of != o.Generation) {
-		return fault.New(fault.NotReady, fmt.Errorf("the addresses of destination pods of NetworkQoS %q are not known yet: the controller has to write them to %s %q", o.policy.Name(), v1alpha1.QoSDestinationsKind, o.UID))
+		return fault.New(fault.NotReady,
+			fmt.Errorf("the addresses of destination pods of NetworkQoS %q are not known yet: the controller has to write them to %s %q",
+				o.policy.Name(), v1alpha1.QoSDestinationsKind, o.UID))
 	}
 	return nil
 }

@@ -277,7 +277,8 @@ func (f *Follower) known(namespace string, pod claims.Pod) error {
 		return fault.New(fault.NotReady, fmt.Errorf("the NetworkQoS objects of namespace %q are not known: %w", namespace, n.err))
 	}
 	if p, ok := f.pods[types.NamespacedName{Namespace: namespace, Name: pod.Name}]; !ok || p.uid != pod.UID {
-		return fault.New(fault.NotReady, fmt.Errorf("the labels of pod %q, by which NetworkQoS objects select it, are not known yet", namespace+"/"+pod.Name))
+		return fault.New(fault.NotReady,
+			fmt.Errorf("the labels of pod %q, by which NetworkQoS objects select it, are not known yet", namespace+"/"+pod.Name))
 	}
 	return nil
 }

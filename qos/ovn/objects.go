@@ -41,7 +41,9 @@ func Objects(rules []qos.Rule, members func(qos.SetID) []netip.Addr) ([]netstate
 			terms += len(r.Addresses.Prefixes())
 		}
 		if terms > MaxTerms {
-			return nil, fmt.Errorf("%w: with rule %d of %s the destinations and ports of all rules are %d, and a port of OVN may have %d: use fewer exceptions, ports or destination pods", ErrTooMany, r.Index, r.Policy, terms, MaxTerms)
+			return nil,
+				fmt.Errorf("%w: with rule %d of %s the destinations and ports of all rules are %d, and a port of OVN may have %d: "+
+					"use fewer exceptions, ports or destination pods", ErrTooMany, r.Index, r.Policy, terms, MaxTerms)
 		}
 		resolved[i] = r
 	}
@@ -50,7 +52,8 @@ func Objects(rules []qos.Rule, members func(qos.SetID) []netip.Addr) ([]netstate
 		return nil, err
 	}
 	if len(out) > MaxObjects {
-		return nil, fmt.Errorf("%w: %d rules cover a port of OVN, and it may have %d: use fewer NetworkQoS objects", ErrTooMany, len(out), MaxObjects)
+		return nil, fmt.Errorf("%w: %d rules cover a port of OVN, and it may have %d: use fewer NetworkQoS objects", ErrTooMany,
+			len(out), MaxObjects)
 	}
 	return out, nil
 }

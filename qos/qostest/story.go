@@ -36,8 +36,12 @@ func Story(dir string) ([]Chapter, error) {
 	}{
 		{Chapter{File: "paid-and-free.yaml", Priority: 10020, DSCP: 20, Marked: outside, Unmarked: private}, "games", "paid", false},
 		{Chapter{File: "paid-and-free.yaml", Priority: 10040, DSCP: 11, Marked: outside, Unmarked: private}, "games", "free", false},
-		{Chapter{File: "bandwidth.yaml", Priority: 10040, DSCP: 11, RateKbit: 1_000_000, BurstKbit: 1_000_000, Marked: outside, Unmarked: private}, "games", "free", false},
-		{Chapter{File: "secondary.yaml", Priority: 10040, DSCP: 11, Marked: append([]string{"10.1.2.3"}, outside...), Unmarked: []string{"2001:db8:1::7"}}, "games", "free", true},
+		{Chapter{
+			File: "bandwidth.yaml", Priority: 10040, DSCP: 11, RateKbit: 1_000_000, BurstKbit: 1_000_000, Marked: outside,
+			Unmarked: private,
+		}, "games", "free", false},
+		{Chapter{File: "secondary.yaml", Priority: 10040, DSCP: 11, Marked: append([]string{"10.1.2.3"},
+			outside...), Unmarked: []string{"2001:db8:1::7"}}, "games", "free", true},
 		{Chapter{File: "ipv6.yaml", Priority: 10060, DSCP: 48, Marked: []string{
 			"2001:db8:85a3::8a2e:370:7330",
 			"2001:db8:85a3::8a2e:370:733f",

@@ -112,7 +112,9 @@ func Compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Filters, 
 			ports = []qos.Port{{}}
 		}
 		if n := len(deciding) + len(to)*len(ports); n > MaxFilters {
-			return nil, fmt.Errorf("%w: with rule %d of %s they are %d, and an interface may have %d: use fewer exceptions, ports or destination pods", ErrTooMany, r.Index, r.Policy, n, MaxFilters)
+			return nil, fmt.Errorf(
+				"%w: with rule %d of %s they are %d, and an interface may have %d: use fewer exceptions, ports or destination pods",
+				ErrTooMany, r.Index, r.Policy, n, MaxFilters)
 		}
 		for _, d := range to {
 			f := Filter{Family: d.family, To: d.prefix, DSCP: r.DSCP, Policer: policer, Rule: i}

@@ -453,7 +453,8 @@ func (l *Layout) Enough(ifaces []int) error {
 				most, of = l.nodeMost(is4), fmt.Sprintf(" for each node, on interface %d", iface)
 			}
 			if number := (number{lo: uint64(steps[iface])}); most.less(number) {
-				return fmt.Errorf("%s has %d %s addresses%s, and %d steps of a pod take one each", Title(l.Name), most.small(), family, of, steps[iface])
+				return fmt.Errorf("%s has %d %s addresses%s, and %d steps of a pod take one each", Title(l.Name), most.small(), family, of,
+					steps[iface])
 			}
 		}
 	}

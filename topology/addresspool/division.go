@@ -22,7 +22,8 @@ func CheckDivision(c topology.IPAM) error {
 		return fieldError("interfaceBlock", "%d is not from 0 to %d bits", ifaces, MaxInterfaceBits)
 	}
 	if c.Interface < 0 || c.Interface >= 1<<ifaces {
-		return fieldError("interfaceBlock", "%d bits are for %d interfaces, counted from 0, and the step is for interface %d: a pool with a larger interfaceBlock is needed", ifaces, 1<<ifaces, c.Interface)
+		return fieldError("interfaceBlock", "%d bits are for %d interfaces, counted from 0, and the step is for interface %d: "+
+			"a pool with a larger interfaceBlock is needed", ifaces, 1<<ifaces, c.Interface)
 	}
 	if c.Subnet == "" {
 		return nil
@@ -80,7 +81,8 @@ func (l *Layout) agreesWithNetwork(c topology.IPAM) error {
 		own.Subnets = append(own.Subnets, l.subnets[i].prefix.String())
 	}
 	if own.Network() != c.Network() {
-		return fieldError("subnets", "%s %q of this network has %s, and the step says %s", v1alpha1.AddressPoolKind, l.Name, l.prefixes(), strings.Join(c.Subnets, " and "))
+		return fieldError("subnets", "%s %q of this network has %s, and the step says %s", v1alpha1.AddressPoolKind, l.Name, l.prefixes(),
+			strings.Join(c.Subnets, " and "))
 	}
 	for _, text := range c.ExcludeCIDRs {
 		if p, err := netip.ParsePrefix(text); err == nil {

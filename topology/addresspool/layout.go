@@ -158,7 +158,8 @@ func (l *Layout) readSubnets(spec Spec, wrong *problems) {
 			continue
 		}
 		if bits := read.prefix.Bits() + l.ifBits + l.hostBits; l.hostBits > 0 && bits > read.prefix.Addr().BitLen()-2 {
-			wrong.add(at+".prefix", "%q leaves no addresses when it is divided by %d bits for interfaces and %d for nodes: blocks would be of length /%d, at most /%d is possible",
+			wrong.add(at+".prefix", "%q leaves no addresses when it is divided by %d bits for interfaces and %d for nodes: "+
+				"blocks would be of length /%d, at most /%d is possible",
 				s.Prefix, l.ifBits, l.hostBits, bits, read.prefix.Addr().BitLen()-2)
 			continue
 		}
@@ -185,7 +186,8 @@ func (l *Layout) divide(blockSize int, wrong *problems) {
 		size := l.blockSize(blockSize, s.is4())
 		s.blockBits = bits.Len(uint(size)) - 1
 		if l.count(s) == 0 {
-			wrong.add(fmt.Sprintf("subnets[%d].prefix", i), "%q has more than 2^%d blocks of %d addresses: use a longer prefix, or a larger blockSize", s.prefix, maxBlockBits, size)
+			wrong.add(fmt.Sprintf("subnets[%d].prefix", i),
+				"%q has more than 2^%d blocks of %d addresses: use a longer prefix, or a larger blockSize", s.prefix, maxBlockBits, size)
 		}
 	}
 }

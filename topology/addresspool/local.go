@@ -36,14 +36,16 @@ func Local(c topology.IPAM) (*Layout, error) {
 				continue
 			}
 			if s.prefix.Addr().BitLen()-s.prefix.Bits() < 2 && !s.gateway.IsValid() {
-				wrong.add(at+"subnet", "%q is too small: its first address is the gateway's. Name another as gateway, or use a larger subnet", s.prefix)
+				wrong.add(at+"subnet",
+					"%q is too small: its first address is the gateway's. Name another as gateway, or use a larger subnet", s.prefix)
 				continue
 			}
 			if !s.gateway.IsValid() {
 				s.gateway = s.prefix.Addr().Next()
 			}
 			if other, has := of[s.is4()]; has && other != i {
-				wrong.add(at+"subnet", "%q is of the family of another set: a step gets one address of each family. Put both into one set, or use a second step", s.prefix)
+				wrong.add(at+"subnet", "%q is of the family of another set: a step gets one address of each family. "+
+					"Put both into one set, or use a second step", s.prefix)
 				continue
 			}
 			of[s.is4()] = i

@@ -39,7 +39,8 @@ func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err
 		case err != nil:
 			return a, err
 		case !exists:
-			a.problems = append(a.problems, fmt.Sprintf("%s: its DeviceClass is for NetworkTopology %q, which does not exist", where, d.Topology.Name))
+			a.problems = append(a.problems,
+				fmt.Sprintf("%s: its DeviceClass is for NetworkTopology %q, which does not exist", where, d.Topology.Name))
 			continue
 		case !o.DeletionTimestamp.IsZero():
 			a.problems = append(a.problems, fmt.Sprintf("%s: NetworkTopology %q is being deleted", where, d.Topology.Name))
@@ -156,7 +157,8 @@ func (w *Webhook) class(ctx context.Context, r admission.Request) (a answer, err
 		ours = append(ours, cfg)
 	}
 	if len(ours) > 1 && !ours[0].Equal(ours[1]) {
-		a.problems = append(a.problems, fmt.Sprintf("DeviceClass %q: has config for steps %q and %q: one class serves one step", o.Name, ours[0].Step, ours[1].Step))
+		a.problems = append(a.problems,
+			fmt.Sprintf("DeviceClass %q: has config for steps %q and %q: one class serves one step", o.Name, ours[0].Step, ours[1].Step))
 	}
 	if len(ours) == 0 || len(a.problems) > 0 {
 		return a, nil
@@ -170,7 +172,8 @@ func (w *Webhook) class(ctx context.Context, r admission.Request) (a answer, err
 	case !found:
 		a.warn("DeviceClass %q is for NetworkTopology %q, which does not exist", o.Name, name)
 	case !controller.Owned(o, of):
-		a.warn("DeviceClass %q was not created by plumbline and will not be updated with the topology: use the class that the controller creates for the step", o.Name)
+		a.warn("DeviceClass %q was not created by plumbline and will not be updated with the topology: "+
+			"use the class that the controller creates for the step", o.Name)
 	}
 	return a, nil
 }

@@ -48,7 +48,8 @@ func (w *Webhook) policy(ctx context.Context, r admission.Request) (a answer, er
 			continue
 		}
 		if other.Spec.Priority == o.Spec.Priority {
-			a.warn("%s %q also has priority %d: a device for which they decide differently stays as it was", v1alpha1.PolicyKind, other.Name, o.Spec.Priority)
+			a.warn("%s %q also has priority %d: a device for which they decide differently stays as it was", v1alpha1.PolicyKind,
+				other.Name, o.Spec.Priority)
 		}
 		all = append(all, exposure.Uncompiled(other))
 	}

@@ -104,7 +104,10 @@ func warnOfLiterals(t *topology.Topology, others []v1alpha1.NetworkTopology, a *
 		for j := range other.Steps {
 			for _, address := range topology.Exclusive(&other.Steps[j]) {
 				if step, both := literals[address]; both {
-					a.warn("NetworkTopology %q, step %q: NetworkTopology %q, step %q has the address %s, too: only one pod can have it at a time. Set allowDuplicate: true on both steps for anycast, or where these networks do not reach one another", t.Name, step, o.Name, other.Steps[j].Name, address)
+					a.warn(
+						"NetworkTopology %q, step %q: NetworkTopology %q, step %q has the address %s, too: only one pod can have it at a "+
+							"time. Set allowDuplicate: true on both steps for anycast, or where these networks do not reach one another",
+						t.Name, step, o.Name, other.Steps[j].Name, address)
 				}
 			}
 		}
@@ -160,7 +163,8 @@ func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) 
 				for i := range pools {
 					names = append(names, pools[i].Name)
 				}
-				a.warn("NetworkTopology %q, step %q: there is no %s %q%s: pods wait until there is one", t.Name, s.Name, v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names))
+				a.warn("NetworkTopology %q, step %q: there is no %s %q%s: pods wait until there is one", t.Name, s.Name,
+					v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names))
 			case layouts.of(o) != nil && disagrees(layouts.of(o), s) != nil:
 				a.warn("NetworkTopology %q, step %q: %v: pods wait until step and pool agree", t.Name, s.Name, disagrees(layouts.of(o), s))
 			}
@@ -173,7 +177,9 @@ func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) 
 				}
 				if l := layouts.of(&pools[i]); l != nil {
 					if _, given := l.Gives(netip.PrefixFrom(literal, literal.BitLen())); given {
-						a.warn("NetworkTopology %q, step %q: %s is allocated to other pods by %s %q, so no pod gets it: add it to exclude there, or set allowDuplicate: true on the step if these networks do not reach one another", t.Name, s.Name, literal, v1alpha1.AddressPoolKind, l.Name)
+						a.warn("NetworkTopology %q, step %q: %s is allocated to other pods by %s %q, so no pod gets it: add it to "+
+							"exclude there, or set allowDuplicate: true on the step if these networks do not reach one another", t.Name,
+							s.Name, literal, v1alpha1.AddressPoolKind, l.Name)
 					}
 				}
 			}
@@ -195,7 +201,9 @@ func neverEnough(t *topology.Topology, pools []v1alpha1.AddressPool) (problems [
 		if l := layouts.of(o); l != nil && disagrees(l, s) == nil {
 			with := append(slices.Clone(ifaces[pool]), iface)
 			if err := l.Enough(with); err != nil {
-				problems = append(problems, fmt.Sprintf("NetworkTopology %q, step %q: ipam: %v: no pod would get an address. Name another pool, or another interface", t.Name, s.Name, err))
+				problems = append(problems, fmt.Sprintf(
+					"NetworkTopology %q, step %q: ipam: %v: no pod would get an address. Name another pool, or another interface", t.Name,
+					s.Name, err))
 				continue
 			}
 			ifaces[pool] = with
@@ -244,7 +252,9 @@ func (w *Webhook) pool(ctx context.Context, r admission.Request) (a answer, err 
 			continue // it was refused, or its condition says so
 		}
 		if mine, theirs, ok := l.Overlaps(other); ok {
-			a.warn("%s %q shares addresses with %q (%s and %s): two pods may get the same one, which is right only where these networks do not reach one another", v1alpha1.AddressPoolKind, o.Name, other.Name, mine, theirs)
+			a.warn("%s %q shares addresses with %q (%s and %s): "+
+				"two pods may get the same one, which is right only where these networks do not reach one another",
+				v1alpha1.AddressPoolKind, o.Name, other.Name, mine, theirs)
 		}
 	}
 	return a, nil

@@ -144,7 +144,9 @@ func (w *Webhook) clash(ctx context.Context, o *v1alpha1.NetworkTopology, class 
 		roots, _ := topology.StepNames(other)
 		for _, step := range roots {
 			if claim.ClassName(other.Name, step) == class {
-				return fmt.Sprintf("its DeviceClass would be %q, as that of step %q of NetworkTopology %q is: rename the topology or the step", class, step, other.Name), nil
+				return fmt.Sprintf(
+					"its DeviceClass would be %q, as that of step %q of NetworkTopology %q is: rename the topology or the step", class,
+					step, other.Name), nil
 			}
 		}
 	}
@@ -169,7 +171,8 @@ func (w *Webhook) nameClash(ctx context.Context, o *v1alpha1.NetworkTopology, st
 		}
 		for _, s := range topology.StepResources(other) {
 			if s.Resource == name {
-				return fmt.Sprintf("step %q: extendedResourceName %q is taken by step %q of NetworkTopology %q, and the scheduler uses one class for a name: choose another, or remove it", step, name, s.Step, other.Name), nil
+				return fmt.Sprintf("step %q: extendedResourceName %q is taken by step %q of NetworkTopology %q, "+
+					"and the scheduler uses one class for a name: choose another, or remove it", step, name, s.Step, other.Name), nil
 			}
 		}
 	}
@@ -201,10 +204,12 @@ func (w *Webhook) used(o *v1alpha1.NetworkTopology, t *topology.Topology, set co
 		return nil
 	}
 	if !inPlace {
-		a.warn("NetworkTopology %q is in use by %d claims: their pods keep the network they have, the change is for new pods", o.Name, users)
+		a.warn("NetworkTopology %q is in use by %d claims: their pods keep the network they have, the change is for new pods",
+			o.Name, users)
 		return nil
 	}
-	a.warn("NetworkTopology %q is in use by %d claims: the change is applied to their running pods, node by node; connections over a recreated link are interrupted", o.Name, users)
+	a.warn("NetworkTopology %q is in use by %d claims: "+
+		"the change is applied to their running pods, node by node; connections over a recreated link are interrupted", o.Name, users)
 	old := &v1alpha1.NetworkTopology{}
 	if err := json.Unmarshal(r.OldObject.Raw, old); err != nil {
 		return &malformed{err}
@@ -230,11 +235,16 @@ func holdsBack(was, is *topology.Topology, set contract.Set) []string {
 	for _, s := range claim.Required(is, set) {
 		switch before, known := roots[s.Name]; {
 		case !known:
-			out = append(out, fmt.Sprintf("step %q takes a device that running pods do not have: they keep their network until they are recreated", s.Name))
+			out = append(out, fmt.Sprintf(
+				"step %q takes a device that running pods do not have: they keep their network until they are recreated", s.Name))
 		case before.Type != s.Type:
-			out = append(out, fmt.Sprintf("step %q is of another type: running pods whose device does not fit it keep their network until they are recreated", s.Name))
+			out = append(out, fmt.Sprintf(
+				"step %q is of another type: running pods whose device does not fit it keep their network until they are recreated",
+				s.Name))
 		case before.Selector != s.Selector:
-			out = append(out, fmt.Sprintf("step %q has another selector: running pods whose device it does not choose keep their network until they are recreated", s.Name))
+			out = append(out, fmt.Sprintf(
+				"step %q has another selector: running pods whose device it does not choose keep their network until they are recreated",
+				s.Name))
 		}
 	}
 	return out

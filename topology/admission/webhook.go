@@ -140,7 +140,8 @@ func defines(r admission.Request) bool {
 func undecided(r admission.Request, err error) admission.Response {
 	switch {
 	case !defines(r):
-		return admission.Allowed("").WithWarnings(excerpt.Of(fmt.Sprintf("%s %q passes unchecked, its node will check it: %v", r.Kind.Kind, r.Name, err), maxWarning))
+		return admission.Allowed("").WithWarnings(excerpt.Of(fmt.Sprintf("%s %q passes unchecked, its node will check it: %v", r.Kind.Kind,
+			r.Name, err), maxWarning))
 	case errors.As(err, new(*malformed)):
 		return admission.Errored(http.StatusBadRequest, err)
 	}

@@ -32,15 +32,30 @@ func Features() []Feature {
 			Resource: "resourceclaims", Since: "1.34", For: "claims, classes and devices",
 			Without: "nothing works: plumbline needs resource.k8s.io/v1",
 		},
-		{Gate: "DRAResourceClaimDeviceStatus", Since: "1.33", For: "reports of nodes in the status of claims", Without: "kubectl plumbline, rollouts and the controller see nothing of running pods"},
-		{Gate: "DRAConsumableCapacity", Since: "1.36", For: "shared devices: macvlan, ipvlan, bridge, ovn-k8s-cni-overlay, bandwidth", Without: "no device is shared: the conditions of the DeviceExposurePolicies say so, and pods that need a share wait"},
-		{Gate: "DRAPartitionableDevices", Since: "1.36", For: "a device that is offered as a whole or in parts", Without: "one of both forms is withheld; agents say which in their reports"},
-		{Gate: "DRADeviceTaints", Since: "1.36", For: "devices that are down, miswired or withdrawn; eviction (onFailure)", Without: "such devices are not published, and no pod is evicted"},
+		{
+			Gate: "DRAResourceClaimDeviceStatus", Since: "1.33", For: "reports of nodes in the status of claims",
+			Without: "kubectl plumbline, rollouts and the controller see nothing of running pods",
+		},
+		{
+			Gate: "DRAConsumableCapacity", Since: "1.36", For: "shared devices: macvlan, ipvlan, bridge, ovn-k8s-cni-overlay, bandwidth",
+			Without: "no device is shared: the conditions of the DeviceExposurePolicies say so, and pods that need a share wait",
+		},
+		{
+			Gate: "DRAPartitionableDevices", Since: "1.36", For: "a device that is offered as a whole or in parts",
+			Without: "one of both forms is withheld; agents say which in their reports",
+		},
+		{
+			Gate: "DRADeviceTaints", Since: "1.36", For: "devices that are down, miswired or withdrawn; eviction (onFailure)",
+			Without: "such devices are not published, and no pod is evicted",
+		},
 		{
 			Gate: "DRADeviceTaintRules", Resource: "devicetaintrules", Since: "1.37", For: "plumbline maintain",
 			Without: "plumbline maintain fails, with the reason",
 		},
-		{Gate: "DRAExtendedResource", Since: "1.36", For: "pods that ask without a claim (extendedResourceName)", Without: "pods get devices by claims only: the condition Programmed of the topology says so"},
+		{
+			Gate: "DRAExtendedResource", Since: "1.36", For: "pods that ask without a claim (extendedResourceName)",
+			Without: "pods get devices by claims only: the condition Programmed of the topology says so",
+		},
 	}
 }
 

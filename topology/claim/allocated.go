@@ -58,7 +58,9 @@ func Allocated(c *resourceapi.ResourceClaim) ([]Assignment, error) {
 			return nil, fault.New(fault.Invalid, fmt.Errorf("ResourceClaim %q request %q: %w", c.Name, r.Request, err))
 		}
 		if r.AdminAccess != nil && *r.AdminAccess {
-			return nil, fault.New(fault.Invalid, fmt.Errorf("ResourceClaim %q request %q: admin access is for watching a device, and a topology would move it: remove adminAccess", c.Name, r.Request))
+			return nil, fault.New(fault.Invalid, fmt.Errorf(
+				"ResourceClaim %q request %q: admin access is for watching a device, and a topology would move it: remove adminAccess",
+				c.Name, r.Request))
 		}
 		d := Device{Request: r.Request, Pool: r.Pool, Name: r.Device, ShareID: r.ShareID}
 		if q, ok := r.ConsumedCapacity[bandwidth]; ok {
@@ -113,13 +115,16 @@ func configFor(entries []resourceapi.DeviceAllocationConfiguration, r resourceap
 			return Config{}, fmt.Errorf("config of the DeviceClass: %w", err)
 		}
 		if found != nil && !found.Equal(cfg) {
-			return Config{}, fmt.Errorf("its DeviceClass has config for step %q of NetworkTopology %q and for step %q of %q: one class serves one step",
-				found.Step, found.NetworkTopologyRef.Name, cfg.Step, cfg.NetworkTopologyRef.Name)
+			return Config{},
+				fmt.Errorf("its DeviceClass has config for step %q of NetworkTopology %q and for step %q of %q: one class serves one step",
+					found.Step, found.NetworkTopologyRef.Name, cfg.Step, cfg.NetworkTopologyRef.Name)
 		}
 		found = &cfg
 	}
 	if found == nil {
-		return Config{}, fmt.Errorf("device %q was allocated without a NetworkTopology: request one of the DeviceClasses that have the label %q", r.Device, LabelTopology)
+		return Config{},
+			fmt.Errorf("device %q was allocated without a NetworkTopology: request one of the DeviceClasses that have the label %q",
+				r.Device, LabelTopology)
 	}
 	return *found, nil
 }
@@ -135,7 +140,8 @@ func add(to *[]Assignment, cfg Config, d Device) error {
 	}
 	a := &(*to)[i]
 	if a.Topology != ref {
-		return fmt.Errorf("it was allocated while NetworkTopology %q changed: request %q has generation %d of it, request %q generation %d. Delete the claim, or its pod, and create it again",
+		return fmt.Errorf("it was allocated while NetworkTopology %q changed: "+
+			"request %q has generation %d of it, request %q generation %d. Delete the claim, or its pod, and create it again",
 			ref.Name, a.Devices[0].Request, a.Topology.Generation, d.Request, ref.Generation)
 	}
 	of := func(step string) int {
@@ -177,7 +183,8 @@ func Incomplete(t *topology.Topology, set contract.Set, a Assignment, of Source)
 // noRequest is two sentences for a pod's Event.
 func noRequest(t *topology.Topology, set contract.Set, step string, of Source) string {
 	if of.Pod != "" {
-		return fmt.Sprintf("NetworkTopology %q root step %q has no device, as Pod %q does not request one. %s", t.Name, step, of.Pod, limits(t, set))
+		return fmt.Sprintf("NetworkTopology %q root step %q has no device, as Pod %q does not request one. %s", t.Name, step, of.Pod,
+			limits(t, set))
 	}
 	return fmt.Sprintf("NetworkTopology %q root step %q has no matching device request in %s. "+
 		"The ResourceClaim must contain a request named %q with deviceClassName %q.",

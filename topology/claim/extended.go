@@ -28,7 +28,8 @@ func SourceOf(kind string, o metav1.Object) Source {
 	if s.Name == "" {
 		s.Name = o.GetGenerateName() + "*"
 	}
-	if owner := metav1.GetControllerOf(o); owner != nil && owner.Kind == "Pod" && o.GetAnnotations()[resourceapi.ExtendedResourceClaimAnnotation] == "true" {
+	if owner := metav1.GetControllerOf(o); owner != nil && owner.Kind == "Pod" &&
+		o.GetAnnotations()[resourceapi.ExtendedResourceClaimAnnotation] == "true" {
 		s.Pod = owner.Name
 	}
 	return s

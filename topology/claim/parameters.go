@@ -21,7 +21,8 @@ type Set struct {
 }
 
 // errFromClaim is the error of config in a claim that is more than parameters.
-var errFromClaim = errors.New("in a claim, config for driver \"" + Driver + "\" may have parameters only: the DeviceClass decides which topology and step a device is for")
+var errFromClaim = errors.New("in a claim, config for driver \"" + Driver +
+	"\" may have parameters only: the DeviceClass decides which topology and step a device is for")
 
 // ParseParameters decodes the opaque config of a claim.
 func ParseParameters(raw []byte) ([]topology.Parameters, error) {
@@ -42,7 +43,9 @@ func ParseParameters(raw []byte) ([]topology.Parameters, error) {
 	}
 	// The API server refuses our report of the status when it comes to other bytes than the allocation has, see TopologyRef.
 	if sorted, err := json.Marshal(s); err != nil || !bytes.Equal(compact(raw), sorted) {
-		return nil, fmt.Errorf("parameters: write the keys in alphabetical order and without empty values, as %s: the API server compares them as text", sorted)
+		return nil, fmt.Errorf(
+			"parameters: write the keys in alphabetical order and without empty values, as %s: the API server compares them as text",
+			sorted)
 	}
 	return s.Parameters, nil
 }
@@ -84,7 +87,9 @@ func onlyOne[T any](all []T, of func(*T) (topology string, is bool)) (one *T, er
 		switch other, is := of(&all[i]); {
 		case !is:
 		case one != nil:
-			return nil, fmt.Errorf("its requests are for the NetworkTopologies %q and %q: name in requests those of one of them, and write a config for each", name, other)
+			return nil, fmt.Errorf(
+				"its requests are for the NetworkTopologies %q and %q: name in requests those of one of them, and write a config for each",
+				name, other)
 		default:
 			one, name = &all[i], other
 		}

@@ -15,9 +15,13 @@ import (
 
 func errTwice(c Config, one, other string) error {
 	if steps := c.Steps(); len(steps) > 1 {
-		return fmt.Errorf("request %q is for one device too many: NetworkTopology %q takes %d devices of the class, for its root steps [%s]", other, c.NetworkTopologyRef.Name, len(steps), strings.Join(steps, ", "))
+		return fmt.Errorf(
+			"request %q is for one device too many: NetworkTopology %q takes %d devices of the class, for its root steps [%s]", other,
+			c.NetworkTopologyRef.Name, len(steps), strings.Join(steps, ", "))
 	}
-	return fmt.Errorf("requests %q and %q are both for root step %q of NetworkTopology %q: a topology takes one device for each of its root steps; request another topology's class for a second network", one, other, c.Step, c.NetworkTopologyRef.Name)
+	return fmt.Errorf("requests %q and %q are both for root step %q of NetworkTopology %q: "+
+		"a topology takes one device for each of its root steps; request another topology's class for a second network", one, other,
+		c.Step, c.NetworkTopologyRef.Name)
 }
 
 // Demand holds the requests of a claim for one topology.
@@ -60,9 +64,11 @@ func Requests(spec *resourceapi.DeviceClaim, classes Classes) ([]Demand, error) 
 				continue
 			}
 			if i > 0 {
-				problems = append(problems, fault.New(fault.Invalid, fmt.Errorf("request %q: its alternatives %q and %q are for different steps (%q of NetworkTopology %q, %q of %q): which one would be allocated is open, so a topology could lack a device",
-					r.Name, requests[0].request, a.request, requests[0].config.Step, requests[0].config.NetworkTopologyRef.Name,
-					a.config.Step, a.config.NetworkTopologyRef.Name)))
+				problems = append(problems, fault.New(fault.Invalid,
+					fmt.Errorf("request %q: its alternatives %q and %q are for different steps (%q of NetworkTopology %q, %q of %q): "+
+						"which one would be allocated is open, so a topology could lack a device",
+						r.Name, requests[0].request, a.request, requests[0].config.Step, requests[0].config.NetworkTopologyRef.Name,
+						a.config.Step, a.config.NetworkTopologyRef.Name)))
 				continue
 			}
 			if err := demand(&out, a); err != nil {
@@ -152,7 +158,8 @@ func classRequests(r resourceapi.DeviceRequest, classes Classes) ([]classRequest
 		}
 	}
 	if n := len(r.FirstAvailable); len(out) > 0 && n > len(out) {
-		invalid("alternative %q is for root step %q of NetworkTopology %q, and others are not: which one would be allocated is open, so the topology could lack a device",
+		invalid("alternative %q is for root step %q of NetworkTopology %q, and others are not: "+
+			"which one would be allocated is open, so the topology could lack a device",
 			out[0].request, out[0].config.Step, out[0].config.NetworkTopologyRef.Name)
 	}
 	return out, errors.Join(problems...)
@@ -176,7 +183,8 @@ func classConfig(name string, classes Classes) (cfg Config, ours bool, err error
 			return Config{}, false, fault.New(fault.Invalid, fmt.Errorf("DeviceClass %q: %w", name, err))
 		}
 		if ours && !parsed.Equal(cfg) {
-			return Config{}, false, fault.New(fault.Invalid, fmt.Errorf("DeviceClass %q has config for steps %q and %q: one class serves one step", name, cfg.Step, parsed.Step))
+			return Config{}, false, fault.New(fault.Invalid,
+				fmt.Errorf("DeviceClass %q has config for steps %q and %q: one class serves one step", name, cfg.Step, parsed.Step))
 		}
 		cfg, ours = parsed, true
 	}

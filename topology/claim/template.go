@@ -165,8 +165,9 @@ func OnePF(t *topology.Topology, set contract.Set, pf map[string]string) []strin
 			if len(same) < 2 || same[0] != root {
 				continue
 			}
-			out = append(out, fmt.Sprintf("step %q: the devices of %q are virtual functions of one physical function, %s, and fail together: "+
-				"have them chosen by a claim as `plumbline claim` prints it, or by selectors", p.Step, same, pf[root]))
+			out = append(out,
+				fmt.Sprintf("step %q: the devices of %q are virtual functions of one physical function, %s, and fail together: "+
+					"have them chosen by a claim as `plumbline claim` prints it, or by selectors", p.Step, same, pf[root]))
 		}
 	}
 	return out

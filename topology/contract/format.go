@@ -83,7 +83,8 @@ func canonicalPrefix(s string) (string, error) {
 		return "", err
 	}
 	if p != p.Masked() {
-		return "", fmt.Errorf("%s has host bits set: write %q for the network or \"%s/%d\" for the one address", quote(s), p.Masked(), p.Addr(), p.Addr().BitLen())
+		return "", fmt.Errorf("%s has host bits set: write %q for the network or \"%s/%d\" for the one address", quote(s), p.Masked(),
+			p.Addr(), p.Addr().BitLen())
 	}
 	return p.String(), nil
 }
@@ -94,7 +95,8 @@ func parsePrefix(s, what string, subnet func(netip.Addr, int) netip.Prefix) (net
 		if a.Is6() {
 			usual = 64
 		}
-		return netip.Prefix{}, fmt.Errorf("%s has no prefix length: write that of the subnet, as in %q, or \"%s/%d\" for the one address", quote(s), subnet(a, usual), a, a.BitLen())
+		return netip.Prefix{}, fmt.Errorf("%s has no prefix length: write that of the subnet, as in %q, or \"%s/%d\" for the one address",
+			quote(s), subnet(a, usual), a, a.BitLen())
 	}
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
@@ -216,7 +218,8 @@ func sysctlParts(parts []string) error {
 		}
 	}
 	if parts[0] != "net" || len(parts) < 2 {
-		return errors.New("only those below net. can be set, as in net.ipv4.conf.all.arp_ignore; a pod may have others in its securityContext.sysctls")
+		return errors.New(
+			"only those below net. can be set, as in net.ipv4.conf.all.arp_ignore; a pod may have others in its securityContext.sysctls")
 	}
 	if n, ok := perInterface(parts); ok && len(parts) > n {
 		return fmt.Errorf("write a dotted interface name in slash form, as in %q, or as IFNAME",

@@ -24,10 +24,12 @@ func (c Contract) Vet() error {
 	v.check(c.Stacks != nil && !c.Input.Shares, "", "a type that shares no device puts no links on one")
 	makes := c.Output.Interfaces.Appends != 0
 	v.check(c.Output.LogicalPorts && c.Output.Relays, "", "an interface has a port of OVN or sends through another one, not both")
-	v.check((c.Output.LogicalPorts || c.Output.Relays) && !makes, "", "a type that makes no interface says nothing about what is sent over it")
+	v.check((c.Output.LogicalPorts || c.Output.Relays) && !makes, "",
+		"a type that makes no interface says nothing about what is sent over it")
 	v.check(len(c.Output.Attachment) > 0 && !c.Output.LogicalPorts, "", "a type without ports of OVN names no attachment")
 	for _, key := range c.Output.Attachment {
-		v.check(!slices.ContainsFunc(c.Params, func(p Param) bool { return p.Name == key }), key, "agrees with an attachment, and is no key of the config")
+		v.check(!slices.ContainsFunc(c.Params, func(p Param) bool { return p.Name == key }), key,
+			"agrees with an attachment, and is no key of the config")
 	}
 	v.object("", c.Params)
 	for _, p := range c.Output.Devices {

@@ -134,7 +134,8 @@ func Fitting(s *topology.Step, c contract.Contract) string {
 	switch {
 	case takesFunctions(s, c):
 		of := attribute(inventory.AttrType)
-		expr += fmt.Sprintf(" && (has(%s) && (%s == %q || %s) || (!has(%s) || %s == \"\") && has(%s) && %s == %q)", by, by, inventory.ByAny, named, by, by, of, of, inventory.KindVF)
+		expr += fmt.Sprintf(" && (has(%s) && (%s == %q || %s) || (!has(%s) || %s == \"\") && has(%s) && %s == %q)", by, by, inventory.ByAny,
+			named, by, by, of, of, inventory.KindVF)
 	case c.Input.Shares:
 		expr += fmt.Sprintf(" && has(%s) && (%s == %q || %s)", by, by, inventory.ByAny, named)
 	case functions:
@@ -199,7 +200,8 @@ func Clash(class *resourceapi.DeviceClass) string {
 	if ref := metav1.GetControllerOf(class); ref != nil {
 		return fmt.Sprintf("DeviceClass %q belongs to %s %q: rename the topology or the step", class.Name, ref.Kind, ref.Name)
 	}
-	return fmt.Sprintf("DeviceClass %q exists and does not belong to this topology: delete it, or rename the topology or the step", class.Name)
+	return fmt.Sprintf(
+		"DeviceClass %q exists and does not belong to this topology: delete it, or rename the topology or the step", class.Name)
 }
 
 // NameClash describes the owner of a class that has the extended resource name of a step,
@@ -209,7 +211,8 @@ func NameClash(step string, class *resourceapi.DeviceClass) string {
 	if ref := metav1.GetControllerOf(class); ref != nil {
 		whose = fmt.Sprintf(" of %s %q", ref.Kind, ref.Name)
 	}
-	return fmt.Sprintf("step %q: extendedResourceName %q is taken by DeviceClass %q%s, and the scheduler uses one class for a name: choose another, or remove it",
+	return fmt.Sprintf("step %q: extendedResourceName %q is taken by DeviceClass %q%s, and the scheduler uses one class for a name: "+
+		"choose another, or remove it",
 		step, *class.Spec.ExtendedResourceName, class.Name, whose)
 }
 

@@ -219,7 +219,8 @@ func (c *Controller) forClass(ctx context.Context, o client.Object) []reconcile.
 	if name := class.Spec.ExtendedResourceName; name != nil {
 		_, named, err := Named(ctx, c.Client, *name)
 		if err != nil {
-			c.Log.Error("cannot find the topologies with the extended resource name of a changed DeviceClass", "class", class.Name, "error", err)
+			c.Log.Error("cannot find the topologies with the extended resource name of a changed DeviceClass", "class", class.Name,
+				"error", err)
 		}
 		wanting = append(wanting, named...)
 	}
@@ -546,9 +547,12 @@ func (c *Controller) apply(ctx context.Context, o *v1alpha1.NetworkTopology, hav
 			continue // a step type or the topology has changed
 		}
 		if known {
-			c.event(o, corev1.EventTypeWarning, "Repaired", "Update", fmt.Sprintf("DeviceClass %q was edited by hand and has been restored. To change it, edit the topology", w.Name))
+			c.event(o, corev1.EventTypeWarning, "Repaired", "Update",
+				fmt.Sprintf("DeviceClass %q was edited by hand and has been restored. To change it, edit the topology", w.Name))
 		} else {
-			c.event(o, corev1.EventTypeNormal, "Repaired", "Update", fmt.Sprintf("DeviceClass %q differed from its topology when the controller started, and has been restored: another version of plumbline wrote it, or it was edited by hand. To change it, edit the topology", w.Name))
+			c.event(o, corev1.EventTypeNormal, "Repaired", "Update",
+				fmt.Sprintf("DeviceClass %q differed from its topology when the controller started, and has been restored: "+
+					"another version of plumbline wrote it, or it was edited by hand. To change it, edit the topology", w.Name))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(there)) {

@@ -135,7 +135,9 @@ const maxOverlaps = 4
 func overlaps(l *addresspool.Layout, shared addresspool.Shared, networks []*around) []string {
 	var out []string
 	if shared.Pool != "" {
-		out = append(out, fmt.Sprintf("%s is shared with %s of AddressPool %q: two pods may get the same address, which is right only where these networks do not reach one another", shared.Mine, shared.Theirs, shared.Pool))
+		out = append(out, fmt.Sprintf("%s is shared with %s of AddressPool %q: "+
+			"two pods may get the same address, which is right only where these networks do not reach one another", shared.Mine,
+			shared.Theirs, shared.Pool))
 	}
 	for _, r := range networks {
 		for n, mine := range r.of(l) {
@@ -143,9 +145,12 @@ func overlaps(l *addresspool.Layout, shared addresspool.Shared, networks []*arou
 			case len(out) >= maxOverlaps:
 				return append(out, "and more")
 			case n.Prefix.IsSingleIP():
-				out = append(out, fmt.Sprintf("%s is an address of %s, and would be given to a pod of %s: add it to exclude", n.Prefix.Addr(), n.Of, mine))
+				out = append(out, fmt.Sprintf("%s is an address of %s, and would be given to a pod of %s: add it to exclude",
+					n.Prefix.Addr(), n.Of, mine))
 			default:
-				out = append(out, fmt.Sprintf("%[1]s and %[2]s of %[3]s share addresses: a pod with one of these may not reach %[3]s: add them to exclude", mine, n.Prefix, n.Of))
+				out = append(out, fmt.Sprintf(
+					"%[1]s and %[2]s of %[3]s share addresses: a pod with one of these may not reach %[3]s: add them to exclude", mine,
+					n.Prefix, n.Of))
 			}
 		}
 	}

@@ -174,11 +174,13 @@ func (n *NetworkStatus) next(ctx context.Context) bool {
 	case apierrors.IsConflict(err):
 		n.queue.AddWithOpts(priorityqueue.AddOpts{After: statusSettle, Priority: &priority}, pod)
 	case errors.Is(err, networkstatus.ErrTooLarge):
-		n.Log.Warn("the networks of a pod could not be written: they are too large for an annotation", "annotation", networkstatus.Annotation, "pod", pod.NamespacedName,
+		n.Log.Warn("the networks of a pod could not be written: they are too large for an annotation", "annotation",
+			networkstatus.Annotation, "pod", pod.NamespacedName,
 			"error", err)
 		n.queue.Forget(pod)
 	default:
-		n.Log.Warn("the networks of a pod could not be written: retrying", "annotation", networkstatus.Annotation, "pod", pod.NamespacedName, "error", err)
+		n.Log.Warn("the networks of a pod could not be written: retrying", "annotation", networkstatus.Annotation, "pod",
+			pod.NamespacedName, "error", err)
 		n.queue.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: &priority}, pod)
 	}
 	return true

@@ -190,7 +190,9 @@ func applied(o *v1alpha1.DeviceExposurePolicy, p *exposure.Policy, sum PolicySum
 		for _, name := range append([]string{o.Name}, sum.Conflicts...)[:min(1+len(sum.Conflicts), 1+maxNames)] {
 			names = append(names, fmt.Sprintf("%q", name))
 		}
-		c.Reason, c.Message = string(fault.Conflict), fmt.Sprintf("%s have the same priority %d and decide differently: %s. Change a priority, or a selector so that they do not overlap", strings.Join(names, " and "), o.Spec.Priority, stay)
+		c.Reason, c.Message = string(fault.Conflict), fmt.Sprintf(
+			"%s have the same priority %d and decide differently: %s. Change a priority, or a selector so that they do not overlap",
+			strings.Join(names, " and "), o.Spec.Priority, stay)
 	case sum.Undecided > 0:
 		c.Reason, c.Message = string(fault.Invalid), fmt.Sprintf("%s: %s", stay, sum.Problem)
 	case len(missing) > 0:

@@ -321,7 +321,8 @@ func updating(o *v1alpha1.NetworkTopology, found Outcome, pods []Run, r *v1alpha
 	case len(found.Unknown) > 0:
 		c.Reason, c.Message = string(fault.Unsupported), progress+"; no node can run the topology, and pods keep what they have"
 	case r.Failure != nil:
-		c.Reason, c.Message = reasonFailed, fmt.Sprintf("%s; stopped until the next edit, and pods keep what they have: %s", progress, failure(r.Failure))
+		c.Reason, c.Message = reasonFailed, fmt.Sprintf("%s; stopped until the next edit, and pods keep what they have: %s", progress,
+			failure(r.Failure))
 	case of[pending] > 0:
 		c.Reason, c.Message = reasonRollingOut, fmt.Sprintf("%s; updating on %s: %s", progress, excerpt.Count(len(r.Nodes), "node"),
 			names(r.Nodes))

@@ -91,7 +91,8 @@ func (s *Schemas) keep(ctx context.Context, c contract.Contract, have *v1alpha1.
 		return nil
 	}
 	if have.Labels[pluginschema.LabelBuiltIn] != "true" {
-		s.event(have, "BuiltIn", fmt.Sprintf("step type %q is built in and validated by its own contract: this object has no effect", c.Type))
+		s.event(have, "BuiltIn",
+			fmt.Sprintf("step type %q is built in and validated by its own contract: this object has no effect", c.Type))
 		return nil
 	}
 	if equality.Semantic.DeepEqual(have.Spec, want.Spec) {

@@ -64,7 +64,8 @@ func Unshared(ctx context.Context, cache client.Reader, compiled *exposure.Compi
 func (s *Shares) condition() metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionShared, Status: metav1.ConditionTrue, Reason: reasonSucceeded,
-		Message: fmt.Sprintf("a DeviceExposurePolicy shares devices with %s; the status of the policy says on how many nodes", excerpt.Count(s.Steps, "root step")),
+		Message: fmt.Sprintf("a DeviceExposurePolicy shares devices with %s; the status of the policy says on how many nodes",
+			excerpt.Count(s.Steps, "root step")),
 	}
 	if len(s.Missing) > 0 {
 		lines := make([]string, len(s.Missing))

@@ -121,7 +121,8 @@ func programming(found Outcome) metav1.Condition {
 	case len(found.Unknown) > 0:
 		lines := []string{stay + ":"}
 		for _, s := range found.Unknown {
-			lines = append(lines, fmt.Sprintf("no node can run step %q: type %q is only described by a CNIPluginSchema, and not built into plumbline", s.Name, s.Type))
+			lines = append(lines, fmt.Sprintf(
+				"no node can run step %q: type %q is only described by a CNIPluginSchema, and not built into plumbline", s.Name, s.Type))
 		}
 		c.Reason, c.Message = string(fault.Unsupported), strings.Join(lines, "\n")
 	case len(found.Clashes) > 0:
@@ -131,13 +132,15 @@ func programming(found Outcome) metav1.Condition {
 	case found.Err != nil:
 		c.Reason, c.Message = string(fault.Internal), found.Err.Error()
 	case found.Role != "":
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, "agents with --pod-network give it to new pods on the nodes that it selects"
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded,
+			"agents with --pod-network give it to new pods on the nodes that it selects"
 	case found.Classes == 0:
 		c.Reason, c.Message = reasonNoDevice, validity.NoDevice
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded, excerpt.Count(found.Classes, "DeviceClass")
 		for _, step := range found.Unnamed {
-			c.Message += fmt.Sprintf("\nstep %q: the API server has dropped extendedResourceName (feature DRAExtendedResource), so pods get its device by a claim only", step)
+			c.Message += fmt.Sprintf("\nstep %q: the API server has dropped extendedResourceName (feature DRAExtendedResource), "+
+				"so pods get its device by a claim only", step)
 		}
 	}
 	return c

@@ -55,7 +55,8 @@ func (c *Controller) subnets(ctx context.Context, wants []topology.NetworkPool) 
 // message about the step's config. sharing returns the topologies that have the network with the pool's subnets.
 func JoinPool(have *v1alpha1.AddressPool, want topology.IPAM, sharing func() ([]string, error)) (message string, err error) {
 	if !have.DeletionTimestamp.IsZero() {
-		return fmt.Sprintf("subnets: %s %q of this network is being deleted: this ends when no pod has an address of it", v1alpha1.AddressPoolKind, have.Name), nil
+		return fmt.Sprintf("subnets: %s %q of this network is being deleted: this ends when no pod has an address of it",
+			v1alpha1.AddressPoolKind, have.Name), nil
 	}
 	layout, err := addresspool.Of(have)
 	if err != nil {
@@ -63,7 +64,8 @@ func JoinPool(have *v1alpha1.AddressPool, want topology.IPAM, sharing func() ([]
 	}
 	if !made(have) { // who made it keeps it
 		if err = layout.Agrees(want); err != nil {
-			return err.Error() + ": plumbline did not create it, and does not change it; write its subnets and exclusions into the step, or edit or delete it", nil
+			return err.Error() + ": plumbline did not create it, and does not change it; " +
+				"write its subnets and exclusions into the step, or edit or delete it", nil
 		}
 		return "", nil
 	}
@@ -75,7 +77,9 @@ func JoinPool(have *v1alpha1.AddressPool, want topology.IPAM, sharing func() ([]
 			return "", err
 		}
 		if len(others) > 0 {
-			return fmt.Sprintf("%v: the network is also in NetworkTopology %s: write the same subnets into all, or give this network another name", differs, names(others)), nil
+			return fmt.Sprintf(
+				"%v: the network is also in NetworkTopology %s: write the same subnets into all, or give this network another name",
+				differs, names(others)), nil
 		}
 		return fmt.Sprintf("%v: it is recreated when no pod has an address of it. Pods keep the addresses that they have", differs), nil
 	}

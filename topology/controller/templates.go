@@ -102,7 +102,8 @@ func refusal(want *resourceapi.ResourceClaimTemplate, err error) string {
 	}
 	if slices.ContainsFunc(want.Spec.Spec.Devices.Constraints,
 		func(d resourceapi.DeviceConstraint) bool { return d.DistinctAttribute != nil }) {
-		said += ": its distinctAttribute needs the feature DRAConsumableCapacity; without it, set spec.claimTemplate.bondPorts to Any, and remove constraints with a distinctAttribute"
+		said += ": its distinctAttribute needs the feature DRAConsumableCapacity; " +
+			"without it, set spec.claimTemplate.bondPorts to Any, and remove constraints with a distinctAttribute"
 	}
 	return said
 }
@@ -249,14 +250,19 @@ func templatesCondition(found Templates) metav1.Condition {
 	case found.Err != nil:
 		c.Reason, c.Message = string(fault.Internal), kept+"; others failed and are being retried: see the controller's log"
 	case found.Chosen > maxTemplates:
-		c.Reason, c.Message = "TooMany", fmt.Sprintf("spec.claimTemplate chooses %d namespaces, and at most %d are served: choose fewer; none is changed", found.Chosen, maxTemplates)
+		c.Reason, c.Message = "TooMany", fmt.Sprintf(
+			"spec.claimTemplate chooses %d namespaces, and at most %d are served: choose fewer; none is changed", found.Chosen,
+			maxTemplates)
 	case found.Clashes > 0:
 		where := ""
 		if len(found.Listed) > 0 {
 			where = ", among them " + names(found.Listed)
 		}
 		c.Reason = "Conflict"
-		c.Message = fmt.Sprintf("%s; in %s%s, another ResourceClaimTemplate has the name, or a finalizer keeps the earlier one: delete it, or set spec.claimTemplate.name. `kubectl get resourceclaimtemplates -A --field-selector metadata.name=%s` lists them", kept, excerpt.Count(found.Clashes, "namespace"), where, found.Name)
+		c.Message = fmt.Sprintf(
+			"%s; in %s%s, another ResourceClaimTemplate has the name, or a finalizer keeps the earlier one: delete it, "+
+				"or set spec.claimTemplate.name. `kubectl get resourceclaimtemplates -A --field-selector metadata.name=%s` lists them",
+			kept, excerpt.Count(found.Clashes, "namespace"), where, found.Name)
 	case found.Chosen == 0:
 		c.Reason, c.Message = "NoNamespace", "none of the namespaces that spec.claimTemplate chooses exists"
 	default:

@@ -49,7 +49,8 @@ func Limit(policies []*Policy) (ordered []*Policy, attributes []string) {
 			q := *p
 			q.Full = true
 			q.Err = &Invalid{Policy: p.Name, Problems: []string{fmt.Sprintf(
-				"spec.exposure.additionalAttributes: this policy and those of higher priority add %d different attributes, at most %d are accepted in the cluster: reuse names", len(with), maxAdditional)}}
+				"spec.exposure.additionalAttributes: this policy and those of higher priority add %d different attributes, "+
+					"at most %d are accepted in the cluster: reuse names", len(with), maxAdditional)}}
 			ordered[i] = &q
 			continue
 		}

@@ -108,7 +108,8 @@ func New(o *v1alpha1.DeviceExposurePolicy) *Policy {
 		p.exposure(e, x)
 	}
 	if n := len(strings.Join(names(p.Networks), ",")); n > maxText {
-		e.add("spec.physicalNetworks: the names have %d bytes together, with commas, and the attribute %s takes %d: use shorter names", n, inventory.AttrPhysicalNets, maxText)
+		e.add("spec.physicalNetworks: the names have %d bytes together, with commas, and the attribute %s takes %d: use shorter names", n,
+			inventory.AttrPhysicalNets, maxText)
 	}
 	if len(e.Problems) > 0 {
 		p.Err = e
@@ -180,7 +181,8 @@ func (p *Policy) networks(e *Invalid, networks []v1alpha1.PhysicalNetwork) {
 		at := fmt.Sprintf("spec.physicalNetworks[%d]", i)
 		switch {
 		case !networkName.MatchString(n.Name) || len(n.Name) > 63:
-			e.add("%s.name: %q is not a name of up to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends", at, n.Name)
+			e.add(
+				"%s.name: %q is not a name of up to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends", at, n.Name)
 		case slices.Contains(names(p.Networks), n.Name):
 			e.add("%s.name: %q is named twice", at, n.Name)
 		}
@@ -245,7 +247,8 @@ func (p *Policy) attributes(e *Invalid, attributes map[string]string) {
 		domain, id, qualified := strings.Cut(name, "/")
 		switch {
 		case !qualified || domain == inventory.Driver:
-			e.add("%s: the domain %q is plumbline's, and %s is all that a policy may set in it: use a domain of your own, as in example.com/%s", at, inventory.Driver, networkAttribute, cmp.Or(id, name))
+			e.add("%s: the domain %q is plumbline's, and %s is all that a policy may set in it: "+
+				"use a domain of your own, as in example.com/%s", at, inventory.Driver, networkAttribute, cmp.Or(id, name))
 		case domain == "kubernetes.io" || domain == "k8s.io" || strings.HasSuffix(domain, ".kubernetes.io") ||
 			strings.HasSuffix(domain, ".k8s.io"):
 			e.add("%s: the domain %q is Kubernetes': use a domain of your own, as in example.com/%s", at, domain, id)

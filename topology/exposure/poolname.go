@@ -30,7 +30,8 @@ func poolProblem(name string) string {
 	}
 	plain := placeholder.ReplaceAllString(name, "0")
 	if strings.ContainsAny(plain, "{}") {
-		return fmt.Sprintf("%q: only {{ device.rail }} and {{ node.labels[\"KEY\"] }} can stand in the name of an AddressPool", excerpt.Of(name, 64))
+		return fmt.Sprintf("%q: only {{ device.rail }} and {{ node.labels[\"KEY\"] }} can stand in the name of an AddressPool",
+			excerpt.Of(name, 64))
 	}
 	if problems := validation.IsDNS1123Subdomain(plain); len(problems) > 0 {
 		return fmt.Sprintf("%q is no name of an AddressPool: %s", excerpt.Of(name, 64), problems[0])
@@ -75,7 +76,8 @@ func (s Set) poolAt(name string, d *inventory.Device) (pool, why string) {
 		return "", why
 	}
 	if problems := validation.IsDNS1123Subdomain(pool); len(problems) > 0 || len(pool) > maxPoolName {
-		return "", fmt.Sprintf("%q is no name of an AddressPool, which has up to %d lowercase letters, digits, '-' and '.'", excerpt.Of(pool, 64), maxPoolName)
+		return "", fmt.Sprintf("%q is no name of an AddressPool, which has up to %d lowercase letters, digits, '-' and '.'",
+			excerpt.Of(pool, 64), maxPoolName)
 	}
 	return pool, ""
 }

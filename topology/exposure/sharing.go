@@ -36,7 +36,8 @@ func (p *Policy) sharing(e *Invalid, x *v1alpha1.Exposure) {
 	}
 	slices.Sort(s.By)
 	if n := len(strings.Join(s.By, ",")); n > maxText {
-		e.add("spec.exposure.supportedCNIPlugins: the names have %d bytes together, with commas, and the attribute %s takes %d", n, inventory.AttrSharedBy, maxText)
+		e.add("spec.exposure.supportedCNIPlugins: the names have %d bytes together, with commas, and the attribute %s takes %d", n,
+			inventory.AttrSharedBy, maxText)
 	}
 	functions := slices.DeleteFunc(slices.Clone(s.By), func(t string) bool { return t != "sriov" && t != "vfio-pci" })
 	s.Functions = len(functions) > 0
@@ -217,7 +218,8 @@ func checkConsumption(e *Invalid, x *v1alpha1.Exposure) {
 			case !known:
 				e.add("%s: capacity has no %q", at, name)
 			case c.RequestPolicy != nil && c.RequestPolicy.Default != nil && c.RequestPolicy.Default.Cmp(amount) != 0:
-				e.add("%s: %s differs from requestPolicy.default %s: a claim that names no amount gets the default, whatever step uses it", at, amount.String(), c.RequestPolicy.Default.String())
+				e.add("%s: %s differs from requestPolicy.default %s: a claim that names no amount gets the default, whatever step uses it",
+					at, amount.String(), c.RequestPolicy.Default.String())
 			}
 		}
 	}

@@ -34,18 +34,22 @@ func (p picture) svg() string {
 	width, height := right+margin, px(bottom)+2*margin
 
 	var b strings.Builder
-	fmt.Fprintf(&b, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n",
+	fmt.Fprintf(&b,
+		"<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n",
 		width, height, width, height, html.EscapeString("NetworkTopology "+p.name))
 	fmt.Fprintf(&b, "<title>%s</title>\n", html.EscapeString("NetworkTopology "+p.name))
 	b.WriteString("<style>\n")
-	fmt.Fprintf(&b, "text { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, \"DejaVu Sans Mono\", monospace; text-anchor: middle }\n")
+	fmt.Fprintf(&b,
+		"text { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, \"DejaVu Sans Mono\", monospace; text-anchor: middle }\n")
 	fmt.Fprintf(&b, ".name { font-size: %dpx; font-weight: 600 } .detail { font-size: %dpx }\n", nameSize, detailSize)
 	fmt.Fprintf(&b, ".edge { fill: none; stroke: %s; stroke-width: 1.5 } .tip { fill: %s }\n", edgeColour, edgeColour)
 	for _, c := range p.classes() {
-		fmt.Fprintf(&b, ".%s rect { fill: %s; stroke: %s; stroke-width: 1.5 } .%s text { fill: %s }\n", c.name, c.fill, c.stroke, c.name, c.text)
+		fmt.Fprintf(&b,
+			".%s rect { fill: %s; stroke: %s; stroke-width: 1.5 } .%s text { fill: %s }\n", c.name, c.fill, c.stroke, c.name, c.text)
 	}
 	b.WriteString("</style>\n")
-	fmt.Fprintf(&b, "<defs><marker id=\"tip\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"8\" markerHeight=\"8\" markerUnits=\"userSpaceOnUse\" orient=\"auto\"><path class=\"tip\" d=\"M0 0L8 4L0 8z\"/></marker></defs>\n")
+	fmt.Fprintf(&b, "<defs><marker id=\"tip\" viewBox=\"0 0 8 8\" refX=\"7\" refY=\"4\" markerWidth=\"8\" markerHeight=\"8\" "+
+		"markerUnits=\"userSpaceOnUse\" orient=\"auto\"><path class=\"tip\" d=\"M0 0L8 4L0 8z\"/></marker></defs>\n")
 	for _, route := range l.routes {
 		fmt.Fprintf(&b, "<path class=\"edge\" d=\"%s\" marker-end=\"url(#tip)\"/>\n", path(l, route, left, widths))
 	}
@@ -56,7 +60,8 @@ func (p picture) svg() string {
 		n, x, w := p.nodes[it.node], left[it.layer], widths[it.layer]
 		above := px(it.y-it.height/2) + margin
 		y := above + boxHeight/2
-		fmt.Fprintf(&b, "<g class=\"%s\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"6\"/>", n.class.name, x, above, w, px(it.height))
+		fmt.Fprintf(&b, "<g class=\"%s\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"6\"/>", n.class.name, x, above, w,
+			px(it.height))
 		fmt.Fprintf(&b, "<text class=\"name\" x=\"%d\" y=\"%d\">%s</text>", x+w/2, y-3, html.EscapeString(n.name))
 		fmt.Fprintf(&b, "<text class=\"detail\" x=\"%d\" y=\"%d\">%s</text>", x+w/2, y+13, html.EscapeString(n.detail))
 		for i, note := range n.notes {

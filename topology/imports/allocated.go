@@ -85,7 +85,8 @@ func (c *converter) reservation(s *source) {
 	}
 	c.excluded = append(c.excluded, allocated{
 		from: s, spans: []span{{addr, addr}},
-		what: fmt.Sprintf("the address %s, which a pod has of whereabouts", addr), each: "%d addresses that pods have of whereabouts (reservations %s)",
+		what: fmt.Sprintf("the address %s, which a pod has of whereabouts",
+			addr), each: "%d addresses that pods have of whereabouts (reservations %s)",
 	})
 }
 
@@ -115,7 +116,8 @@ func (c *converter) ofNVIPAM(s *source) {
 		}
 		out.BlockSize = &size
 		if int64(size) != n {
-			spec.note("perNodeBlockSize", "%d becomes blockSize %d, a power of two: a node leases further blocks when one is used up", n, size)
+			spec.note("perNodeBlockSize",
+				"%d becomes blockSize %d, a power of two: a node leases further blocks when one is used up", n, size)
 		}
 	}
 	for _, r := range spec.subs("exclusions") {
@@ -161,7 +163,8 @@ func (c *converter) poolRoutes(spec *record, out *v1alpha1.AddressPoolSpec) {
 // cidrPool refuses a CIDRPool of nv-ipam.
 func (c *converter) cidrPool(s *source) {
 	s.record.left, s.record.open = nil, nil
-	s.problem("", "gives each node a network and a gateway of its own, and an AddressPool is one network: write an AddressPool for each node or rack, and topologies that name them; or one with hostBlock, whose addresses have the prefix length of the whole")
+	s.problem("", "gives each node a network and a gateway of its own, and an AddressPool is one network: write an AddressPool for each "+
+		"node or rack, and topologies that name them; or one with hostBlock, whose addresses have the prefix length of the whole")
 }
 
 // exclude adds what is allocated to the exclusions of the pools that have such addresses.
@@ -191,7 +194,8 @@ func (c *converter) exclude() {
 		room := addresspool.MaxExcludes - len(p.spec.Exclude)
 		merged := merge(spans, room)
 		if len(merged) > 0 && len(merge(spans, len(spans))) > len(merged) {
-			p.froms[0].note("", "the AddressPool %q can have at most %d exclusions, so whole ranges are excluded, with free addresses between those of pods", p.name, addresspool.MaxExcludes)
+			p.froms[0].note("", "the AddressPool %q can have at most %d exclusions, so whole ranges are excluded, "+
+				"with free addresses between those of pods", p.name, addresspool.MaxExcludes)
 		}
 		for _, s := range merged {
 			p.spec.Exclude = append(p.spec.Exclude, s.String())
@@ -215,7 +219,8 @@ func (p *pool) noteExcluded(of []*allocated) {
 			what = fmt.Sprintf(a.each, len(all), excerpt.First(all, maxNamed))
 			names[a.each] = nil
 		}
-		a.from.note("", "the AddressPool %q excludes %s: remove them there when these pods have ended, or convert with --moved. What is allocated later is not known: divide the range until then", p.name, what)
+		a.from.note("", "the AddressPool %q excludes %s: remove them there when these pods have ended, or convert with --moved. "+
+			"What is allocated later is not known: divide the range until then", p.name, what)
 	}
 }
 

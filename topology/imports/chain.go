@@ -95,8 +95,10 @@ func (c *converter) common(p *record) {
 	capabilities := p.sub("capabilities")
 	for _, k := range capabilities.keys() {
 		why := map[string]string{
-			"ips":            "a pod names its address in its claim, if the topology permits it: convert the pods that do, with --pods, or write claimParameters",
-			"mac":            "a pod names its MAC address in its claim, if the topology permits it: convert the pods that do, with --pods, or write claimParameters",
+			"ips": "a pod names its address in its claim, if the topology permits it: " +
+				"convert the pods that do, with --pods, or write claimParameters",
+			"mac": "a pod names its MAC address in its claim, if the topology permits it: " +
+				"convert the pods that do, with --pods, or write claimParameters",
 			"rdma":           "containers have the device nodes of an RDMA device in any case",
 			"deviceID":       "",
 			"CNIDeviceInfo":  "",
@@ -202,7 +204,9 @@ func (c *converter) share(p *record, typ, master string) {
 	}
 	c.shared(master, typ)
 	if typ == "bridge" {
-		p.note("bridge", "the bridge %q has to exist on the nodes: a claim requests a share of it, and a bridge that does not exist cannot be shared", master)
+		p.note("bridge",
+			"the bridge %q has to exist on the nodes: a claim requests a share of it, and a bridge that does not exist cannot be shared",
+			master)
 	}
 }
 
@@ -228,7 +232,9 @@ func (c *converter) bridge(n *network, p *record) {
 	c.share(p, "bridge", name)
 	_, trunk := s.config["vlanTrunk"]
 	if _, written := s.config["preserveDefaultVlan"]; !written && (trunk || s.config["vlan"] != nil) {
-		p.note("preserveDefaultVlan", "is false, as in the plugin since version 1.8: before, the port was also in the default VLAN of the bridge: set it to true if pods use that, such as for the untagged traffic of a trunk")
+		p.note("preserveDefaultVlan",
+			"is false, as in the plugin since version 1.8: before, the port was also in the default VLAN of the bridge: "+
+				"set it to true if pods use that, such as for the untagged traffic of a trunk")
 	}
 	c.ipam(n, s, ipam, true)
 	for _, key := range []string{"isGateway", "isDefaultGateway"} {
@@ -326,12 +332,14 @@ func (c *converter) ibSRIOV(n *network, p *record) {
 		p.left = nil
 		return
 	}
-	p.none("the subnet's manager puts the function into partitions, by its port GUID; a step of type ipoib makes an interface of one", "pkey")
+	p.none(
+		"the subnet's manager puts the function into partitions, by its port GUID; a step of type ipoib makes an interface of one", "pkey")
 	p.none("the subnet's manager decides about partitions, by the port GUID", "ibKubernetesEnabled")
 	p.none("on nodes in exclusive mode the RDMA device of a function of InfiniBand stays on the host", "rdmaIsolation")
 	if guid, has := p.take("guid"); has && !empty(guid) {
 		p.left["nodeGUID"], p.left["portGUID"] = guid, guid // as the plugin sets it
-		p.note("guid", "becomes nodeGUID and portGUID. A function whose driver has read others is bound again, as the plugin does: the agent needs agent.driverBinding")
+		p.note("guid", "becomes nodeGUID and portGUID. A function whose driver has read others is bound again, as the plugin does: "+
+			"the agent needs agent.driverBinding")
 	}
 	ipam := p.sub("ipam")
 	s := c.step(n, p, "sriov")
@@ -361,7 +369,8 @@ func (c *converter) rdma(n *network, p *record) {
 	}
 	s.config["rdma"] = true
 	s.from("rdma", p.path("type"))
-	p.note("type", "becomes rdma: true of the step, which refuses a function without an RDMA device. On nodes in exclusive mode, which the plugin needs, the step moves the RDMA device, too; nodes in shared mode serve as well")
+	p.note("type", "becomes rdma: true of the step, which refuses a function without an RDMA device. "+
+		"On nodes in exclusive mode, which the plugin needs, the step moves the RDMA device, too; nodes in shared mode serve as well")
 }
 
 func (c *converter) sbr(n *network, p *record) {
@@ -389,7 +398,8 @@ func (c *converter) vlan(n *network, p *record) {
 	s := c.step(n, p, "vlan")
 	master, _ := s.config["master"].(string)
 	if inside, _ := s.config["linkInContainer"].(bool); !inside {
-		p.problem("master", "a VLAN on %q of the host can be in one pod of a node: make the VLAN on the nodes, and write a topology with a step of type macvlan on it; or one of type sriov with vlan", master)
+		p.problem("master", "a VLAN on %q of the host can be in one pod of a node: make the VLAN on the nodes, "+
+			"and write a topology with a step of type macvlan on it; or one of type sriov with vlan", master)
 	}
 	n.inside = []string{master}
 	delete(s.config, "linkInContainer")

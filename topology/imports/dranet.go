@@ -94,12 +94,14 @@ func (c *converter) request(n *network, r *record, configs []*record, taken map[
 		ours = ours || slices.Contains(strings.Split(listed(cfg), ","), name)
 	}
 	if !ours {
-		r.note("", "is left out: class %q is not one of network devices: request the device beside the topology, in a claim of your own", class)
+		r.note("",
+			"is left out: class %q is not one of network devices: request the device beside the topology, in a claim of your own", class)
 		exactly.left, exactly.open = nil, nil
 		return
 	}
 	if _, known := c.classes[class]; !known && class != dranetDriver {
-		exactly.note("deviceClassName", "the DeviceClass %q is not among the files, so that its selectors are left out: convert it, too", class)
+		exactly.note("deviceClassName",
+			"the DeviceClass %q is not among the files, so that its selectors are left out: convert it, too", class)
 	}
 	if mode := exactly.text("allocationMode"); mode != "" && mode != "ExactCount" {
 		exactly.problem("allocationMode", "%q cannot be converted: a step has one device", mode)
@@ -147,7 +149,8 @@ func asObject(v any) map[string]any {
 
 // attributeOf is an attribute of DRANET, with the macro or the negation before it, what is taken of an optional one, and
 // what it is compared with, if that is a boolean.
-var attributeOf = regexp.MustCompile(`(has\(\s*|!\s*)?device\.attributes\[(?:"dra\.net"|'dra\.net')\]\.(\??)(\w+)(\.orValue\(\s*(?:true|false)\s*\)|\.value\(\))?(\s*[=!]=\s*(?:true|false)\b)?`)
+var attributeOf = regexp.MustCompile(`(has\(\s*|!\s*)?device\.attributes\[(?:"dra\.net"|'dra\.net')\]\.(\??)(\w+)` +
+	`(\.orValue\(\s*(?:true|false)\s*\)|\.value\(\))?(\s*[=!]=\s*(?:true|false)\b)?`)
 
 // isDRANET is true of all devices that a class of ours chooses from.
 var isDRANET = regexp.MustCompile(`device\.driver\s*==\s*(?:"dra\.net"|'dra\.net')(\s*&&\s*)?`)
@@ -157,7 +160,8 @@ var dranetName = regexp.MustCompile(`"dra\.net"|'dra\.net'`)
 
 var (
 	// comparedLink is a comparison of linkType with one value or a list of them.
-	comparedLink = regexp.MustCompile(`\.\??linkType(?:\.orValue\([^()]*\))?\s*(?:[=!]=\s*(?:"ether"|'ether')|in\s*\[[^\]]*\])|(?:"ether"|'ether')\s*[=!]=\s*device\.attributes\["` +
+	comparedLink = regexp.MustCompile(`\.\??linkType(?:\.orValue\([^()]*\))?\s*(?:[=!]=\s*(?:"ether"|'ether')|in\s*\[[^\]]*\])|` +
+		`(?:"ether"|'ether')\s*[=!]=\s*device\.attributes\["` +
 		regexp.QuoteMeta(inventory.Driver) + `"\]\.\??linkType\b`)
 	ether = regexp.MustCompile(`"ether"|'ether'`)
 )
@@ -173,7 +177,8 @@ func (c *converter) translated(from *source, e expression) string {
 		m := attributeOf.FindStringSubmatch(text)
 		before, optional, name, taken, compared := m[1], m[2], m[3], m[4], m[5]
 		has := strings.HasPrefix(before, "has")
-		no := (before != "") != (compared != "" && strings.HasPrefix(strings.TrimSpace(compared), "=") == strings.HasSuffix(compared, "false"))
+		no := (before != "") != (compared != "" &&
+			strings.HasPrefix(strings.TrimSpace(compared), "=") == strings.HasSuffix(compared, "false"))
 		links = links || name == "encapsulation"
 		switch {
 		case ours[name] != "":

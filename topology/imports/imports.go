@@ -207,7 +207,10 @@ func annotationsOf(object map[string]any) map[string]any {
 	meta, _ := object["metadata"].(map[string]any)
 	all, _ := meta["annotations"].(map[string]any)
 	out := maps.Clone(all)
-	for _, k := range []string{"kubectl.kubernetes.io/last-applied-configuration", "sriovnetwork.openshift.io/owner-ref", "operator.sriovnetwork.openshift.io/last-network-namespace"} {
+	for _, k := range []string{
+		"kubectl.kubernetes.io/last-applied-configuration", "sriovnetwork.openshift.io/owner-ref",
+		"operator.sriovnetwork.openshift.io/last-network-namespace",
+	} {
 		delete(out, k)
 	}
 	if len(out) == 0 {
@@ -308,7 +311,9 @@ func (c *converter) nameResources() {
 		}
 		for _, n := range nets {
 			if len(nets) > 1 {
-				n.from.note(n.resourceAt, "the extended resource name %q is left out: a resource name leads to one topology only, and %s have it. Give their pods a claim, and remove the resource from their limits", resource, strings.Join(names, ", "))
+				n.from.note(n.resourceAt,
+					"the extended resource name %q is left out: a resource name leads to one topology only, and %s have it. "+
+						"Give their pods a claim, and remove the resource from their limits", resource, strings.Join(names, ", "))
 				continue
 			}
 			for _, s := range n.steps {

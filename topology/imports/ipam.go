@@ -27,7 +27,8 @@ func (c *converter) ipam(n *network, s *step, ipam *record, atNode bool) {
 		ipam.none("a pod's DNS is Kubernetes'", "resolvConf")
 		if atNode {
 			if !c.Moved {
-				ipam.note("", "the agent and the plugin host-local do not see each other's allocations: until the last pod has moved, divide the range, by rangeEnd here and rangeStart in the step")
+				ipam.note("", "the agent and the plugin host-local do not see each other's allocations: "+
+					"until the last pod has moved, divide the range, by rangeEnd here and rangeStart in the step")
 			}
 			s.config["ipam"] = c.rest(ipam, typ, "subnet", "rangeStart", "rangeEnd", "gateway", "ranges")
 			return
@@ -43,7 +44,8 @@ func (c *converter) ipam(n *network, s *step, ipam *record, atNode bool) {
 	case "static":
 		s.config["ipam"] = c.rest(ipam, typ, "addresses")
 		if !ipam.has("addresses") && s.config["ipam"].(map[string]any)["addresses"] == nil {
-			ipam.note("addresses", "is missing: the network gives pods no address. If pods name one themselves, convert them, too, with --pods")
+			ipam.note("addresses",
+				"is missing: the network gives pods no address. If pods name one themselves, convert them, too, with --pods")
 			delete(s.config, "ipam")
 		}
 	default:
@@ -191,7 +193,9 @@ func (c *converter) hostLocal(n *network, s *step, ipam *record) {
 	if c.Moved {
 		ipam.note("", "becomes an AddressPool: each address is then unique in the cluster")
 	} else {
-		ipam.note("", "becomes an AddressPool: each address is then unique in the cluster. With --pods, addresses of host-local are read from network-status; exclude others in the pool. host-local does not see the pool's allocations: until its last pod has moved, divide the range, by rangeEnd here and exclude in the pool")
+		ipam.note("", "becomes an AddressPool: each address is then unique in the cluster. With --pods, addresses of host-local are read "+
+			"from network-status; exclude others in the pool. host-local does not see the pool's allocations: "+
+			"until its last pod has moved, divide the range, by rangeEnd here and exclude in the pool")
 	}
 	c.usePool(n, s, &pool{key: "host-local " + n.from.id() + " " + ipam.at, spec: spec})
 }
@@ -220,7 +224,8 @@ func (c *converter) whereabouts(n *network, s *step, ipam *record) {
 	ipam.none("it configures the programs of whereabouts", ofWhereabouts...)
 	ipam.none("nodes lease blocks of a pool in any case", "node_slice_size", "fast_ipam")
 	if overlapping, given := ipam.left["enable_overlapping_ranges"].(bool); given && !overlapping {
-		ipam.note("enable_overlapping_ranges", "is left out: an address is unique in its AddressPool, and pools with the same addresses have the condition Overlap")
+		ipam.note("enable_overlapping_ranges",
+			"is left out: an address is unique in its AddressPool, and pools with the same addresses have the condition Overlap")
 	}
 	ipam.ignore("enable_overlapping_ranges")
 	var spec v1alpha1.AddressPoolSpec
@@ -237,7 +242,8 @@ func (c *converter) whereabouts(n *network, s *step, ipam *record) {
 		}
 		is6 := strings.Contains(subnet.Prefix, ":")
 		if of[is6] {
-			r.problem("range", "a step gets one address of each family, and whereabouts gives one of each range: give the step one range of each family")
+			r.problem("range",
+				"a step gets one address of each family, and whereabouts gives one of each range: give the step one range of each family")
 		}
 		of[is6] = true
 		spec.Subnets = append(spec.Subnets, subnet)
@@ -287,7 +293,8 @@ func setGateway(ipam *record, spec *v1alpha1.AddressPoolSpec, gateway string) {
 			}
 		}
 	}
-	ipam.problem("gateway", "%q is in none of the ranges: write the whole network as range, with range_start and range_end, or remove the gateway", gateway)
+	ipam.problem("gateway",
+		"%q is in none of the ranges: write the whole network as range, with range_start and range_end, or remove the gateway", gateway)
 }
 
 // rangeOf reads a range of whereabouts: a prefix, or FIRST-LAST/LENGTH.

@@ -42,7 +42,8 @@ func (c *converter) division(s *source) {
 		networks = append(networks, parts[i])
 	}
 	if slices.Contains(networks, "") {
-		spec.problem("cidr", "the numbers of the interfaces have a gap, and masterNets has none: write the AddressPool and the topology by hand")
+		spec.problem("cidr",
+			"the numbers of the interfaces have a gap, and masterNets has none: write the AddressPool and the topology by hand")
 		return
 	}
 	c.divisions[s.name] = networks
@@ -68,7 +69,8 @@ func (c *converter) multiNIC(s *source) {
 	}
 	args := plugin.sub("args")
 	if typ != "ipvlan" && typ != "macvlan" {
-		plugin.problem("type", "%q cannot be converted, only ipvlan and macvlan, which leave the interfaces on the host: %s", typ, cmp.Or(insteadOf[typ], insteadOf[""]))
+		plugin.problem("type", "%q cannot be converted, only ipvlan and macvlan, which leave the interfaces on the host: %s", typ,
+			cmp.Or(insteadOf[typ], insteadOf[""]))
 		spec.left, args.left = nil, nil
 		return
 	}
@@ -90,7 +92,8 @@ func (c *converter) multiNIC(s *source) {
 		}
 	}
 	if kind, _ := ipam.left["type"].(string); len(masters) == 0 && kind != "multi-config" {
-		spec.problem("masterNets", "is empty, which means all interfaces that a host happens to have: name the networks, or give the objects CIDR and HostInterface of the cluster, too")
+		spec.problem("masterNets", "is empty, which means all interfaces that a host happens to have: "+
+			"name the networks, or give the objects CIDR and HostInterface of the cluster, too")
 	}
 	c.multiNICIPAM(n, step{typ: typ, at: args.at, config: config}, masters, spec, ipam)
 }
@@ -108,7 +111,8 @@ var insteadOf = map[string]string{
 func (c *converter) multiNICIPAM(n *network, like step, masters []string, spec, ipam *record) {
 	subnet, ours, typ := spec.text("subnet"), spec.flag("multiNICIPAM"), ipam.text("type")
 	if ours != (typ == topology.IPAMMultiNIC) {
-		spec.problem("multiNICIPAM", "is %t, and ipam is of type %q: it is true for type %s, and for no other", ours, typ, topology.IPAMMultiNIC)
+		spec.problem("multiNICIPAM",
+			"is %t, and ipam is of type %q: it is true for type %s, and for no other", ours, typ, topology.IPAMMultiNIC)
 	}
 	if !ours && subnet != "" {
 		spec.note("subnet", "%q is left out: the addresses are those of ipam", subnet)
@@ -138,7 +142,8 @@ func (c *converter) multiNICIPAM(n *network, like step, masters []string, spec, 
 	host, _ := ipam.number("hostBlock")
 	iface, _ := ipam.number("interfaceBlock")
 	if host == 0 {
-		ipam.problem("hostBlock", "is 0, so that all hosts have the same addresses, as of interfaces that nobody manages: write an AddressPool for each network, and a topology with a step for each")
+		ipam.problem("hostBlock", "is 0, so that all hosts have the same addresses, as of interfaces that nobody manages: "+
+			"write an AddressPool for each network, and a topology with a step for each")
 	}
 	p := &pool{key: "MultiNicNetwork " + n.name, name: label(n.name)}
 	p.spec = v1alpha1.AddressPoolSpec{

@@ -114,7 +114,9 @@ func nameNetworks(all []*network) {
 		case label(n.name):
 			n.from.note("metadata.name", "the NetworkTopology is named %q: %q is not a DNS label", n.topology, n.name)
 		default:
-			n.from.note("metadata.name", "the NetworkTopology is named %q: another network has the name %q, and a NetworkTopology has no namespace", n.topology, label(n.name))
+			n.from.note("metadata.name",
+				"the NetworkTopology is named %q: another network has the name %q, and a NetworkTopology has no namespace", n.topology,
+				label(n.name))
 		}
 	}
 }

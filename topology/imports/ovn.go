@@ -20,7 +20,9 @@ func (c *converter) clusterUserDefined(s *source) {
 	namespaces, ok := selectedNamespaces(spec.sub("namespaceSelector"))
 	if !ok {
 		s.others()
-		spec.problem("namespaceSelector", "does not select namespaces by their names alone, and a topology names one NetworkAttachmentDefinition: write a topology for each namespace")
+		spec.problem("namespaceSelector",
+			"does not select namespaces by their names alone, and a topology names one NetworkAttachmentDefinition: "+
+				"write a topology for each namespace")
 		spec.left = nil
 		return
 	}
@@ -62,7 +64,9 @@ func (c *converter) networkOfOVN(n *network, spec *record) {
 	topology := spec.text("topology")
 	key := strings.ToLower(topology)
 	if key != "layer2" && key != "localnet" {
-		spec.problem("topology", "%q is not supported: its routers are made by ovn-kubernetes, and pods have the network by ovn-kubernetes alone; Layer2 and Localnet are converted", topology)
+		spec.problem("topology",
+			"%q is not supported: its routers are made by ovn-kubernetes, and pods have the network by ovn-kubernetes alone; "+
+				"Layer2 and Localnet are converted", topology)
 		spec.left = nil
 		return
 	}

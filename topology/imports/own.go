@@ -110,10 +110,12 @@ func (c *converter) ownTemplate(p *pod, a *podAttachment, t *topology.Topology) 
 	}
 	delete(out["spec"].(map[string]any), "metadata")
 	if s := carrier(a.net.steps); len(a.own.Addresses) > 0 && s.pool != nil && len(s.pool.spec.Routes) > 0 {
-		p.from.note(a.at, "gets no routes of the AddressPool %q, since it sets its own address: write them into routes of step %q", s.pool.name, s.name)
+		p.from.note(a.at,
+			"gets no routes of the AddressPool %q, since it sets its own address: write them into routes of step %q", s.pool.name, s.name)
 	}
 	if p.from.kind != "Pod" {
-		p.from.note(a.at, "names its own address or MAC address, so one of its pods runs at a time, with the ResourceClaimTemplate %q", o.Name)
+		p.from.note(a.at,
+			"names its own address or MAC address, so one of its pods runs at a time, with the ResourceClaimTemplate %q", o.Name)
 	}
 	return out, nil
 }

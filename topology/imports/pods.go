@@ -86,7 +86,8 @@ func (c *converter) noteOwned() {
 			more = fmt.Sprintf("; so are %d others of the input", len(made)-1)
 		}
 		slices.SortFunc(made, byID)
-		made[0].note("", "is not converted: it is made by the %s %q%s: convert that", excerpt.Of(by.kind, maxName), excerpt.Of(by.name, maxName), more)
+		made[0].note("",
+			"is not converted: it is made by the %s %q%s: convert that", excerpt.Of(by.kind, maxName), excerpt.Of(by.name, maxName), more)
 	}
 }
 
@@ -468,7 +469,8 @@ func (p *pod) keptNetworks() any {
 	for _, a := range p.networks {
 		if s := carrier(a.net.steps); s != nil && s.typ == "ovn-k8s-cni-overlay" {
 			kept = append(kept, a.ref)
-			p.from.note(a.at, "stays in the annotation: ovn-kubernetes makes the port of the pod by it. Multus must not attach the pod: the claim is refused then")
+			p.from.note(a.at, "stays in the annotation: ovn-kubernetes makes the port of the pod by it. Multus must not attach the pod: "+
+				"the claim is refused then")
 		}
 	}
 	if len(kept) == 0 {

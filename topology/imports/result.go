@@ -45,7 +45,8 @@ func (c *converter) result(ctx context.Context) (out Result, err error) {
 			continue
 		}
 		if from[n.topology] != nil {
-			n.from.problem("metadata.name", "the topology of %s has the same name, %q: give one of them another name", from[n.topology].title(), n.topology)
+			n.from.problem("metadata.name",
+				"the topology of %s has the same name, %q: give one of them another name", from[n.topology].title(), n.topology)
 			continue
 		}
 		from[n.topology] = n.from

@@ -27,11 +27,14 @@ func (c *converter) nodePolicy(s *source) {
 	s.others()
 	spec := s.record.sub("spec")
 	p := &nodePolicy{from: s, resource: spec.text("resourceName")}
-	spec.none("the SR-IOV operator continues to make the functions, and to set their MTU", "numVfs", "mtu", "externallyManaged", "eSwitchMode", "priority", "bridge")
+	spec.none("the SR-IOV operator continues to make the functions, and to set their MTU", "numVfs", "mtu", "externallyManaged",
+		"eSwitchMode", "priority", "bridge")
 	if selector := spec.pairs("nodeSelector"); len(selector) > 0 {
-		spec.note("nodeSelector", "is left out, so matching functions of any node are used: restrict the pods to nodes, or withhold the functions of others by a DeviceExposurePolicy")
+		spec.note("nodeSelector", "is left out, so matching functions of any node are used: "+
+			"restrict the pods to nodes, or withhold the functions of others by a DeviceExposurePolicy")
 	}
-	spec.none("the scheduler knows the NUMA node of a device, and does not align pods by it unless a claim has a constraint", "excludeTopology")
+	spec.none("the scheduler knows the NUMA node of a device, and does not align pods by it unless a claim has a constraint",
+		"excludeTopology")
 	p.vhost = spec.flag("needVhostNet")
 	spec.none("no vDPA device is made", "vdpaType")
 	var exprs []string
@@ -40,10 +43,14 @@ func (c *converter) nodePolicy(s *source) {
 		exprs = append(exprs, named("vendor", vendor))
 	}
 	if device := nic.text("deviceID"); device != "" {
-		nic.note("deviceID", "%q is left out: it belongs to the physical function, and virtual functions have another: select by the attribute %q", device, "device")
+		nic.note("deviceID",
+			"%q is left out: it belongs to the physical function, and virtual functions have another: select by the attribute %q",
+			device, "device")
 	}
 	if roots := nic.texts("rootDevices"); len(roots) > 0 {
-		nic.note("rootDevices", "%s: is left out: functions have no attribute with the PCI address of their physical function: select by pfName", strings.Join(roots, ", "))
+		nic.note("rootDevices",
+			"%s: is left out: functions have no attribute with the PCI address of their physical function: select by pfName",
+			strings.Join(roots, ", "))
 	}
 	nic.none("devices have no attribute for it", "netFilter")
 	exprs = append(exprs, functionsOf(nic))
@@ -121,12 +128,14 @@ func (c *converter) devices(n *network, s *step, p *record) {
 	}
 	switch {
 	case !found && s.selector == "":
-		n.from.note(n.resourceAt, "no SriovNetworkNodePolicy of the input says which devices have the resource %q: the step takes any of its kind: give it a selector", n.resource)
+		n.from.note(n.resourceAt, "no SriovNetworkNodePolicy of the input says which devices have the resource %q: "+
+			"the step takes any of its kind: give it a selector", n.resource)
 		return
 	case !found:
 		return
 	case len(drivers) > 1:
-		p.problem("type", "functions of the resource %q have different drivers by its SriovNetworkNodePolicies: write two topologies", n.resource)
+		p.problem("type",
+			"functions of the resource %q have different drivers by its SriovNetworkNodePolicies: write two topologies", n.resource)
 	case drivers["vfio-pci"]:
 		s.typ = "vfio-pci"
 	case s.typ == "host-device":
@@ -142,7 +151,9 @@ func (c *converter) devices(n *network, s *step, p *record) {
 		exprs = nil
 		for _, o := range c.policies {
 			if o.resource == bare && !o.from.failed() && o.selector != "" {
-				o.from.note("spec", "its selector %s is left out: SriovNetworkNodePolicy %q has the same resource, and no selector that devices have, so the step takes any function of its kind: give it a selector", o.selector, open)
+				o.from.note("spec",
+					"its selector %s is left out: SriovNetworkNodePolicy %q has the same resource, and no selector that devices have, "+
+						"so the step takes any function of its kind: give it a selector", o.selector, open)
 			}
 		}
 	}

@@ -28,7 +28,8 @@ const (
 )
 
 const (
-	wantKey   = "want NAME or DOMAIN/NAME, where NAME has 1 to 63 letters, digits, '-', '_' or '.', the first and the last a letter or digit"
+	wantKey = "want NAME or DOMAIN/NAME, where NAME has 1 to 63 letters, digits, '-', '_' or '.', " +
+		"the first and the last a letter or digit"
 	wantValue = "want at most 63 letters, digits, '-', '_' or '.', the first and the last a letter or digit"
 )
 

@@ -51,7 +51,8 @@ func Decode[T any, P interface {
 			wrong(p.Field, "%s: %s", title, p)
 		}
 		if meta.Name != "" && len(validation.IsDNS1123Subdomain(meta.Name)) > 0 { // as the API server says of custom resources
-			wrong("metadata.name", "%s: metadata.name: has other characters than a-z, 0-9, '-' and '.', begins or ends with one of the last two, or is longer than %d", title, validation.DNS1123SubdomainMaxLength)
+			wrong("metadata.name", "%s: metadata.name: has other characters than a-z, 0-9, '-' and '.', "+
+				"begins or ends with one of the last two, or is longer than %d", title, validation.DNS1123SubdomainMaxLength)
 		}
 		if seen[name] { // kubectl would apply only the last one
 			wrong("", "%s is in the file twice: give each a name of its own", title)

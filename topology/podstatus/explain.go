@@ -92,7 +92,8 @@ func (s *Status) ofClaim(c *Claim) (out []Finding) {
 		problem("create it, for example with plumbline claim -f TOPOLOGY, or correct the name in the pod",
 			"ResourceClaim %q does not exist: the pod waits for it", c.Name)
 	case NotAllocated:
-		problem("", "ResourceClaim %q is not allocated: no node has free devices for all of its requests (DeviceClasses %s)", c.Name, strings.Join(c.Classes, ", "))
+		problem("", "ResourceClaim %q is not allocated: no node has free devices for all of its requests (DeviceClasses %s)", c.Name,
+			strings.Join(c.Classes, ", "))
 		for _, u := range c.Uses {
 			out = append(out, s.notAllocated(u.Topology)...)
 		}
@@ -123,7 +124,8 @@ func (s *Status) notAllocated(name string) (out []Finding) {
 		{"Shared", "apply the DeviceExposurePolicy that the message has (docs/policies.md, \"Shared devices\")"},
 	} {
 		if c, there := condition(t.Conditions, of.kind); there && c.Status == "False" && c.Reason != "NoDevice" {
-			out = append(out, Finding{Problem: true, What: fmt.Sprintf("NetworkTopology %q has the condition %s: False (%s): %s", name, of.kind, c.Reason, c.Message), Do: of.do})
+			out = append(out, Finding{Problem: true, What: fmt.Sprintf("NetworkTopology %q has the condition %s: False (%s): %s", name,
+				of.kind, c.Reason, c.Message), Do: of.do})
 		}
 	}
 	return out
@@ -157,16 +159,19 @@ func (s *Status) ofUse(c *Claim, u *Use) (out []Finding) {
 				}
 			case claim.InSync:
 				if k.Status == "False" {
-					problem("it is repaired, unless the topology has driftPolicy: Observe; if it returns, another writer changes it (docs/troubleshooting.md)",
+					problem("it is repaired, unless the topology has driftPolicy: "+
+						"Observe; if it returns, another writer changes it (docs/troubleshooting.md)",
 						"the network differs from topology %q (%s): %s", u.Topology, k.Reason, k.Message)
 				}
 			case claim.LinkUp:
-				problem("look at cable, switch and PF of the port (docs/health.md)", "step %q, device %q: its port is not up (%s): %s", d.Step, d.Name, k.Reason, k.Message)
+				problem("look at cable, switch and PF of the port (docs/health.md)",
+					"step %q, device %q: its port is not up (%s): %s", d.Step, d.Name, k.Reason, k.Message)
 			}
 		}
 	}
 	if !reported {
-		problem(fmt.Sprintf("see whether an agent runs there: kubectl -n plumbline-system get pods -o wide --field-selector spec.nodeName=%s", u.Node),
+		problem(fmt.Sprintf(
+			"see whether an agent runs there: kubectl -n plumbline-system get pods -o wide --field-selector spec.nodeName=%s", u.Node),
 			"node %q has reported nothing of topology %q in claim %q yet", u.Node, u.Topology, c.Name)
 	}
 	return append(out, s.generations(u)...)
@@ -175,7 +180,8 @@ func (s *Status) ofUse(c *Claim, u *Use) (out []Finding) {
 // generations are the findings about an edit that the pod does not have.
 func (s *Status) generations(u *Use) (out []Finding) {
 	if u.Update != nil {
-		f := Finding{Problem: u.Update.State != claim.UpdateHeldBack, What: fmt.Sprintf("generation %d of topology %q is not in the pod (%s): %s", u.Update.Generation, u.Topology, u.Update.State, u.Update.Message)}
+		f := Finding{Problem: u.Update.State != claim.UpdateHeldBack, What: fmt.Sprintf(
+			"generation %d of topology %q is not in the pod (%s): %s", u.Update.Generation, u.Topology, u.Update.State, u.Update.Message)}
 		switch u.Update.State {
 		case claim.UpdateHeldBack:
 			f.Do = "delete the pod, so that its next one gets the change"
@@ -190,7 +196,8 @@ func (s *Status) generations(u *Use) (out []Finding) {
 	if t == nil || t.Generation == 0 || u.Generation == 0 || u.Generation >= t.Generation {
 		return nil
 	}
-	f := Finding{What: fmt.Sprintf("the pod has generation %d of topology %q, which has generation %d now", u.Generation, u.Topology, t.Generation)}
+	f := Finding{What: fmt.Sprintf("the pod has generation %d of topology %q, which has generation %d now", u.Generation, u.Topology,
+		t.Generation)}
 	if t.UpdatePolicy == v1alpha1.InPlace {
 		f.Do = "it gets that when its node updates: kubectl get networktopology " + u.Topology
 	} else {

@@ -54,7 +54,8 @@ func (r *Reader) Names(ctx context.Context, namespace string) ([]string, error) 
 func (r *Reader) Read(ctx context.Context, namespace, name string) (*Status, error) {
 	// Before the server is asked: a slash would be a part of the path.
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
-		return nil, fmt.Errorf("%q is not the name of a pod: name one as kubectl get pods does, as in web-0: %s", name, strings.Join(problems, "; "))
+		return nil, fmt.Errorf("%q is not the name of a pod: name one as kubectl get pods does, as in web-0: %s", name,
+			strings.Join(problems, "; "))
 	}
 	if problems := validation.IsDNS1123Label(namespace); len(problems) > 0 {
 		return nil, fmt.Errorf("%q is not the name of a namespace: %s", namespace, strings.Join(problems, "; "))
@@ -64,9 +65,11 @@ func (r *Reader) Read(ctx context.Context, namespace, name string) (*Status, err
 	case apierrors.IsUnauthorized(err):
 		return nil, fmt.Errorf("the API server does not know the user of the kubeconfig: log in again, or name another context: %w", err)
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("pod %q does not exist in namespace %q: name another namespace with -n, or see kubectl get pods -A", name, namespace)
+		return nil,
+			fmt.Errorf("pod %q does not exist in namespace %q: name another namespace with -n, or see kubectl get pods -A", name, namespace)
 	case apierrors.IsForbidden(err):
-		return nil, fmt.Errorf("you may not read pod %q in namespace %q: ask for the ClusterRole view in that namespace: %w", name, namespace, err)
+		return nil,
+			fmt.Errorf("you may not read pod %q in namespace %q: ask for the ClusterRole view in that namespace: %w", name, namespace, err)
 	case err != nil:
 		return nil, fmt.Errorf("read pod %q in namespace %q: %w", name, namespace, err)
 	}
@@ -130,7 +133,8 @@ func (r *Reader) readClaim(ctx context.Context, s *Status, to *Claim) {
 		return
 	case apierrors.IsForbidden(err):
 		to.State = Unreadable
-		s.unread("ResourceClaim %q: you may not read it: ask for get on resourceclaims of resource.k8s.io in namespace %q", to.Name, s.Namespace)
+		s.unread("ResourceClaim %q: you may not read it: ask for get on resourceclaims of resource.k8s.io in namespace %q", to.Name,
+			s.Namespace)
 		return
 	case err != nil:
 		to.State = Unreadable
@@ -232,7 +236,9 @@ func (s *Status) report(u *Use, to *Device, of *resourceapi.AllocatedDeviceStatu
 	}
 	var data claim.DeviceReport
 	if err := json.Unmarshal(of.Data.Raw, &data); err != nil {
-		s.unread("the report of device %q cannot be read, perhaps as the agent of node %q has another version than this program (see kubectl plumbline version): %v", to.Name, of.Pool, err)
+		s.unread("the report of device %q cannot be read, "+
+			"perhaps as the agent of node %q has another version than this program (see kubectl plumbline version): %v", to.Name,
+			of.Pool, err)
 		return
 	}
 	to.Failure, to.Note = data.Failure, data.Note
@@ -257,7 +263,8 @@ func conditions(of []metav1.Condition) (out []Condition) {
 }
 
 // askForView tells a user how to get the right to read cluster-scoped objects.
-const askForView = "topologies and DeviceClasses belong to no namespace, so that a RoleBinding does not suffice: ask for a ClusterRoleBinding to the ClusterRole plumbline-view"
+const askForView = "topologies and DeviceClasses belong to no namespace, so that a RoleBinding does not suffice: " +
+	"ask for a ClusterRoleBinding to the ClusterRole plumbline-view"
 
 // readTopology reads a topology as it is now.
 func (r *Reader) readTopology(ctx context.Context, s *Status, name string) Topology {

@@ -133,7 +133,8 @@ func (o Objects) pools(t *topology.Topology) (notes []string) {
 			continue
 		}
 		if layout == nil {
-			notes = append(notes, fmt.Sprintf("step %q: the files have no %s %q%s: pods wait until there is one", s.Name, v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names)))
+			notes = append(notes, fmt.Sprintf("step %q: the files have no %s %q%s: pods wait until there is one", s.Name,
+				v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names)))
 			continue
 		}
 		if division, ok := topology.Division(s); ok {
@@ -143,7 +144,9 @@ func (o Objects) pools(t *topology.Topology) (notes []string) {
 		}
 		notes = append(notes, outside(s, pool, layout)...)
 		if withoutGateway(t, s, layout) {
-			notes = append(notes, fmt.Sprintf("step %q: config.sourceRouting: no subnet of %s %q has a gateway, so that only packets to the subnets leave by the interface: set spec.subnets[].gateway there, or remove sourceRouting", s.Name, v1alpha1.AddressPoolKind, pool))
+			notes = append(notes, fmt.Sprintf("step %q: config.sourceRouting: no subnet of %s %q has a gateway, "+
+				"so that only packets to the subnets leave by the interface: set spec.subnets[].gateway there, or remove sourceRouting",
+				s.Name, v1alpha1.AddressPoolKind, pool))
 		}
 	}
 	return notes
@@ -212,7 +215,9 @@ func NamesPool(policies []*exposure.Policy) bool {
 func MissingPools(p *exposure.Policy, where string, exists func(pool string) bool) (notes []string) {
 	for _, n := range p.Pools() {
 		if exposure.FixedPool(n.AddressPool) && !exists(n.AddressPool) {
-			notes = append(notes, fmt.Sprintf("%s no %s %q, of physical network %q: pods with addresses of that network wait until there is one", where, v1alpha1.AddressPoolKind, n.AddressPool, n.Name))
+			notes = append(notes,
+				fmt.Sprintf("%s no %s %q, of physical network %q: pods with addresses of that network wait until there is one", where,
+					v1alpha1.AddressPoolKind, n.AddressPool, n.Name))
 		}
 	}
 	return notes
@@ -234,7 +239,9 @@ func outside(s *topology.Step, pool string, layout *addresspool.Layout) (notes [
 	for _, is4 := range layout.Families() {
 		for _, p := range layout.Prefixes(is4) {
 			if !slices.ContainsFunc(subnets, func(in netip.Prefix) bool { return in.Contains(p.Addr()) && in.Bits() <= p.Bits() }) {
-				notes = append(notes, fmt.Sprintf("step %q: config.subnets: %s of %s %q is not in %q, and OVN refuses such an address: change one of them", s.Name, p, v1alpha1.AddressPoolKind, pool, text))
+				notes = append(notes,
+					fmt.Sprintf("step %q: config.subnets: %s of %s %q is not in %q, and OVN refuses such an address: change one of them",
+						s.Name, p, v1alpha1.AddressPoolKind, pool, text))
 			}
 		}
 	}
@@ -287,7 +294,9 @@ func (o Objects) literals() (notes []string) {
 			for _, a := range topology.Exclusive(&t.Steps[i]) {
 				other, twice := of[a]
 				if twice && other != t.Name {
-					notes = append(notes, fmt.Sprintf("NetworkTopology %q, step %q: config.addresses: %s is an address of NetworkTopology %q, too, and one pod of the cluster can have it at a time: change one of them", t.Name, t.Steps[i].Name, a, other))
+					notes = append(notes,
+						fmt.Sprintf("NetworkTopology %q, step %q: config.addresses: %s is an address of NetworkTopology %q, too, "+
+							"and one pod of the cluster can have it at a time: change one of them", t.Name, t.Steps[i].Name, a, other))
 				}
 				of[a] = t.Name
 			}
@@ -308,7 +317,9 @@ func (o Objects) labels() (notes []string) {
 	for _, p := range o.QoS {
 		if p.Err == nil && p.SelectsTopologies() && !p.ByLabels() && !slices.ContainsFunc(o.Topologies,
 			func(t Named) bool { return p.SelectsTopology(t.Name, qos.TopologyLabels(&t.Object.ObjectMeta)) }) {
-			notes = append(notes, fmt.Sprintf("NetworkQoS %q: spec.networkSelectors: selects no NetworkTopology of the files, which are %s: change the selector, or metadata.labels of the topology", p.Name(), strings.Join(names[:min(len(names), maxNamed)], ", ")))
+			notes = append(notes, fmt.Sprintf("NetworkQoS %q: spec.networkSelectors: "+
+				"selects no NetworkTopology of the files, which are %s: change the selector, or metadata.labels of the topology",
+				p.Name(), strings.Join(names[:min(len(names), maxNamed)], ", ")))
 		}
 	}
 	return notes
@@ -347,7 +358,8 @@ func (o Objects) claim(ctx context.Context, c Claim, set contract.Set) (notes []
 		near := suggest.Hint(class, known)
 		if ours := slices.ContainsFunc(o.Topologies, func(t Named) bool { return strings.HasPrefix(class, t.Name+"-") }); ours ||
 			near != "" {
-			notes = append(notes, fmt.Sprintf("%s: request %q: no root step of the topologies has the DeviceClass %q%s", c.title(), request, class, near))
+			notes = append(notes,
+				fmt.Sprintf("%s: request %q: no root step of the topologies has the DeviceClass %q%s", c.title(), request, class, near))
 		}
 	}
 	for _, r := range c.Spec.Requests {

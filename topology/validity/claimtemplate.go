@@ -59,10 +59,13 @@ func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Ste
 			func(f, format string, args ...any) { wrong(field+f, format, args...) })...)
 	}
 	if n := len(claim.Spec(t, set).Devices.Constraints); n > resourceapi.DeviceConstraintsMaxSize {
-		wrong("constraints", "%d with those between the ports of bonds, and a ResourceClaim has %d at most: set bondPorts to Any, or remove some", n, resourceapi.DeviceConstraintsMaxSize)
+		wrong("constraints",
+			"%d with those between the ports of bonds, and a ResourceClaim has %d at most: set bondPorts to Any, or remove some", n,
+			resourceapi.DeviceConstraintsMaxSize)
 	}
 	if len(c.Namespaces) == 0 && c.NamespaceSelector == nil && len(c.Constraints) == 0 { // constraints are for plumbline claim, too
-		notes = append(notes, "spec.claimTemplate: neither namespaces nor namespaceSelector is set, so that no ResourceClaimTemplate is created")
+		notes = append(notes,
+			"spec.claimTemplate: neither namespaces nor namespaceSelector is set, so that no ResourceClaimTemplate is created")
 	}
 	return notes
 }
@@ -73,14 +76,19 @@ func OneAtATime(t *topology.Topology) (notes []string) {
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		if a := topology.Exclusive(s); len(a) > 0 {
-			notes = append(notes, fmt.Sprintf("step %q: config.addresses: each pod with a claim of the template would have %s, and one pod of the cluster can have it at a time, so that a second pod waits: name an AddressPool in ipam, or set allowDuplicate on the step", s.Name, a[0]))
+			notes = append(notes, fmt.Sprintf(
+				"step %q: config.addresses: each pod with a claim of the template would have %s, and one pod of the cluster can have it "+
+					"at a time, so that a second pod waits: name an AddressPool in ipam, or set allowDuplicate on the step", s.Name, a[0]))
 		}
 		mac, literal := s.Config["mac"].(string)
 		if !literal || strings.Contains(mac, "{{") || s.AllowDuplicate || s.Type == "dummy" || slices.ContainsFunc(t.ClaimParameters,
 			func(c v1alpha1.ClaimParameter) bool { return c.Step == s.Name && c.Key == v1alpha1.ParameterMAC }) {
 			continue
 		}
-		notes = append(notes, fmt.Sprintf("step %q: config.mac: each pod with a claim of the template would have %s, and two of them on one network lose packets: leave mac out, so that each pod has its own, let claims set it with claimParameters, or set allowDuplicate on the step", s.Name, mac))
+		notes = append(notes, fmt.Sprintf(
+			"step %q: config.mac: each pod with a claim of the template would have %s, and two of them on one network lose packets: "+
+				"leave mac out, so that each pod has its own, let claims set it with claimParameters, or set allowDuplicate on the step",
+			s.Name, mac))
 	}
 	return notes
 }
@@ -118,7 +126,9 @@ func constraint(c *v1alpha1.ClaimConstraint, roots []string, wrong func(field, f
 		return nil
 	}
 	if known := inventory.AttributeNames(); domain == claim.Driver && !slices.Contains(known, name) {
-		notes = append(notes, fmt.Sprintf("spec.claimTemplate.constraints: no device has an attribute %q, so that no device meets the constraint%s", attribute, suggest.Hint(name, known)))
+		notes = append(notes,
+			fmt.Sprintf("spec.claimTemplate.constraints: no device has an attribute %q, so that no device meets the constraint%s",
+				attribute, suggest.Hint(name, known)))
 	}
 	return notes
 }

@@ -38,7 +38,8 @@ func namedDevices(t *topology.Topology, set contract.Set) (notes []string) {
 			if !isText || strings.Contains(value, "{{") {
 				continue
 			}
-			note := fmt.Sprintf("step %q: config.%s: names the device on the command line only: in a cluster the scheduler chooses one by the selector of the step, and there is none", s.Name, key.name)
+			note := fmt.Sprintf("step %q: config.%s: names the device on the command line only: "+
+				"in a cluster the scheduler chooses one by the selector of the step, and there is none", s.Name, key.name)
 			if key.attribute != "" {
 				expr := fmt.Sprintf("%s == %q", key.attribute, value)
 				if strings.Contains(key.attribute, "pciBusID") {
@@ -100,19 +101,22 @@ func Unshared(ctx context.Context, shared []Sharing, policies []*exposure.Policy
 
 // Message names the policy that is needed, in one line, with one that can be applied.
 func (s Sharing) Message() string {
-	what, name, expr := "a device of the host", "share-for-"+s.Step, attribute(inventory.Driver, string(inventory.AttrIfName))+` == "INTERFACE"`
+	what, name, expr := "a device of the host", "share-for-"+s.Step, attribute(inventory.Driver,
+		string(inventory.AttrIfName))+` == "INTERFACE"`
 	switch networks := attribute(inventory.Driver, string(inventory.AttrNetworks)); {
 	case s.Master != "":
 		what, expr = fmt.Sprintf("%q of the host", s.Master),
 			fmt.Sprintf("%s == %q", attribute(inventory.Driver, string(inventory.AttrIfName)), s.Master)
 	case s.Network != "":
-		what, expr = fmt.Sprintf("the device of the host in %s", s.Network), fmt.Sprintf(`has(%s) && %q in %s.split(",")`, networks, s.Network, networks)
+		what, expr = fmt.Sprintf("the device of the host in %s", s.Network), fmt.Sprintf(`has(%s) && %q in %s.split(",")`, networks,
+			s.Network, networks)
 	}
 	leave := ""
 	if s.Optional {
 		leave = "; a claim that requests another step may leave the request of this one out"
 	}
 	return fmt.Sprintf("step %q: requests a share of %s: pods stay Pending without a DeviceExposurePolicy that shares it, such as "+
-		"{apiVersion: networking.dra.io/v1alpha1, kind: DeviceExposurePolicy, metadata: {name: %s}, spec: {selector: {cel: '%s'}, exposure: {allowMultipleAllocations: true}}}%s",
+		"{apiVersion: networking.dra.io/v1alpha1, kind: DeviceExposurePolicy, metadata: {name: %s}, spec: {selector: {cel: "+
+		"'%s'}, exposure: {allowMultipleAllocations: true}}}%s",
 		s.Step, what, name, expr, leave)
 }

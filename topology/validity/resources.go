@@ -35,7 +35,9 @@ func resourceNames(t *topology.Topology, set contract.Set, roots []*topology.Ste
 		for _, root := range p.Roots {
 			s, _ := t.Step(root)
 			if name := s.ExtendedResourceName; name != "" && seen[name] {
-				notes = append(notes, fmt.Sprintf("step %q: the devices that a pod requests as %q may be functions of one card, which fail together: give the steps different selectors and names, or use a claim", p.Step, name))
+				notes = append(notes,
+					fmt.Sprintf("step %q: the devices that a pod requests as %q may be functions of one card, which fail together: "+
+						"give the steps different selectors and names, or use a claim", p.Step, name))
 				break
 			}
 			seen[s.ExtendedResourceName] = true
@@ -60,9 +62,13 @@ func resourceName(s *topology.Step, roots []*topology.Step, other *topology.Step
 	case other == nil:
 		return ""
 	case other.Type != s.Type:
-		return "is that of step \"" + other.Name + "\", too, which is of type \"" + other.Type + "\": all devices that a pod requests under one name are chosen in the same way; give both the same type, or one of them another name"
+		return "is that of step \"" + other.Name + "\", too, which is of type \"" + other.Type +
+			"\": all devices that a pod requests under one name are chosen in the same way; " +
+			"give both the same type, or one of them another name"
 	case other.Selector != s.Selector:
-		return "is that of step \"" + other.Name + "\", too, which has another selector: all devices that a pod requests under one name are chosen in the same way; give both the same selector, or one of them another name"
+		return "is that of step \"" + other.Name +
+			"\", too, which has another selector: all devices that a pod requests under one name are chosen in the same way; " +
+			"give both the same selector, or one of them another name"
 	}
 	return ""
 }

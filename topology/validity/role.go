@@ -41,7 +41,9 @@ func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
 	for i := range t.Steps {
 		step := &t.Steps[i]
 		if a := topology.Exclusive(step); len(a) > 0 {
-			add(step.Name, "config.addresses", "all pods would have %q: leave addresses out to give each pod one of the node's pod CIDRs, name an AddressPool in ipam, or set allowDuplicate on the step", a[0])
+			add(step.Name, "config.addresses",
+				"all pods would have %q: leave addresses out to give each pod one of the node's pod CIDRs, name an AddressPool in ipam, "+
+					"or set allowDuplicate on the step", a[0])
 		}
 		c, _ := set.Contract(step.Type)
 		onBridge := slices.ContainsFunc(c.Params, func(p contract.Param) bool { return p.Name == "bridge" })
@@ -58,13 +60,16 @@ func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
 			continue // reported already
 		}
 		if s.Selector != "" {
-			add(s.Name, "selector", "is for topologies that claims request: pods without a claim have no device; name a link of the host in the config")
+			add(s.Name, "selector",
+				"is for topologies that claims request: pods without a claim have no device; name a link of the host in the config")
 		}
 		if s.ExtendedResourceName != "" {
 			add(s.Name, "extendedResourceName", "is for topologies that claims request: remove it")
 		}
 		if c.Input.Device {
-			add(s.Name, "type", "%q takes a device, which only a claim has: use a type that takes none, such as bridge or ptp, for the own network of pods", s.Type)
+			add(s.Name, "type",
+				"%q takes a device, which only a claim has: use a type that takes none, such as bridge or ptp, for the own network of pods",
+				s.Type)
 		}
 		if !first {
 			continue
@@ -76,10 +81,13 @@ func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
 		ipam, _ := s.Config["ipam"].(map[string]any)
 		_, literal := s.Config["addresses"]
 		if ipam["type"] == "slaac" && s.Config["dad"] != "wait" && !literal {
-			add(s.Name, "config.dad", "must be wait with ipam of type slaac: the runtime refuses a pod whose %s has no address yet", topology.PodInterface)
+			add(s.Name, "config.dad",
+				"must be wait with ipam of type slaac: the runtime refuses a pod whose %s has no address yet", topology.PodInterface)
 		}
 		if !c.Input.Device && !topology.ConnectsWithHost(c) {
-			add(s.Name, "type", "%q does not connect pods with their host, and the first root step is the interface %s of pods: use type bridge or ptp", s.Type, topology.PodInterface)
+			add(s.Name, "type",
+				"%q does not connect pods with their host, and the first root step is the interface %s of pods: use type bridge or ptp",
+				s.Type, topology.PodInterface)
 		}
 	}
 	if first {
@@ -102,7 +110,9 @@ func noDefaultRoute(t *topology.Topology, set contract.Set) []string {
 		hasRoutes(ipam) {
 		return nil
 	}
-	return []string{fmt.Sprintf("step %q: pods have no default route, so that they reach neither Services nor pods of other nodes: add isDefaultGateway: true", s.Name)}
+	return []string{fmt.Sprintf(
+		"step %q: pods have no default route, so that they reach neither Services nor pods of other nodes: add isDefaultGateway: true",
+		s.Name)}
 }
 
 func hasRoutes(config map[string]any) bool {

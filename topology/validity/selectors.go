@@ -40,8 +40,9 @@ func Compiled(expr string) Selector {
 	s := Selector{Err: err, Functions: err == nil && c.Reads(inventory.AttrType, inventory.AttrPFName)}
 	if err == nil {
 		for _, name := range c.Unknown() {
-			s.Unknown = append(s.Unknown, fmt.Sprintf("no device has an attribute %q, and the scheduler gives up a pod whose selector reads a missing one%s",
-				name, suggest.Hint(name, inventory.AttributeNames())))
+			s.Unknown = append(s.Unknown,
+				fmt.Sprintf("no device has an attribute %q, and the scheduler gives up a pod whose selector reads a missing one%s",
+					name, suggest.Hint(name, inventory.AttributeNames())))
 		}
 		s.Unknown = append(s.Unknown, c.Doubts(nil, suggest.Name)...)
 	}

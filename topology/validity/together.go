@@ -53,10 +53,14 @@ func Together(ctx context.Context, set contract.Set, there, added []Member) (wit
 				from[name] = of
 			case i < len(there):
 			case other.topology == of.topology:
-				return other.with, fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q is in the same pod twice, and step %q makes an interface %q: request another topology, whose steps have other names of interfaces",
-					of.topology, of.step, name))
+				return other.with,
+					fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q is in the same pod twice, and step %q makes an interface %q: "+
+						"request another topology, whose steps have other names of interfaces",
+						of.topology, of.step, name))
 			default:
-				return other.with, fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q, step %q: makes an interface %q, as step %q of NetworkTopology %q does in the same pod: set another ifName in the config of one of them, then delete the pod and create it again",
+				return other.with, fault.New(fault.Invalid, fmt.Errorf(
+					"NetworkTopology %q, step %q: makes an interface %q, as step %q of NetworkTopology %q does in the same pod: "+
+						"set another ifName in the config of one of them, then delete the pod and create it again",
 					of.topology, of.step, name, other.step, other.topology))
 			}
 		}

@@ -127,7 +127,8 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 		if s := &t.Steps[i]; topology.OfNetwork(s) && !slices.Contains(roots, s) {
 			invalid.Add(topology.Problem{
 				Step: s.Name, Field: "config.ipam.pool",
-				Message: "is missing: name an AddressPool. Only a root step that takes a device of a claim has the pool of its physical network",
+				Message: "is missing: name an AddressPool. " +
+					"Only a root step that takes a device of a claim has the pool of its physical network",
 			})
 		}
 	}

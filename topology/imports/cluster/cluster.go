@@ -135,7 +135,8 @@ func (r *Reader) find(ctx context.Context, groups *metav1.APIGroupList, from imp
 		gv := schema.GroupVersion{Group: from.Group, Version: v}
 		list, err := r.discovery.ServerResourcesForGroupVersionWithContext(ctx, gv.String())
 		if err != nil {
-			return metav1.APIResource{}, false, fmt.Errorf("%s: the API server does not say what it has of %s: %w", from, gv, r.because(ctx, err))
+			return metav1.APIResource{}, false,
+				fmt.Errorf("%s: the API server does not say what it has of %s: %w", from, gv, r.because(ctx, err))
 		}
 		for _, resource := range list.APIResources {
 			if resource.Kind == from.Kind && !strings.Contains(resource.Name, "/") {
@@ -170,7 +171,8 @@ func (r *Reader) list(ctx context.Context, resource metav1.APIResource, from imp
 			again = false
 			continue
 		case apierrors.IsForbidden(err):
-			return nil, fmt.Errorf("%s cannot be read: the right \"list\" on %s %s is missing: %w", from.Kind, gvr.GroupResource(), where, err)
+			return nil,
+				fmt.Errorf("%s cannot be read: the right \"list\" on %s %s is missing: %w", from.Kind, gvr.GroupResource(), where, err)
 		}
 		return nil, fmt.Errorf("%s cannot be read: list of %s %s: %w", from.Kind, gvr.GroupResource(), where, r.because(ctx, err))
 	}
