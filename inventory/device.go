@@ -306,7 +306,8 @@ func netName(ifName string) string {
 	}, ifName)
 	legible = strings.Trim(legible[:min(len(legible), maxPlain)], "-")
 	sum := sha256.Sum256([]byte(ifName))
-	return strings.Join(slices.DeleteFunc([]string{"net", legible, hex.EncodeToString(sum[:4])}, func(s string) bool { return s == "" }), "-")
+	return strings.Join(slices.DeleteFunc([]string{"net", legible, hex.EncodeToString(sum[:4])},
+		func(s string) bool { return s == "" }), "-")
 }
 
 // pciOf returns the PCI function nearest to the end of a sysfs path, and the

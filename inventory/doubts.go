@@ -142,7 +142,8 @@ func (d *doubter) visit(e ast.Expr) {
 			return
 		}
 		if name, of, ok := d.typed(call.Target()); ok && of.values != aString {
-			d.say("%s is %s and has no function %s, so that the scheduler gives up the pod: compare it with ==", expressionOf(name), of.values, call.FunctionName())
+			d.say("%s is %s and has no function %s, so that the scheduler gives up the pod: compare it with ==", expressionOf(name),
+				of.values, call.FunctionName())
 		}
 	}
 }
@@ -165,13 +166,15 @@ func (d *doubter) compared(attribute, with ast.Expr) {
 	}
 	if attribute.Kind() == ast.SelectKind && attribute.AsSelect().FieldName() == "driver" && isDevice(attribute.AsSelect().Operand()) {
 		if text, ok := value.Value().(string); ok && text != Driver {
-			d.say("device.driver is %q for each device that a step can have, and is compared with %q: use device.attributes[%q].driver for the driver of the kernel", Driver, text, Driver)
+			d.say("device.driver is %q for each device that a step can have, and is compared with %q: "+
+				"use device.attributes[%q].driver for the driver of the kernel", Driver, text, Driver)
 		}
 		return
 	}
 	name, of, known := d.typed(attribute)
 	if have := typeOf(value); known && have != "" && have != of.values {
-		d.say("%s is %s and is compared with %s, %s, which it never equals: %s", expressionOf(name), of.values, quoted(value), have, inPlace(value, of.values))
+		d.say("%s is %s and is compared with %s, %s, which it never equals: %s", expressionOf(name), of.values, quoted(value), have,
+			inPlace(value, of.values))
 	}
 }
 
@@ -214,7 +217,8 @@ func (d *doubter) truth(e ast.Expr) {
 		return
 	}
 	if name, of, ok := d.typed(e); ok && of.values != aBoolean {
-		d.say("%s is %s and no condition, so that the scheduler gives up the pod: compare it, as in %s != \"\"", expressionOf(name), of.values, expressionOf(name))
+		d.say("%s is %s and no condition, so that the scheduler gives up the pod: compare it, as in %s != \"\"", expressionOf(name),
+			of.values, expressionOf(name))
 	}
 }
 
@@ -226,7 +230,8 @@ func (d *doubter) missing(name resourceapi.QualifiedName, functions bool) {
 	switch {
 	case known && (of.always || of.ofPCI && functions || d.guarded[name]):
 	case known:
-		d.say("not every device has the attribute %q, and the scheduler gives up a pod whose selector reads a missing one: write has(%s) && before it", string(name), expressionOf(name))
+		d.say("not every device has the attribute %q, and the scheduler gives up a pod whose selector reads a missing one: "+
+			"write has(%s) && before it", string(name), expressionOf(name))
 	case !foreign: // see Unknown
 	case domain == standardDomain:
 		d.say("no device has an attribute %q%s", name, d.hint(string(name), standardNames()))

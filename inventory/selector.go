@@ -45,7 +45,8 @@ func Compile(expr string) (Selector, error) {
 		return Selector{}, &SelectorError{"the expression is empty"}
 	}
 	if n := len(expr); n > resourceapi.CELSelectorExpressionMaxLength {
-		return Selector{}, &SelectorError{fmt.Sprintf("the expression is %d bytes long, at most %d are allowed", n, resourceapi.CELSelectorExpressionMaxLength)}
+		return Selector{}, &SelectorError{fmt.Sprintf("the expression is %d bytes long, at most %d are allowed", n,
+			resourceapi.CELSelectorExpressionMaxLength)}
 	}
 	// The scheduler's (stored) environment is the same for all feature gates; the
 	// one named here is on by default since 1.36.
@@ -54,7 +55,8 @@ func Compile(expr string) (Selector, error) {
 		return Selector{}, &SelectorError{oneLine(compiled.Error.Detail)}
 	}
 	if compiled.MaxCost > resourceapi.CELSelectorExpressionMaxCost {
-		return Selector{}, &SelectorError{fmt.Sprintf("the expression may cost %d units to evaluate, at most %d are allowed", compiled.MaxCost, resourceapi.CELSelectorExpressionMaxCost)}
+		return Selector{}, &SelectorError{fmt.Sprintf("the expression may cost %d units to evaluate, at most %d are allowed",
+			compiled.MaxCost, resourceapi.CELSelectorExpressionMaxCost)}
 	}
 	return Selector{expr: expr, compiled: compiled, reads: attributesRead(compiled)}, nil
 }

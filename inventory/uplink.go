@@ -105,7 +105,8 @@ func DiscoverBlind(sys fs.FS, opt Options, why error) ([]Device, error) {
 		}
 	}
 	delete(u.Unread, "") // a device without one
-	return GuardUplinks(devices, u), errors.Join(err, fmt.Errorf("routes and addresses of the host are not seen, so no device with an interface is listed as offered: %w", why))
+	return GuardUplinks(devices, u), errors.Join(err,
+		fmt.Errorf("routes and addresses of the host are not seen, so no device with an interface is listed as offered: %w", why))
 }
 
 // GuardUplinks returns the devices with the networks of their interfaces, and with those

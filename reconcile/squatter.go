@@ -63,7 +63,8 @@ func (p *pass) takeAddress(ctx context.Context, a netstate.Addr, refused error) 
 		family = 6
 	}
 	master := netstate.BaseName(*link.Parent)
-	return fault.Detailed(fmt.Errorf("no sandbox of this node has it: look for %s links on %q in other namespaces and on the host: %w", link.LinkKind, master, refused),
+	return fault.Detailed(fmt.Errorf("no sandbox of this node has it: look for %s links on %q in other namespaces and on the host: %w",
+		link.LinkKind, master, refused),
 		fmt.Sprintf("to search named namespaces: ip -all netns exec ip -%d -o address show to %s%s", family, h.ip, unread))
 }
 
@@ -146,7 +147,8 @@ func (p *pass) takeFrom(ctx context.Context, d Domain, records []Record, a netst
 			rec = now
 		}
 		if rec.has(a, rec.Sandbox.ID == p.sandbox.ID || p.here(rec)) {
-			return fault.Detailed(fmt.Errorf("another sandbox has it by its topology: give one of them another address, or end that pod: %w", refused),
+			return fault.Detailed(
+				fmt.Errorf("another sandbox has it by its topology: give one of them another address, or end that pod: %w", refused),
 				fmt.Sprintf("sandbox %q has it on link %q", rec.Sandbox.ID, a.Link))
 		}
 		if i == 0 || rec.made(a.Link) != "" {
@@ -163,7 +165,8 @@ func (p *pass) takeFrom(ctx context.Context, d Domain, records []Record, a netst
 		return errors.Join(refused, fmt.Errorf("and it cannot be taken from the link that has it: %w", err))
 	}
 	if from.Sandbox.ID == p.sandbox.ID {
-		p.notes = append(p.notes, fmt.Sprintf("link %q of the pod had address %s, which no topology wants there: it was deleted", a.Link, a.Address))
+		p.notes = append(p.notes,
+			fmt.Sprintf("link %q of the pod had address %s, which no topology wants there: it was deleted", a.Link, a.Address))
 		return nil
 	}
 	p.r.opts.Recorder.Drift(from.Sandbox.ID, name, []Drift{drift})
@@ -171,7 +174,8 @@ func (p *pass) takeFrom(ctx context.Context, d Domain, records []Record, a netst
 		Sandbox: from.Sandbox.ID, Topology: name,
 		Trigger: TriggerRepair, Changes: []netstate.Change{deletion}, StepTypes: types,
 	})
-	p.notes = append(p.notes, fmt.Sprintf("a link of another sandbox on the same master had address %s, which its topology does not want: it was deleted there", a.Address))
+	p.notes = append(p.notes, fmt.Sprintf(
+		"a link of another sandbox on the same master had address %s, which its topology does not want: it was deleted there", a.Address))
 	return nil
 }
 

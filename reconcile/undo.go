@@ -92,7 +92,8 @@ func (p *pass) absentError(id string) error {
 	if d := netstate.Recorded(p.record.History, netstate.Device{ID: id}); !d.HasPCIAddress() &&
 		d.Index == 0 && (d.Made() || d.LinkKind == "") {
 		// The attachment was interrupted, or an earlier version has recorded it.
-		err = fmt.Errorf("%w, or its record does not identify its link: if the sandbox has it under another name than %q, move it to the host by hand; the record ends with the namespace",
+		err = fmt.Errorf("%w, or its record does not identify its link: "+
+			"if the sandbox has it under another name than %q, move it to the host by hand; the record ends with the namespace",
 			err, *cmp.Or(d.At, new("")))
 	}
 	return fault.New(fault.NotReady, err)

@@ -27,7 +27,8 @@ func Unreleased(records []Record, others []*frame.OtherVersion, now time.Time) m
 			}
 		case now.Sub(r.Updated) > releaseTime:
 			for _, id := range r.Sandbox.Given.Devices() {
-				devices[id] = fmt.Sprintf("the release of sandbox %q began at %s and has not ended", r.Sandbox.ID, r.Updated.Format(time.RFC3339))
+				devices[id] = fmt.Sprintf("the release of sandbox %q began at %s and has not ended", r.Sandbox.ID,
+					r.Updated.Format(time.RFC3339))
 			}
 		}
 	}

@@ -88,7 +88,9 @@ func Find(ctx context.Context, kube kubernetes.Interface, word string) ([]Device
 	case len(slices.Items) == 0:
 		return nil, fmt.Errorf("node %q publishes no devices of %s", node, inventory.Driver)
 	case len(out) == 0:
-		return nil, fmt.Errorf("node %q publishes no device %q: `kubectl get resourceslices --field-selector spec.nodeName=%s -o yaml` shows them", node, name, node)
+		return nil,
+			fmt.Errorf("node %q publishes no device %q: `kubectl get resourceslices --field-selector spec.nodeName=%s -o yaml` shows them",
+				node, name, node)
 	}
 	return out, nil
 }
@@ -145,7 +147,8 @@ func (s Server) usersOf(c *resourceapi.ResourceClaim, devices []Device) []User {
 			}
 			u := User{Namespace: c.Namespace, Pod: pod.Name, Claim: c.Name, Device: d, Stays: tolerated(r.Tolerations)}
 			if c.Annotations[extended] == "true" && !s.evictsExtended() {
-				u.Stays = fmt.Sprintf("it asks without a claim, and Kubernetes %s does not evict such pods (%s and later do)", s, evictsExtended)
+				u.Stays = fmt.Sprintf("it asks without a claim, and Kubernetes %s does not evict such pods (%s and later do)", s,
+					evictsExtended)
 			}
 			out = append(out, u)
 		}
@@ -173,7 +176,8 @@ func tolerated(all []resourceapi.DeviceToleration) string {
 }
 
 // errUnserved: the server does not serve the API.
-var errUnserved = errors.New("the API server does not serve DeviceTaintRules (resource.k8s.io/v1, on by default since Kubernetes 1.37): drain the node, or remove the device from its DeviceExposurePolicy; plumbline version --cluster lists what the server lacks")
+var errUnserved = errors.New("the API server does not serve DeviceTaintRules (resource.k8s.io/v1, on by default since Kubernetes 1.37): " +
+	"drain the node, or remove the device from its DeviceExposurePolicy; plumbline version --cluster lists what the server lacks")
 
 // Begin makes or changes the rule of each device. Without evict they have no effect: the
 // condition EvictionInProgress of each says how many pods would be evicted.

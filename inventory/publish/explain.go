@@ -38,8 +38,9 @@ func Explain(err error) Explanation {
 	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
 		features := dropped.DisabledFeatures()
 		return Explanation{
-			Cause:      Dropped,
-			Message:    fmt.Sprintf("the API server dropped fields of slice %d: it has no %s", dropped.SliceIndex, strings.Join(features, ", ")),
+			Cause: Dropped,
+			Message: fmt.Sprintf("the API server dropped fields of slice %d: it has no %s", dropped.SliceIndex,
+				strings.Join(features, ", ")),
 			NoTaints:   slices.Contains(features, "DRADeviceTaints"),
 			NoSharing:  slices.Contains(features, "DRAConsumableCapacity"),
 			NoCounters: slices.Contains(features, "DRAPartitionableDevices"),
@@ -47,9 +48,13 @@ func Explain(err error) Explanation {
 	}
 	switch {
 	case apierrors.IsInvalid(err):
-		return Explanation{Cause: Refused, Message: "the API server rejects the slice as invalid, so none of its devices is published: " + err.Error()}
+		return Explanation{Cause: Refused, Message: "the API server rejects the slice as invalid, so none of its devices is published: " +
+			err.Error()}
 	case apierrors.IsForbidden(err):
-		return Explanation{Cause: Forbidden, Message: "the agent may not write ResourceSlices of this node; check its ClusterRole and the policy on slices: " + err.Error()}
+		return Explanation{
+			Cause:   Forbidden,
+			Message: "the agent may not write ResourceSlices of this node; check its ClusterRole and the policy on slices: " + err.Error(),
+		}
 	case !errors.Is(err, kubeletplugin.ErrRecoverable):
 		return Explanation{Cause: Fatal, Message: err.Error()}
 	}

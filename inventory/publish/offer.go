@@ -286,7 +286,8 @@ func (k known) ruled(d inventory.Device) string {
 // besides says which other driver publishes a device that must not.
 func (k known) besides(d inventory.Device) string {
 	if driver := k.others[d.ID]; driver != "" && !slices.Contains(d.Exposure.BesideDrivers, driver) {
-		return fmt.Sprintf("driver %q publishes it on this node, too: exclude it there, or name the driver in besideDrivers of a policy", driver)
+		return fmt.Sprintf(
+			"driver %q publishes it on this node, too: exclude it there, or name the driver in besideDrivers of a policy", driver)
 	}
 	return ""
 }
@@ -342,7 +343,8 @@ func (e *entry) tainted(k known, d inventory.Device) string {
 		e.Device.Taints = taints(keys...)
 		e.fail(k)
 	case len(keys) > 0 && !k.inUse[e.Device.Name]:
-		return "would be tainted with " + strings.Join(keys, ", ") + ", and the API server does not support taints (feature DRADeviceTaints)"
+		return "would be tainted with " + strings.Join(keys, ", ") +
+			", and the API server does not support taints (feature DRADeviceTaints)"
 	}
 	return ""
 }
@@ -394,7 +396,8 @@ func invalid(d resourceapi.Device) string {
 		return fmt.Sprintf("name %q: %s", d.Name, problems[0])
 	}
 	if n := len(d.Attributes) + len(d.Capacity); n > resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice {
-		return fmt.Sprintf("%d attributes and capacities, at most %d are allowed", n, resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice)
+		return fmt.Sprintf("%d attributes and capacities, at most %d are allowed", n,
+			resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice)
 	}
 	for name, a := range d.Attributes {
 		if a.StringValue != nil && len(*a.StringValue) > resourceapi.DeviceAttributeMaxValueLength {

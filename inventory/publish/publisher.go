@@ -225,7 +225,9 @@ func (p *Publisher) Run(ctx context.Context, to Slices) error {
 	before, err := load(p.opts.StateFile)
 	if err != nil {
 		// Attributes of devices in use may change once; better than no offer.
-		p.opts.Log.Error("cannot read published.json: devices in use are published with their current attributes, which may differ from those allocated", "error", err)
+		p.opts.Log.Error(
+			"cannot read published.json: devices in use are published with their current attributes, which may differ from those allocated",
+			"error", err)
 		p.setUnsaved(err)
 	}
 	p.before = before

@@ -137,7 +137,8 @@ func (k known) unshareable(d inventory.Device) string {
 	by := d.Exposure.Sharing.By
 	// The kernel passes packets of a port to its master, and refuses a second receiver
 	// (netdev_rx_handler_register, net/core/dev.c).
-	port := d.HostUse != "" && d.HostUse != inventory.DefaultRoute && d.HostUse != inventory.Unread || d.Master != "" && d.HostUse == inventory.DefaultRoute
+	port := d.HostUse != "" && d.HostUse != inventory.DefaultRoute && d.HostUse != inventory.Unread ||
+		d.Master != "" && d.HostUse == inventory.DefaultRoute
 	if d.Exposure.Sharing.Functions && !k.noSharing {
 		switch {
 		case d.Kind != inventory.KindPF || d.NumVFs == 0:
@@ -199,7 +200,8 @@ func (k known) exclude(offered []entry) (kept []entry, withheld []Withheld) {
 			continue
 		}
 		if k.noCounters {
-			const why = "it is already offered in another form, and this API server cannot exclude one by the other (feature DRAPartitionableDevices)"
+			const why = "it is already offered in another form, " +
+				"and this API server cannot exclude one by the other (feature DRAPartitionableDevices)"
 			if !k.inUse[whole.Device.Name] {
 				without[i] = why
 				continue

@@ -44,7 +44,8 @@ func load(file string) (map[string]entry, error) {
 type otherVersion struct{ why error }
 
 func (o *otherVersion) Error() string {
-	return fmt.Sprintf("written by another version of plumbline and left alone (%v): run the version that wrote it, or remove the file", o.why)
+	return fmt.Sprintf(
+		"written by another version of plumbline and left alone (%v): run the version that wrote it, or remove the file", o.why)
 }
 
 func isOtherVersion(err error) bool {

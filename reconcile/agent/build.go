@@ -196,7 +196,8 @@ func Graph() (string, error) {
 			alone = append(alone, p.Name)
 		}
 	}
-	fmt.Fprintf(&b, "Parts that do not run and need no other: %s.\n\nOthers, with the parts that they read or call (use) and change (write):\n\n",
+	fmt.Fprintf(&b,
+		"Parts that do not run and need no other: %s.\n\nOthers, with the parts that they read or call (use) and change (write):\n\n",
 		strings.Join(alone, ", "))
 	for _, p := range parts {
 		if p.isAlone() {

@@ -405,7 +405,9 @@ func (k *kubelet) Run(ctx context.Context) error {
 		if err := k.publisher.Run(publishing, to); err != nil || ctx.Err() != nil {
 			return err
 		}
-		return fmt.Errorf("the Node %q was deleted and created again: restarting the agent, since its ResourceSlices are owned by the deleted Node", k.serving.NodeName)
+		return fmt.Errorf(
+			"the Node %q was deleted and created again: restarting the agent, since its ResourceSlices are owned by the deleted Node",
+			k.serving.NodeName)
 	})
 }
 

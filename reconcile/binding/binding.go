@@ -232,7 +232,8 @@ func (h *Host) Apply(ctx context.Context, c netstate.Change) error {
 func (h *Host) rebind(ctx context.Context, id, from, to string) error {
 	if to != "" {
 		if _, err := os.Stat(filepath.Join(h.root, "bus/pci/drivers", to)); err != nil {
-			return fault.New(fault.Unsupported, fmt.Errorf("driver %q is not loaded: run modprobe %s on the node, and name it in /etc/modules-load.d", to, to))
+			return fault.New(fault.Unsupported,
+				fmt.Errorf("driver %q is not loaded: run modprobe %s on the node, and name it in /etc/modules-load.d", to, to))
 		}
 		// From here on nothing else takes the function, also after a crash.
 		if err := h.override(id, to); err != nil {
@@ -288,8 +289,9 @@ func (h *Host) readGUIDs(ctx context.Context, want netstate.Binding, driver stri
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-limit.C:
-			return fault.New(fault.NotReady, fmt.Errorf("its driver has read the %s %s, and %s was set: look for the driver's messages in the kernel's log (dmesg)",
-				diff[0].Path, netstate.FormatValue(diff[0].Before), netstate.FormatValue(diff[0].After)))
+			return fault.New(fault.NotReady,
+				fmt.Errorf("its driver has read the %s %s, and %s was set: look for the driver's messages in the kernel's log (dmesg)",
+					diff[0].Path, netstate.FormatValue(diff[0].Before), netstate.FormatValue(diff[0].After)))
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
@@ -306,7 +308,9 @@ func (h *Host) bind(id, driver string) error {
 		err = errors.New("it has another driver by now, or none")
 	case errors.Is(err, syscall.EINVAL) && isVFIO(driver) && target(h.function(id), "iommu_group") == "":
 		return fault.New(fault.Unsupported, fmt.Errorf(
-			"driver %q does not take it without an IOMMU: turn the IOMMU on, load vfio with enable_unsafe_noiommu_mode=1 if the kernel has that (CONFIG_VFIO_NOIOMMU), or use uio_pci_generic: %w", driver, err))
+			"driver %q does not take it without an IOMMU: turn the IOMMU on, "+
+				"load vfio with enable_unsafe_noiommu_mode=1 if the kernel has that (CONFIG_VFIO_NOIOMMU), or use uio_pci_generic: %w",
+			driver, err))
 	}
 	return because(err, "driver %q does not take it", driver)
 }
@@ -364,7 +368,8 @@ func because(err error, format string, args ...any) error {
 	what := fmt.Errorf(format+": %w", append(args, err)...)
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
-		return fault.New(fault.Unsupported, fmt.Errorf("%w: the agent may not write to sysfs: set agent.driverBinding in the chart's values", what))
+		return fault.New(fault.Unsupported,
+			fmt.Errorf("%w: the agent may not write to sysfs: set agent.driverBinding in the chart's values", what))
 	case errors.Is(err, fs.ErrNotExist):
 		return fault.New(fault.Gone, what)
 	}

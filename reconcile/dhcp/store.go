@@ -202,7 +202,8 @@ func (h *Host) rewrite() error {
 	var first error
 	for _, r := range held {
 		if _, err := h.change(name(r.Sandbox, r.Link), r.Serial, func(*record) {}); err != nil && first == nil {
-			first = fmt.Errorf("%d leases are in memory only, and a restart loses them; the first is that of %q in sandbox %q: %w", len(held), r.Link, r.Sandbox, err)
+			first = fmt.Errorf("%d leases are in memory only, and a restart loses them; the first is that of %q in sandbox %q: %w",
+				len(held), r.Link, r.Sandbox, err)
 		}
 	}
 	return first

@@ -69,7 +69,8 @@ func (h *Host) dial(r *record) (*wire, error) {
 			w.arp, err = packet.Listen(link, packet.Datagram, unix.ETH_P_ARP, &packet.Config{Filter: dropAll})
 		}
 		if errors.Is(err, unix.EPERM) {
-			return fault.New(fault.Unsupported, fmt.Errorf("the capability NET_RAW is missing: on a cluster, set agent.dhcp: true in the chart's values: %w", err))
+			return fault.New(fault.Unsupported,
+				fmt.Errorf("the capability NET_RAW is missing: on a cluster, set agent.dhcp: true in the chart's values: %w", err))
 		}
 		return err
 	})

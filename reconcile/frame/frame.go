@@ -65,7 +65,8 @@ type OtherVersion struct {
 
 // Error implements error.
 func (o *OtherVersion) Error() string {
-	return fmt.Sprintf("written by another version of plumbline and left alone (%v): run the version that wrote it, or remove the file when the pod is gone", o.Err)
+	return fmt.Sprintf("written by another version of plumbline and left alone (%v): "+
+		"run the version that wrote it, or remove the file when the pod is gone", o.Err)
 }
 
 // Unwrap returns what is unknown.

@@ -123,7 +123,9 @@ func (b *Base) Damaged() ([]string, error) {
 // than it could be.
 func Searching(log *slog.Logger, counts *metrics.Metrics) func(error) {
 	return func(why error) {
-		log.Warn("the BPF program that finds links hidden by pods cannot be used: each release searches for them one by one, which is slower", "reason", why)
+		log.Warn(
+			"the BPF program that finds links hidden by pods cannot be used: each release searches for them one by one, which is slower",
+			"reason", why)
 		counts.Searching()
 	}
 }

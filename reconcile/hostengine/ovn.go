@@ -28,7 +28,8 @@ func (o *OVN) Readings(ctx context.Context, of []ports.LogicalRule) ([]ports.Rea
 // domains returns the domains of the engine.
 func (o *OVN) domains() []reconcile.ExternalDomain {
 	if o == nil {
-		return openvswitch.Absent(errors.New("this process was given no databases of OVN: on a cluster, set agent.ovn.enabled in the chart's values; else give --ovs and --ovn-nb"))
+		return openvswitch.Absent(errors.New("this process was given no databases of OVN: " +
+			"on a cluster, set agent.ovn.enabled in the chart's values; else give --ovs and --ovn-nb"))
 	}
 	return []reconcile.ExternalDomain{o.Northbound.Domain(), o.Switch.Domain()}
 }

@@ -194,7 +194,8 @@ func Before(ctx context.Context, w reconcile.Writing) (notes []string, err error
 		func(m netstate.PortMapping, to netip.Addr) bool { return given[to] && !own[m.Key()] },
 		func(netip.Addr) bool { return false })
 	for _, m := range deleted {
-		notes = append(notes, fmt.Sprintf("port %s of the host led to %s, which an earlier sandbox without a record had: it was deleted", m.Host, *m.To))
+		notes = append(notes,
+			fmt.Sprintf("port %s of the host led to %s, which an earlier sandbox without a record had: it was deleted", m.Host, *m.To))
 	}
 	if frame.IsDamage(err) { // it is reported once, and does not concern this sandbox
 		return append(notes, err.Error()), nil

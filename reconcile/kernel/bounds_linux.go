@@ -95,11 +95,14 @@ func (t *tally) add(size, kept int) error {
 	case t.host:
 		return nil
 	case kept > t.most, t.read != 0 && t.messages > t.read:
-		return fault.New(fault.Conflict, fmt.Errorf("%w: more than %d %s, the most that are read of one: delete some", partial(t.conn), t.most, t.what))
+		return fault.New(fault.Conflict,
+			fmt.Errorf("%w: more than %d %s, the most that are read of one: delete some", partial(t.conn), t.most, t.what))
 	case t.read == 0:
 		return nil
 	case t.bytes > maxDumpBytes:
-		return fault.New(fault.Conflict, fmt.Errorf("%w: its %s take more than %d MiB, the most that is read: delete some, or some of their alternative names", partial(t.conn), t.what, maxDumpBytes>>20))
+		return fault.New(fault.Conflict,
+			fmt.Errorf("%w: its %s take more than %d MiB, the most that is read: delete some, or some of their alternative names",
+				partial(t.conn), t.what, maxDumpBytes>>20))
 	}
 	return nil
 }

@@ -45,7 +45,8 @@ func (h *Host) setBridged(path string) error {
 			value, err = readFile(file)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return fault.New(fault.NotReady, errors.New("the kernel has not loaded br_netfilter for the match physdev: run modprobe br_netfilter on the node, and let it be loaded at boot"))
+			return fault.New(fault.NotReady, errors.New("the kernel has not loaded br_netfilter for the match physdev: "+
+				"run modprobe br_netfilter on the node, and let it be loaded at boot"))
 		}
 		if err != nil {
 			return fault.New(fault.NotReady, fmt.Errorf("read the sysctl %s: %w", name, err))
@@ -82,7 +83,8 @@ func (h *Host) loadBridgeNetfilter() error {
 		return c.Flush()
 	})
 	if err != nil {
-		return fault.New(fault.NotReady, fmt.Errorf("load br_netfilter by a rule with the match physdev, which needs the modules nft_compat and xt_physdev (or run modprobe br_netfilter on the node): %w", err))
+		return fault.New(fault.NotReady, fmt.Errorf("load br_netfilter by a rule with the match physdev, "+
+			"which needs the modules nft_compat and xt_physdev (or run modprobe br_netfilter on the node): %w", err))
 	}
 	return nil
 }

@@ -393,7 +393,9 @@ func (o *observer) queryNetwork(ctx context.Context, network string) error {
 		return nil
 	case 1:
 	default:
-		return fault.New(fault.Conflict, fmt.Errorf("the interfaces %q and %q of the host have an address in it: name one of them, or remove the address of the other", found[0].link.Name, found[1].link.Name))
+		return fault.New(fault.Conflict,
+			fmt.Errorf("the interfaces %q and %q of the host have an address in it: name one of them, or remove the address of the other",
+				found[0].link.Name, found[1].link.Name))
 	}
 	if err := o.describe(ctx, &d, place{o.outside, found[0]}); err != nil {
 		return err
@@ -520,7 +522,8 @@ func (s *Sandbox) vanished(d netstate.Device) error {
 	case driver == "":
 		return fault.New(fault.Gone, fmt.Errorf("it has no network interface: no driver is bound to it"))
 	}
-	return fault.New(fault.Gone, fmt.Errorf("it has no network interface here: driver %q gave it none, or it is in another namespace", driver))
+	return fault.New(fault.Gone,
+		fmt.Errorf("it has no network interface here: driver %q gave it none, or it is in another namespace", driver))
 }
 
 // deviceMove is one move or rename of a device.
@@ -736,7 +739,8 @@ func (t *deviceMove) acceptOtherMAC(ctx context.Context, start place, refused er
 		return errors.Join(refused, err)
 	}
 	if t.adoptMAC(ctx, link, refused) != nil {
-		t.missing = because(fault.NotReady, refusedMAC(*link.MAC, refused), "the device is on the host as %q, but not with its own MAC", t.base)
+		t.missing = because(fault.NotReady, refusedMAC(*link.MAC, refused),
+			"the device is on the host as %q, but not with its own MAC", t.base)
 	}
 	return nil
 }
@@ -855,7 +859,8 @@ func (t *deviceMove) restoreAltNames(ctx context.Context) error {
 		t.to.altNames(ctx, unix.RTM_DELLINKPROP, w.link.Index, extra),
 		t.to.altNames(ctx, unix.RTM_NEWLINKPROP, w.link.Index, missing))
 	if err != nil {
-		return because(kindOf(err), err, "the device is %s, but without its alternative names %v", where(t.to.name(t.base)), t.want.AltNames)
+		return because(kindOf(err), err,
+			"the device is %s, but without its alternative names %v", where(t.to.name(t.base)), t.want.AltNames)
 	}
 	return nil
 }
@@ -932,7 +937,8 @@ func (t *deviceMove) find(ctx context.Context) (*place, error) {
 func (t *deviceMove) explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EEXIST):
-		return because(fault.Conflict, err, "one of the names of %s is taken where it should go as %s", where(t.from.name()), where(t.to.name(t.base)))
+		return because(fault.Conflict, err,
+			"one of the names of %s is taken where it should go as %s", where(t.from.name()), where(t.to.name(t.base)))
 	case errors.Is(err, unix.EADDRNOTAVAIL) && t.want.MAC != nil:
 		return refusedMAC(*t.want.MAC, err)
 	case errors.Is(err, unix.ENODEV):

@@ -150,7 +150,8 @@ func (s *Sandbox) applyEthtool(ctx context.Context, c netstate.Change) error {
 	case got.Fixed && *got.Value != *after.Value:
 		return fault.New(fault.Unsupported, fmt.Errorf("it stays %s: its driver does not let it change", *got.Value))
 	case *got.Value != *after.Value:
-		return fault.New(fault.Unsupported, fmt.Errorf("it reads back as %s instead of %s: the driver refuses it, or another feature forbids or demands it", *got.Value, *after.Value))
+		return fault.New(fault.Unsupported, fmt.Errorf(
+			"it reads back as %s instead of %s: the driver refuses it, or another feature forbids or demands it", *got.Value, *after.Value))
 	}
 	return nil
 }

@@ -38,7 +38,9 @@ func (h *Host) OnNetwork(ctx context.Context, network netip.Prefix) (link string
 			return "", a, false, fmt.Errorf("read the host's links: %w", err)
 		case name == "" || name == link: // deleted since, or a second address
 		case link != "":
-			return "", a, false, fault.New(fault.Conflict, fmt.Errorf("the interfaces %q and %q of the host have an address in %q: remove the address of one of them", netstate.BaseName(link), netstate.BaseName(name), network))
+			return "", a, false, fault.New(fault.Conflict,
+				fmt.Errorf("the interfaces %q and %q of the host have an address in %q: remove the address of one of them",
+					netstate.BaseName(link), netstate.BaseName(name), network))
 		default:
 			link, a, ok = name, have.prefix.Addr(), true
 		}

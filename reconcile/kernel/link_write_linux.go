@@ -427,7 +427,8 @@ func (s *Sandbox) explainCreate(ctx context.Context, l netstate.Link, err error)
 		return s.explainExists(ctx, l, err)
 	}
 	if unknownKind(err) {
-		return because(fault.Unsupported, err, "the kernel has no links of kind %q: install the module that modprobe finds as rtnl-link-%s", l.LinkKind, l.LinkKind)
+		return because(fault.Unsupported, err,
+			"the kernel has no links of kind %q: install the module that modprobe finds as rtnl-link-%s", l.LinkKind, l.LinkKind)
 	}
 	return s.explainKind(ctx, l, err)
 }
@@ -485,13 +486,17 @@ func (s *Sandbox) explainUpdate(ctx context.Context, l netstate.Link, err error)
 	case errors.Is(err, unix.EINVAL) && l.Master != nil && *l.Master != "" && s.isPortOfBond(ctx, l):
 		// bond_enslave adds the bond's VLANs to the port's filter (vlan_vids_add_by_dev), which
 		// igbvf refuses while the physical function does not answer; see explainVLAN.
-		return because(fault.NotReady, err, "its driver does not take what %s has, such as its VLANs (a virtual function without clear-to-send cannot take a VLAN)", where(*l.Master))
+		return because(fault.NotReady, err,
+			"its driver does not take what %s has, such as its VLANs (a virtual function without clear-to-send cannot take a VLAN)",
+			where(*l.Master))
 	case errors.Is(err, unix.ENETDOWN):
 		return because(fault.NotReady, err, "the link below it is down")
 	case errors.Is(err, unix.ERANGE) && l.MTU != nil:
 		return because(fault.Invalid, err, "mtu %d is more than the link below it has", *l.MTU)
 	case errors.Is(err, unix.EADDRNOTAVAIL) && l.Master != nil && *l.Master != "":
-		return because(fault.Unsupported, err, "the bond gives its ports its own MAC, and the physical function does not let this virtual function have it: trust it, or use failOverMac active")
+		return because(fault.Unsupported, err,
+			"the bond gives its ports its own MAC, and the physical function does not let this virtual function have it: "+
+				"trust it, or use failOverMac active")
 	case errors.Is(err, unix.EADDRNOTAVAIL) && l.MAC != nil:
 		return refusedMAC(*l.MAC, err)
 	case errors.Is(err, unix.EBUSY) && l.MAC != nil:

@@ -41,7 +41,8 @@ func encodeMACVLAN(e *infoData, l netstate.Link) {
 
 func explainMACVLAN(err error, l, _ netstate.Link) error {
 	if errors.Is(err, unix.EADDRINUSE) && l.MAC != nil && l.Parent != nil { // macvlan_open, when it comes up
-		return because(fault.Conflict, err, "%s or another macvlan of it, perhaps of another pod, has mac %s: choose another", where(*l.Parent), *l.MAC)
+		return because(fault.Conflict, err,
+			"%s or another macvlan of it, perhaps of another pod, has mac %s: choose another", where(*l.Parent), *l.MAC)
 	}
 	return err
 }

@@ -318,7 +318,8 @@ func explainNAT(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return unanswered(err)
 	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT):
-		return because(fault.Unsupported, err, "the kernel cannot masquerade by nftables: it needs the modules nf_tables, nft_chain_nat and nft_masq")
+		return because(fault.Unsupported, err,
+			"the kernel cannot masquerade by nftables: it needs the modules nf_tables, nft_chain_nat and nft_masq")
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 		return because(fault.NotReady, err, "another program changes nftables at the same time")
 	}

@@ -246,7 +246,9 @@ func (t ownTable) write(c *nftables.Conn, have tableState, w tableChange) error 
 	case w.none(have):
 		return nil
 	case !w.deleting && !have.intact && have.foreign != "":
-		return fault.New(fault.Conflict, fmt.Errorf("table \"%s %s\" of nftables is not plumbline's alone, and would be created again: remove its %s, or the table", familyName(t.Family), t.Name, have.foreign))
+		return fault.New(fault.Conflict,
+			fmt.Errorf("table \"%s %s\" of nftables is not plumbline's alone, and would be created again: remove its %s, or the table",
+				familyName(t.Family), t.Name, have.foreign))
 	case w.empty && have.foreign == "":
 		c.DelTable(t.Table)
 		return c.Flush()

@@ -473,7 +473,9 @@ func explainGuards(err error) error {
 		if first, ok := errors.AsType[unix.Errno](err); ok { // of many, one for each message
 			err = first
 		}
-		return because(fault.Unsupported, err, "the kernel has no nftables for bridges, which guard the ports: load the modules nf_tables and nft_meta_bridge, or create the bridge on the node and set macspoofchk: false and raGuard: false in the step")
+		return because(fault.Unsupported, err,
+			"the kernel has no nftables for bridges, which guard the ports: load the modules nf_tables and nft_meta_bridge, "+
+				"or create the bridge on the node and set macspoofchk: false and raGuard: false in the step")
 	}
 	return explainNAT(err)
 }

@@ -457,7 +457,9 @@ func (s *portState) free(want portMapping) error {
 		}
 	}
 	if len(s.to) >= maxHostPorts {
-		return fault.New(fault.Conflict, fmt.Errorf("host port %s: the pods of this node have %d ports of the host, counted for each family, and can have %d: choose another node", want.host, len(s.to), maxHostPorts))
+		return fault.New(fault.Conflict, fmt.Errorf(
+			"host port %s: the pods of this node have %d ports of the host, counted for each family, and can have %d: choose another node",
+			want.host, len(s.to), maxHostPorts))
 	}
 	return nil
 }
@@ -748,7 +750,8 @@ func paddedPort(port uint16) []byte { return []byte{byte(port >> 8), byte(port),
 func explainPorts(err error) error {
 	switch {
 	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT):
-		return because(fault.Unsupported, err, "the kernel cannot map ports by nftables: it needs the modules nf_tables, nft_chain_nat, nft_nat, nft_masq, nft_fib_inet and nft_ct")
+		return because(fault.Unsupported, err, "the kernel cannot map ports by nftables: "+
+			"it needs the modules nf_tables, nft_chain_nat, nft_nat, nft_masq, nft_fib_inet and nft_ct")
 	}
 	return explainNAT(err)
 }

@@ -235,7 +235,9 @@ func renameSoftRDMA(ctx context.Context, r *conn, which nl.NetlinkRequestData, n
 		return err
 	}
 	_ = rename(name + "x") // which is not taken, or the next pass says so again
-	return because(fault.Conflict, err, "another RDMA device of the node is called %q: rename or delete it, or wait until its own pod is checked, which gives it its name", name)
+	return because(fault.Conflict, err,
+		"another RDMA device of the node is called %q: rename or delete it, or wait until its own pod is checked, which gives it its name",
+		name)
 }
 
 // moveSoftRDMA moves an RDMA device in software from the host to the namespace of its link. Only there the kernel says which link it is on:
@@ -250,7 +252,8 @@ func (s *Sandbox) moveSoftRDMA(ctx context.Context, d softRDMADevice, to *conn, 
 		return err
 	})
 	if err == nil && on != link {
-		err = fault.New(fault.Conflict, fmt.Errorf("RDMA device %q of the host is on another link: delete it, so that its name is free", d.name))
+		err = fault.New(fault.Conflict,
+			fmt.Errorf("RDMA device %q of the host is on another link: delete it, so that its name is free", d.name))
 	}
 	if err != nil {
 		return withUndoError(err, s.host.moveRDMA(ctx, to, s.outside, d.index, d.name))
@@ -271,7 +274,8 @@ func (s *Sandbox) addRDMALink(ctx context.Context, r *conn, l netstate.RDMALink)
 		switch {
 		case isAny(err, unix.EEXIST, unix.ENFILE):
 		case errors.Is(err, unix.EINVAL): // no such type (nldev_newlink)
-			return because(fault.Unsupported, err, "the kernel makes no RDMA device of type %q: load the module that does on the node, such as rdma_rxe", deref(l.Type))
+			return because(fault.Unsupported, err,
+				"the kernel makes no RDMA device of type %q: load the module that does on the node, such as rdma_rxe", deref(l.Type))
 		case errors.Is(err, unix.EPERM): // is_vlan_dev in rxe_newlink
 			return because(fault.Invalid, err, "%s cannot have an RDMA device of type %q", where(l.Link), deref(l.Type))
 		default:
@@ -279,7 +283,8 @@ func (s *Sandbox) addRDMALink(ctx context.Context, r *conn, l netstate.RDMALink)
 		}
 		select {
 		case <-limited.Done():
-			return because(fault.Conflict, err, "%s has another RDMA device in software, or one of the node is called %q", where(l.Link), deref(l.Name))
+			return because(fault.Conflict, err,
+				"%s has another RDMA device in software, or one of the node is called %q", where(l.Link), deref(l.Name))
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

@@ -84,7 +84,8 @@ func (s *Sandbox) applyRDMANetns(ctx context.Context, change netstate.Change) er
 	case name == "":
 		return fault.New(fault.Gone, errors.New("the device has no RDMA device any more, or several"))
 	case owner == nil:
-		return fault.New(fault.NotReady, fmt.Errorf("RDMA device %q is in another network namespace, and returns to the host when that ends", name))
+		return fault.New(fault.NotReady,
+			fmt.Errorf("RDMA device %q is in another network namespace, and returns to the host when that ends", name))
 	}
 	to := owner
 	switch deref(after.Netns) {
@@ -128,8 +129,10 @@ func (h *Host) moveRDMA(ctx context.Context, from, to *conn, index uint32, name 
 		})
 	})
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		return because(fault.Unsupported, err, "the kernel does not move RDMA device %q to another network namespace, as its driver cannot: "+
-			"run \"rdma system set netns shared\" before the first network namespace is made, or leave RDMA out: the step rxe, or rdma: false for a function", name)
+		return because(fault.Unsupported, err,
+			"the kernel does not move RDMA device %q to another network namespace, as its driver cannot: "+
+				"run \"rdma system set netns shared\" before the first network namespace is made, or leave RDMA out: "+
+				"the step rxe, or rdma: false for a function", name)
 	}
 	return err
 }

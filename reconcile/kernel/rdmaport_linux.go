@@ -113,7 +113,9 @@ type silentDriver struct {
 }
 
 func (e *silentDriver) Error() string {
-	return fmt.Sprintf("RDMA device %q: its driver has not answered a read of %s for %s: look for its messages in the kernel's log (dmesg), and bind the function to its driver again, or reboot the node", e.device, cmp.Or(e.file, "its port"), e.waited)
+	return fmt.Sprintf("RDMA device %q: its driver has not answered a read of %s for %s: "+
+		"look for its messages in the kernel's log (dmesg), and bind the function to its driver again, or reboot the node", e.device,
+		cmp.Or(e.file, "its port"), e.waited)
 }
 
 // rdmaPort reads the first port of an RDMA device, with the GIDs of a link, or all on InfiniBand or where that is "", or the one

@@ -536,7 +536,8 @@ func scopeOf(r netstate.Route, deleting bool) (uint8, error) {
 func explainRoute(r netstate.Route, err error) error {
 	switch {
 	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH):
-		return because(fault.NotReady, err, "gateway %s is not reachable over %s: is it up, with an address of that subnet?", r.Gateway, where(r.Link))
+		return because(fault.NotReady, err,
+			"gateway %s is not reachable over %s: is it up, with an address of that subnet?", r.Gateway, where(r.Link))
 	case errors.Is(err, unix.ENETDOWN):
 		return because(fault.NotReady, err, "%s is down", where(r.Link))
 	case errors.Is(err, unix.EINVAL) && r.Source != nil && *r.Source != "":

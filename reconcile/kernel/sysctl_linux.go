@@ -211,9 +211,11 @@ func explainSysctl(o netstate.Sysctl, err error) error {
 	case algorithm && errors.Is(err, unix.ENOENT): // tcp_set_default_congestion_control in net/ipv4/tcp_cong.c
 		return because(fault.Unsupported, err, "the kernel does not know %q: load its module on the node, or write another value", *o.Value)
 	case algorithm && errors.Is(err, unix.EPERM):
-		return because(fault.Unsupported, err, "a pod may not have %q: permit it on the node in net.ipv4.tcp_allowed_congestion_control, or write another value", *o.Value)
+		return because(fault.Unsupported, err,
+			"a pod may not have %q: permit it on the node in net.ipv4.tcp_allowed_congestion_control, or write another value", *o.Value)
 	case errors.Is(err, unix.ENOENT) && o.Link() != "":
-		return because(fault.NotReady, err, "link %q has no such sysctl (is it there, and for net/ipv6 with an MTU of 1280 or more?)", o.Link())
+		return because(fault.NotReady, err,
+			"link %q has no such sysctl (is it there, and for net/ipv6 with an MTU of 1280 or more?)", o.Link())
 	case errors.Is(err, unix.ENOENT):
 		return because(fault.Unsupported, err, "this network namespace has no such sysctl")
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE):

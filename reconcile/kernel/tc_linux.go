@@ -609,14 +609,17 @@ func explainFilter(f netstate.Filter, err error) error {
 		return err
 	}
 	if isAny(err, unix.EEXIST, unix.EINVAL, unix.EOPNOTSUPP) {
-		return because(fault.Conflict, err, "something of the pod is in its place: see \"tc filter show dev %s egress\", \"tc chain\" and \"tc actions list action police\" in the pod, and delete what has preference %d, or the clsact as a whole", f.Link, f.Pref)
+		return because(fault.Conflict, err,
+			"something of the pod is in its place: see \"tc filter show dev %s egress\", \"tc chain\" and \"tc actions list action "+
+				"police\" in the pod, and delete what has preference %d, or the clsact as a whole", f.Link, f.Pref)
 	}
 	return explainModules(err)
 }
 
 func explainModules(err error) error {
 	if errors.Is(err, unix.ENOENT) && fault.Of(err) == fault.Internal {
-		return because(fault.Unsupported, err, "the kernel has no clsact or flower filters, or not with these actions: load sch_ingress, cls_flower, act_pedit, act_csum and act_police on the host")
+		return because(fault.Unsupported, err, "the kernel has no clsact or flower filters, or not with these actions: "+
+			"load sch_ingress, cls_flower, act_pedit, act_csum and act_police on the host")
 	}
 	return err
 }
@@ -687,7 +690,8 @@ func (s *Sandbox) applyClsact(ctx context.Context, c netstate.Change) error {
 			return c.write(ctx, unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL, tcMsg(index, clsactHandle, clsactParent, 0), kind)
 		})
 		if errors.Is(err, unix.EEXIST) {
-			return because(fault.Conflict, err, "the link has an ingress or clsact queueing discipline of others: use a clsact, to which filters of several can be added")
+			return because(fault.Conflict, err,
+				"the link has an ingress or clsact queueing discipline of others: use a clsact, to which filters of several can be added")
 		}
 		return explainModules(err)
 	case netstate.Delete:

@@ -424,7 +424,8 @@ func refusedFor(w ifLink, found map[string]string) error {
 	if _, counted := found[upperAllmulti]; counted && len(found) == 1 {
 		return fault.New(fault.Unsupported, fmt.Errorf("%s: to be rid of it, %s", what[0], way))
 	}
-	return fault.New(fault.NotReady, fmt.Errorf("%s: it goes when the last process and descriptor of its network namespace has gone (lsns -t net); to be rid of it at once, %s",
+	return fault.New(fault.NotReady, fmt.Errorf(
+		"%s: it goes when the last process and descriptor of its network namespace has gone (lsns -t net); to be rid of it at once, %s",
 		strings.Join(what, "; "), way))
 }
 
@@ -434,7 +435,8 @@ func describeUpper(name, value string) string {
 	case upperReceiver:
 		return fmt.Sprintf("%s: a link (%s) %s", name, value, where)
 	case upperAllmulti:
-		return fmt.Sprintf("%s: the device receives all multicast for a user that does not exist any more, as an ipvlan of the pod leaves behind", name)
+		return fmt.Sprintf(
+			"%s: the device receives all multicast for a user that does not exist any more, as an ipvlan of the pod leaves behind", name)
 	case upperUnknown:
 		return fmt.Sprintf("%s: nobody can tell what is on the device: %s", name, value)
 	}

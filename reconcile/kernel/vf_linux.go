@@ -444,7 +444,8 @@ func explainVF(left []netstate.FieldDiff, carrier bool, err error) error {
 	isRate := strings.HasSuffix(refused[0].Path, "TxRate")
 	switch {
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EINVAL) && wantsMinimum:
-		return &netstate.Refused{Paths: paths, Err: because(fault.Unsupported, err, "%s: the driver of the physical function does not have it", what)}
+		return &netstate.Refused{Paths: paths, Err: because(fault.Unsupported, err,
+			"%s: the driver of the physical function does not have it", what)}
 	case errors.Is(err, unix.EINVAL) && isRate && !carrier:
 		return because(fault.NotReady, err, "%s: the physical function has no link yet, and so no speed to compare with", what)
 	case errors.Is(err, unix.EINVAL) && isRate:
@@ -488,7 +489,9 @@ func (s *Sandbox) adoptMAC(ctx context.Context, want netstate.Link, refused erro
 // refusedMAC explains EADDRNOTAVAIL: a virtual function needs the physical one's
 // permission for its address.
 func refusedMAC(mac string, err error) error {
-	return because(fault.NotReady, err, "mac %s: the physical function holds another MAC for this virtual function and does not trust it, or was reset and does not answer it yet", mac)
+	return because(fault.NotReady, err,
+		"mac %s: the physical function holds another MAC for this virtual function and does not trust it, "+
+			"or was reset and does not answer it yet", mac)
 }
 
 // FunctionMACs lists the addresses that the virtual functions of a link of the host have, also of those whose interfaces are in

@@ -66,11 +66,14 @@ func explainVLAN(err error, l, parent netstate.Link) error {
 		// igbvf_vlan_rx_add_vid: the physical function has sent the virtual one no
 		// clear-to-send since it was reset, and it needs the VLAN again. A bond
 		// passes the refusal on.
-		return because(fault.NotReady, err, "its parent %s has no carrier yet (a virtual function without clear-to-send cannot take a VLAN)", where(*l.Parent))
+		return because(fault.NotReady, err,
+			"its parent %s has no carrier yet (a virtual function without clear-to-send cannot take a VLAN)", where(*l.Parent))
 	case parent.LinkKind == "device", parent.LinkKind == "bond":
 		// The physical function has not answered in time, for igbvf in 0.1 s. Until igbvf finds
 		// that out, the function keeps its carrier; then it is reset.
-		return because(fault.NotReady, err, "the driver of its parent %s does not take the VLAN (a virtual function cannot while its physical function does not answer)", where(*l.Parent))
+		return because(fault.NotReady, err,
+			"the driver of its parent %s does not take the VLAN (a virtual function cannot while its physical function does not answer)",
+			where(*l.Parent))
 	}
 	return err
 }

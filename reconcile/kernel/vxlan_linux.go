@@ -110,7 +110,8 @@ func unspecified(text string) bool {
 }
 
 func vxlanTaken(l netstate.Link) string {
-	return fmt.Sprintf("VXLAN %d on UDP port %d exists already in this namespace, or was made in it and moved", deref(l.VXLAN.ID), deref(l.VXLAN.Port))
+	return fmt.Sprintf("VXLAN %d on UDP port %d exists already in this namespace, or was made in it and moved", deref(l.VXLAN.ID),
+		deref(l.VXLAN.Port))
 }
 
 func explainVXLAN(err error, l, parent netstate.Link) error {
@@ -118,7 +119,8 @@ func explainVXLAN(err error, l, parent netstate.Link) error {
 	case errors.Is(err, unix.EADDRINUSE): // its socket is opened when it comes up (vxlan_open)
 		return because(fault.Conflict, err, "UDP port %d is used by another socket of its namespace", deref(l.VXLAN.Port))
 	case errors.Is(err, unix.EINVAL) && l.MTU != nil && parent.MTU != nil && *l.MTU+l.Headers() > *parent.MTU:
-		return because(fault.Invalid, err, "mtu %d and %d bytes of headers exceed the %d of its parent %s", *l.MTU, l.Headers(), *parent.MTU, where(*l.Parent))
+		return because(fault.Invalid, err,
+			"mtu %d and %d bytes of headers exceed the %d of its parent %s", *l.MTU, l.Headers(), *parent.MTU, where(*l.Parent))
 	}
 	return err
 }

@@ -20,8 +20,10 @@ var _ prometheus.Collector = Bandwidths(nil)
 
 var (
 	bandwidthLabels = []string{"namespace", "pod", "topology", "step"}
-	reservedDesc    = prometheus.NewDesc("plumbline_bandwidth_reserved_bytes_per_second", "Bandwidth of a physical function reserved by the pod's claim.", bandwidthLabels, nil)
-	enforcedDesc    = prometheus.NewDesc("plumbline_bandwidth_enforced_bytes_per_second", "Rate limit that the physical function enforces on the pod's virtual function; 0: no limit.", bandwidthLabels, nil)
+	reservedDesc    = prometheus.NewDesc("plumbline_bandwidth_reserved_bytes_per_second",
+		"Bandwidth of a physical function reserved by the pod's claim.", bandwidthLabels, nil)
+	enforcedDesc = prometheus.NewDesc("plumbline_bandwidth_enforced_bytes_per_second",
+		"Rate limit that the physical function enforces on the pod's virtual function; 0: no limit.", bandwidthLabels, nil)
 )
 
 // Describe implements prometheus.Collector.

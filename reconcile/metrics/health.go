@@ -31,14 +31,16 @@ var _ prometheus.Collector = Health{}
 func describe(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
 
 var (
-	runningDesc    = describe("plumbline_loop_running", "1 while this process repairs drift; during a rolling update the previous agent may.")
+	runningDesc = describe("plumbline_loop_running",
+		"1 while this process repairs drift; during a rolling update the previous agent may.")
 	waitingDesc    = describe("plumbline_queue_depth", "Sandboxes that wait for a free worker.")
 	busyDesc       = describe("plumbline_workers_busy", "Workers that are checking or repairing a sandbox.")
 	delayDesc      = describe("plumbline_queue_oldest_seconds", "Waiting time of the oldest sandbox in the work queue.")
 	resyncDesc     = describe("plumbline_last_resync_timestamp_seconds", "Unix time of the last complete read of topologies and records.")
-	registeredDesc = describe("plumbline_kubelet_registered", "1 while the agent is registered with the kubelet; otherwise no pod with a claim starts.")
-	reportsDesc    = describe("plumbline_claim_reports_waiting", "Claims whose status is not yet written to the API server.")
-	droppedDesc    = describe("plumbline_claim_reports_dropped_total", "Claim status reports dropped because the queue was full.")
+	registeredDesc = describe("plumbline_kubelet_registered",
+		"1 while the agent is registered with the kubelet; otherwise no pod with a claim starts.")
+	reportsDesc = describe("plumbline_claim_reports_waiting", "Claims whose status is not yet written to the API server.")
+	droppedDesc = describe("plumbline_claim_reports_dropped_total", "Claim status reports dropped because the queue was full.")
 )
 
 // Describe implements prometheus.Collector.

@@ -69,25 +69,32 @@ func New(b Build, now func() time.Time) *Metrics {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 	}
 	m := &Metrics{
-		passes:       counter("plumbline_passes_total", "Passes of the engine over a sandbox; outcome is Success or the error kind.", "trigger", "outcome"),
+		passes: counter("plumbline_passes_total",
+			"Passes of the engine over a sandbox; outcome is Success or the error kind.", "trigger", "outcome"),
 		passSeconds:  histogram("plumbline_pass_duration_seconds", "Duration of a pass over a sandbox.", passBuckets, "trigger"),
 		phaseSeconds: histogram("plumbline_phase_duration_seconds", "Time that a pass spent in each phase.", phaseBuckets, "phase"),
-		changes:      counter("plumbline_changes_total", "Changes made to kernel objects, without those of rollbacks.", "step_type", "action"),
-		repairs:      counter("plumbline_repairs_total", "Repairs of drifted sandboxes; outcome is Success or the error kind.", "topology", "outcome"),
-		detected:     counter("plumbline_drift_detected_total", "Drifted fields, counted when first found. Labels as for plumbline_drift_fields.", driftLabels...),
+		changes: counter("plumbline_changes_total",
+			"Changes made to kernel objects, without those of rollbacks.", "step_type", "action"),
+		repairs: counter("plumbline_repairs_total",
+			"Repairs of drifted sandboxes; outcome is Success or the error kind.", "topology", "outcome"),
+		detected: counter("plumbline_drift_detected_total",
+			"Drifted fields, counted when first found. Labels as for plumbline_drift_fields.", driftLabels...),
 		timeToRepair: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "plumbline_time_to_repair_seconds", Buckets: passBuckets,
 			Help: "Time from the first notification of a drift to the end of its repair.",
 		}),
-		messages: counter("plumbline_netlink_messages_total", "Netlink requests: dumps, reads of single objects (get), and writes.", "kind"),
+		messages: counter("plumbline_netlink_messages_total",
+			"Netlink requests: dumps, reads of single objects (get), and writes.", "kind"),
 		damaged: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "plumbline_journal_damaged_files", Help: "Journal files that could not be read and were renamed.",
 		}),
 		others: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "plumbline_other_version_records", Help: "Records written by another version of plumbline, which this one does not change.",
+			Name: "plumbline_other_version_records",
+			Help: "Records written by another version of plumbline, which this one does not change.",
 		}),
 		searching: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "plumbline_hidden_link_search", Help: "1 if hidden links of pods are searched for one by one, which slows releases, as the BPF program cannot be used; the log says why.",
+			Name: "plumbline_hidden_link_search", Help: "1 if hidden links of pods are searched for one by one, which slows releases, " +
+				"as the BPF program cannot be used; the log says why.",
 		}),
 		build: BuildInfo(b),
 		current: current{

@@ -73,7 +73,8 @@ func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
 		r.alive = r.own.Phase != reconcile.Releasing && a.Alive(r.own)
 	}
 	if r.alive && r.own.Sandbox.Netns != a.Netns.Path {
-		return reconcile.Sandbox{}, fault.New(fault.Conflict, fmt.Errorf("sandbox %q is in network namespace %q, which has the same name: delete it first", a.ID, r.own.Sandbox.Netns))
+		return reconcile.Sandbox{}, fault.New(fault.Conflict,
+			fmt.Errorf("sandbox %q is in network namespace %q, which has the same name: delete it first", a.ID, r.own.Sandbox.Netns))
 	}
 	if err := r.assign(ctx); err != nil {
 		return reconcile.Sandbox{}, err
@@ -187,9 +188,12 @@ func (r *assigner) checkRequested() error {
 			}
 			return r.stepError(name, invalid("device %q is given to a step that does not exist%s", r.Requested[name], hint))
 		case !ok:
-			return r.stepError(name, invalid("device %q is given to a step that does not exist, and no step of this topology takes one", r.Requested[name]))
+			return r.stepError(name,
+				invalid("device %q is given to a step that does not exist, and no step of this topology takes one", r.Requested[name]))
 		case !s.Root():
-			return r.stepError(name, invalid("device %q is given to a derived step: only root steps take a device, and this one depends on %s", r.Requested[name], strings.Join(s.DependOn, ", ")))
+			return r.stepError(name,
+				invalid("device %q is given to a derived step: only root steps take a device, and this one depends on %s",
+					r.Requested[name], strings.Join(s.DependOn, ", ")))
 		case r.need(s) == takesNone:
 			return r.stepError(name, invalid("device %q is given to a step of type %q, which takes none", r.Requested[name], s.Type))
 		}
@@ -226,7 +230,8 @@ func (r *assigner) chosen(ctx context.Context, s *topology.Step) error {
 		return invalid("device %q is requested, but the step's config names %q: drop one of them", id, named)
 	}
 	if r.alive && kept != "" && id != "" && id != kept {
-		return fault.New(fault.Conflict, fmt.Errorf("device %q is requested, but sandbox %q has %q: delete the sandbox first", id, r.ID, kept))
+		return fault.New(fault.Conflict,
+			fmt.Errorf("device %q is requested, but sandbox %q has %q: delete the sandbox first", id, r.ID, kept))
 	}
 	if id == "" && kept != "" && (r.alive || !r.taken(s, need)[kept]) {
 		id = kept // unless its namespace ended and another sandbox has taken it since

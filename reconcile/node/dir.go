@@ -219,7 +219,8 @@ func (r *reading) refuseTwice() {
 	for _, name := range slices.Sorted(maps.Keys(r.desired)) {
 		w := r.desired[name]
 		if other, twice := first[w.id]; twice {
-			r.broken[name] = fmt.Errorf("config file %q: topology %q in network namespace %q is described by file %q already", name, w.topology.Name, w.netns.Name, other)
+			r.broken[name] = fmt.Errorf("config file %q: topology %q in network namespace %q is described by file %q already", name,
+				w.topology.Name, w.netns.Name, other)
 			delete(r.desired, name)
 			continue
 		}

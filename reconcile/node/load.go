@@ -32,7 +32,9 @@ func WithoutAgent(t *topology.Topology, set contract.Set) (*topology.Topology, e
 	case t.Role == "":
 		return t, nil
 	case t.UsesPodCIDRs(set):
-		return nil, fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q: it has the role %q, and the agent of a node gives its pods addresses of the node's pod CIDRs: see it with `plumbline plan`, or write a copy without role and with addresses", t.Name, t.Role))
+		return nil, fault.New(fault.Invalid, fmt.Errorf(
+			"NetworkTopology %q: it has the role %q, and the agent of a node gives its pods addresses of the node's pod CIDRs: "+
+				"see it with `plumbline plan`, or write a copy without role and with addresses", t.Name, t.Role))
 	}
 	return t.ForPod(set, nil, topology.PodInterface), nil
 }
@@ -43,7 +45,8 @@ func ParseDevices(args []string) (map[string]string, error) {
 	for _, arg := range args {
 		step, device, ok := strings.Cut(arg, "=")
 		if !ok || step == "" || device == "" {
-			return nil, fault.New(fault.Invalid, fmt.Errorf("%q is not of the form STEP=DEVICE, as in vf0=0000:03:10.0 or vf0=enp3s0f0v0", arg))
+			return nil,
+				fault.New(fault.Invalid, fmt.Errorf("%q is not of the form STEP=DEVICE, as in vf0=0000:03:10.0 or vf0=enp3s0f0v0", arg))
 		}
 		if other, twice := out[step]; twice {
 			return nil, fault.New(fault.Invalid, fmt.Errorf("step %q is given two devices, %q and %q", step, other, device))
@@ -63,7 +66,8 @@ func ParseAddresses(args []string) (ops.Givens, error) {
 	for _, arg := range args {
 		step, address, ok := strings.Cut(arg, "=")
 		if !ok || step == "" || address == "" {
-			return nil, fault.New(fault.Invalid, fmt.Errorf("%q is not of the form STEP=ADDRESS, as in data0=192.0.2.5/24 or data0=%s", arg, NoAddresses))
+			return nil, fault.New(fault.Invalid,
+				fmt.Errorf("%q is not of the form STEP=ADDRESS, as in data0=192.0.2.5/24 or data0=%s", arg, NoAddresses))
 		}
 		byStep[step] = append(byStep[step], address)
 	}

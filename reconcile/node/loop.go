@@ -259,7 +259,8 @@ func (l *Loop) reload(r reading) {
 	for _, name := range slices.Sorted(maps.Keys(r.broken)) {
 		if !fault.SameText(broken[name], r.broken[name]) {
 			if w, ok := recorded[name]; ok {
-				l.Log.Error("cannot use a file of the directory, and its sandbox keeps the topology that was applied last", "sandbox", w.id, "error", r.broken[name])
+				l.Log.Error("cannot use a file of the directory, and its sandbox keeps the topology that was applied last", "sandbox", w.id,
+					"error", r.broken[name])
 				continue
 			}
 			l.Log.Error("cannot use a file of the directory", "error", r.broken[name])

@@ -189,7 +189,8 @@ func (l *Loop) checkAndRepair(ctx context.Context, rec reconcile.Record) (verdic
 	}
 	if !alive(rec, l.BootID, l.Identify) {
 		l.Watcher.Remove(id)
-		return done, fault.New(fault.Gone, fmt.Errorf("network namespace %q is gone: delete the sandbox, or recreate the namespace and apply", rec.Sandbox.Netns))
+		return done, fault.New(fault.Gone,
+			fmt.Errorf("network namespace %q is gone: delete the sandbox, or recreate the namespace and apply", rec.Sandbox.Netns))
 	}
 	if err := l.watch(rec.Sandbox); err != nil {
 		return retryLater, err

@@ -204,7 +204,8 @@ func (n *Northbound) find(ctx context.Context, name string, certain bool) (logic
 	out.Holder, out.Chassis = new(connection.Text(options["iface-id-ver"])), new(connection.Text(options["requested-chassis"]))
 	made := connection.Text(connection.Pairs(row["external_ids"])[switchKey])
 	results, err := n.db.Read(ctx, []ovsdb.Operation{
-		selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes, connection.References(out.row))}, "_uuid", "name"),
+		selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes, connection.References(out.row))},
+			"_uuid", "name"),
 	})
 	if err != nil {
 		return out, err
@@ -216,7 +217,8 @@ func (n *Northbound) find(ctx context.Context, name string, certain bool) (logic
 	if localnet != nil && !ours(localnet) {
 		// One that somebody has added to our switch is drift. Elsewhere it is not ours to change.
 		at, err := n.db.Read(ctx, []ovsdb.Operation{
-			selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes, connection.References(connection.UUID(localnet["_uuid"])))}, "_uuid"),
+			selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes,
+				connection.References(connection.UUID(localnet["_uuid"])))}, "_uuid"),
 		})
 		if err != nil {
 			return out, err
@@ -297,7 +299,8 @@ func (n *Northbound) apply(ctx context.Context, c netstate.Change) error {
 	case !wanted:
 		return n.remove(ctx, have)
 	case have.row != "" && !have.ours:
-		return fault.New(fault.Conflict, fmt.Errorf("%w: logical switch port %q, which is not plumbline's: remove it with ovn-nbctl lsp-del", fs.ErrExist, want.Name))
+		return fault.New(fault.Conflict,
+			fmt.Errorf("%w: logical switch port %q, which is not plumbline's: remove it with ovn-nbctl lsp-del", fs.ErrExist, want.Name))
 	case have.row == "":
 		return n.add(ctx, want)
 	}
@@ -328,7 +331,9 @@ func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
 		return err
 	}
 	if key := ovnKubernetesKey(results[2].Rows, results[3].Rows); key != "" {
-		return fault.New(fault.Unsupported, fmt.Errorf("the OVN Northbound database is that of ovn-kubernetes, whose rows have the key %q, and which would delete what is not its own: on its nodes, which have a port \"ovn-k8s-mp0\", its own ports are used (docs/ovn.md); on others use a database of your own", key))
+		return fault.New(fault.Unsupported, fmt.Errorf("the OVN Northbound database is that of ovn-kubernetes, "+
+			"whose rows have the key %q, and which would delete what is not its own: on its nodes, "+
+			"which have a port \"ovn-k8s-mp0\", its own ports are used (docs/ovn.md); on others use a database of your own", key))
 	}
 	if rows := results[1].Rows; *want.PhysicalNetwork != "" && len(rows) > 0 && !ours(rows[0]) {
 		return localnetTaken(want)
@@ -339,12 +344,15 @@ func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
 	all := []ovsdb.Operation{port}
 	switch rows := results[0].Rows; {
 	case len(rows) > 1:
-		return fault.New(fault.Conflict, fmt.Errorf("%d logical switches are called %q: delete those that are not plumbline's, by ovn-nbctl --id", len(rows), *want.Switch))
+		return fault.New(fault.Conflict, fmt.Errorf(
+			"%d logical switches are called %q: delete those that are not plumbline's, by ovn-nbctl --id", len(rows), *want.Switch))
 	case len(rows) == 1 && !ours(rows[0]):
-		return fault.New(fault.Conflict, fmt.Errorf("logical switch %q exists and is not plumbline's: delete it with ovn-nbctl ls-del, or rename the network", *want.Switch))
+		return fault.New(fault.Conflict, fmt.Errorf(
+			"logical switch %q exists and is not plumbline's: delete it with ovn-nbctl ls-del, or rename the network", *want.Switch))
 	case len(rows) == 1:
 		to := connection.UUID(rows[0]["_uuid"])
-		all = append(all, unchanged(tableSwitch, to, "name", *want.Switch), references(tableSwitch, to, ovsdb.MutateOperationInsert, "port"))
+		all = append(all, unchanged(tableSwitch, to, "name", *want.Switch),
+			references(tableSwitch, to, ovsdb.MutateOperationInsert, "port"))
 		if *want.PhysicalNetwork != "" && len(results[1].Rows) == 0 {
 			all = append(all, localnetPort(want), references(tableSwitch, to, ovsdb.MutateOperationInsert, "localnet"))
 		}
@@ -367,7 +375,8 @@ func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
 }
 
 func localnetTaken(want netstate.LogicalPort) error {
-	return fault.New(fault.Conflict, fmt.Errorf("%w: logical switch port %q, which is not plumbline's: remove it with ovn-nbctl lsp-del", fs.ErrExist, localnetName(*want.Switch)))
+	return fault.New(fault.Conflict, fmt.Errorf("%w: logical switch port %q, which is not plumbline's: remove it with ovn-nbctl lsp-del",
+		fs.ErrExist, localnetName(*want.Switch)))
 }
 
 // localnetPort creates the port of a switch to its physical network.

@@ -122,7 +122,8 @@ func (n *Northbound) knownRows(ctx context.Context, port string, queried []netst
 	if len(uuids) == 0 {
 		return nil, uuids != nil && len(queried) == 0, nil
 	}
-	queries := []ovsdb.Operation{selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("qos_rules", ovsdb.ConditionIncludes, connection.References(uuids...))}, "_uuid", "name")}
+	queries := []ovsdb.Operation{selecting(tableSwitch,
+		[]ovsdb.Condition{ovsdb.NewCondition("qos_rules", ovsdb.ConditionIncludes, connection.References(uuids...))}, "_uuid", "name")}
 	for _, uuid := range uuids {
 		queries = append(queries, selecting(tableQoS, connection.Is(uuid), ruleColumns...))
 	}
@@ -161,7 +162,8 @@ func (n *Northbound) rows(ctx context.Context, key, value string) ([]logicalRow,
 	for _, row := range results[0].Rows {
 		r := logicalRow{Row: row, uuid: connection.UUID(row["_uuid"]), id: connection.Text(connection.Pairs(row["external_ids"])[idKey])}
 		out = append(out, r)
-		queries = append(queries, selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("qos_rules", ovsdb.ConditionIncludes, connection.References(r.uuid))}, "_uuid", "name"))
+		queries = append(queries, selecting(tableSwitch,
+			[]ovsdb.Condition{ovsdb.NewCondition("qos_rules", ovsdb.ConditionIncludes, connection.References(r.uuid))}, "_uuid", "name"))
 	}
 	if results, err = n.db.Read(ctx, queries); err != nil {
 		return nil, err
@@ -268,7 +270,8 @@ func (n *Northbound) applyRule(ctx context.Context, c netstate.Change) error {
 	case len(on) == 0:
 		return fault.New(fault.NotReady, fmt.Errorf("there is no logical switch %q: another node has deleted it meanwhile", *want.Switch))
 	case len(on) > 1 || !ours(on[0]):
-		return fault.New(fault.Conflict, fmt.Errorf("logical switch %q exists and is not plumbline's: delete it with ovn-nbctl ls-del, or rename the network", *want.Switch))
+		return fault.New(fault.Conflict, fmt.Errorf(
+			"logical switch %q exists and is not plumbline's: delete it with ovn-nbctl ls-del, or rename the network", *want.Switch))
 	}
 	to := connection.UUID(results[0].Rows[0]["_uuid"])
 	all := removing(rows)

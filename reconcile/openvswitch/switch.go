@@ -245,7 +245,8 @@ func (s *Switch) find(ctx context.Context, link string) (found, error) {
 		out.read(rows[0])
 	}
 	results, err = s.db.Read(ctx, []ovsdb.Operation{
-		selecting("Bridge", []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes, connection.References(out.port))}, "_uuid", "name"),
+		selecting("Bridge", []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes, connection.References(out.port))},
+			"_uuid", "name"),
 	})
 	if err != nil {
 		return out, err
@@ -299,7 +300,9 @@ func (s *Switch) apply(ctx context.Context, c netstate.Change) error {
 	case c.After == nil:
 		return s.remove(ctx, have)
 	case have.port != "" && !have.ours:
-		return fault.New(fault.Conflict, fmt.Errorf("%w: port %q of bridge %q of Open vSwitch, which is not plumbline's: remove it with ovs-vsctl del-port", fs.ErrExist, netstate.BaseName(o.Link), *have.Bridge))
+		return fault.New(fault.Conflict,
+			fmt.Errorf("%w: port %q of bridge %q of Open vSwitch, which is not plumbline's: remove it with ovs-vsctl del-port", fs.ErrExist,
+				netstate.BaseName(o.Link), *have.Bridge))
 	case have.port == "":
 		return s.add(ctx, o)
 	}
@@ -334,7 +337,8 @@ func unchanged(table, row, column string, is any) ovsdb.Operation {
 // add adds a port to its bridge. The interfaces of earlier sandboxes that are bound to the same
 // logical port are removed: OVN would bind either.
 func (s *Switch) add(ctx context.Context, o netstate.OVSPort) error {
-	bound := []ovsdb.Condition{ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes, connection.MapOf(map[string]string{"iface-id": *o.LogicalPort}))}
+	bound := []ovsdb.Condition{ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes,
+		connection.MapOf(map[string]string{"iface-id": *o.LogicalPort}))}
 	results, err := s.db.Read(ctx, []ovsdb.Operation{
 		selecting("Bridge", connection.Named(*o.Bridge), "_uuid"),
 		selecting("Interface", bound, "_uuid", "name"),
@@ -351,7 +355,9 @@ func (s *Switch) add(ctx context.Context, o netstate.OVSPort) error {
 		case err != nil:
 			return err
 		case !other.ours:
-			return fault.New(fault.Conflict, fmt.Errorf("interface %q of Open vSwitch, which is not plumbline's, is bound to logical port %q: remove it with ovs-vsctl del-port", netstate.BaseName(other.Link), *o.LogicalPort))
+			return fault.New(fault.Conflict, fmt.Errorf(
+				"interface %q of Open vSwitch, which is not plumbline's, is bound to logical port %q: remove it with ovs-vsctl del-port",
+				netstate.BaseName(other.Link), *o.LogicalPort))
 		}
 		if err := s.remove(ctx, other); err != nil {
 			return err

@@ -74,7 +74,8 @@ var rdmaCounters = []rdmaCounter{
 	rdmaCounterOf("out_of_sequence_packets", "Packets received out of order by",
 		"hw_counters/out_of_sequence", "hw_counters/oos_drop_count", "hw_counters/out_of_seq_request"),
 	rdmaCounterOf("ecn_marked_packets", "Packets with an ECN congestion mark received by", "hw_counters/np_ecn_marked_roce_packets"),
-	rdmaCounterOf("congestion_notifications", "Congestion notifications (CNP) that reduced the sending rate of", "hw_counters/rp_cnp_handled"),
+	rdmaCounterOf("congestion_notifications",
+		"Congestion notifications (CNP) that reduced the sending rate of", "hw_counters/rp_cnp_handled"),
 }
 
 // maxRDMAPorts bounds the ports of a device, maxCounter what is read of a file.

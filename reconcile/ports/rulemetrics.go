@@ -55,11 +55,15 @@ func NewRuleMetrics(o RuleMetricsOptions) *RuleMetrics {
 }
 
 var (
-	ruleLabels      = []string{"namespace", "pod", "topology", "interface", "networkqos", "rule", "backend"}
-	markedDesc      = prometheus.NewDesc("plumbline_networkqos_marked_packets_total", "Packets that a NetworkQoS rule marked, and sent or dropped by its limit.", ruleLabels, nil)
-	markedBytesDesc = prometheus.NewDesc("plumbline_networkqos_marked_bytes_total", "Bytes that a NetworkQoS rule marked, and sent or dropped by its limit.", ruleLabels, nil)
-	droppedDesc     = prometheus.NewDesc("plumbline_networkqos_dropped_packets_total", "Packets dropped by the limit of a NetworkQoS rule; a packet before segmentation counts as one.", ruleLabels, nil)
-	rulesOmitted    = prometheus.NewDesc("plumbline_networkqos_rules_omitted", "NetworkQoS rules without metrics, beyond --rule-metrics.", nil, nil)
+	ruleLabels = []string{"namespace", "pod", "topology", "interface", "networkqos", "rule", "backend"}
+	markedDesc = prometheus.NewDesc("plumbline_networkqos_marked_packets_total",
+		"Packets that a NetworkQoS rule marked, and sent or dropped by its limit.", ruleLabels, nil)
+	markedBytesDesc = prometheus.NewDesc("plumbline_networkqos_marked_bytes_total",
+		"Bytes that a NetworkQoS rule marked, and sent or dropped by its limit.", ruleLabels, nil)
+	droppedDesc = prometheus.NewDesc("plumbline_networkqos_dropped_packets_total",
+		"Packets dropped by the limit of a NetworkQoS rule; a packet before segmentation counts as one.", ruleLabels, nil)
+	rulesOmitted = prometheus.NewDesc("plumbline_networkqos_rules_omitted",
+		"NetworkQoS rules without metrics, beyond --rule-metrics.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -89,7 +89,8 @@ func (h *Host) read(id string) (r netstate.Representor, there bool, err error) {
 		}
 	}
 	if r.Index < 0 {
-		return r, false, fault.New(fault.NotReady, fmt.Errorf("device %q: physical function %q does not have this virtual function (any more)", id, r.PF))
+		return r, false, fault.New(fault.NotReady,
+			fmt.Errorf("device %q: physical function %q does not have this virtual function (any more)", id, r.PF))
 	}
 	r.Link = new("")
 	mode, err := h.mode("pci", r.PF)

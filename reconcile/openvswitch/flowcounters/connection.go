@@ -51,7 +51,9 @@ func (c *connection) greet() error {
 	case err != nil:
 		return err
 	case m.typ != typeHello || m.version < version:
-		return fmt.Errorf("answers message %d of version %d of OpenFlow, and not of version %d: add OpenFlow15 to the protocols of the bridge", m.typ, m.version, version)
+		return fmt.Errorf(
+			"answers message %d of version %d of OpenFlow, and not of version %d: add OpenFlow15 to the protocols of the bridge", m.typ,
+			m.version, version)
 	}
 	return nil
 }

@@ -152,7 +152,8 @@ func Open(o Options) (*Allocator, error) {
 		if aside != nil {
 			return nil, errors.Join(err, aside)
 		}
-		o.Log.Error("set aside damaged address records: the addresses of claims are read from the claims' records", "file", name, "error", err)
+		o.Log.Error("set aside damaged address records: the addresses of claims are read from the claims' records", "file", name,
+			"error", err)
 	} else if frame.AsOtherVersion(err) != nil {
 		o.Log.Error("cannot use the address records: no pod gets addresses of pools", "error", err)
 		return a, nil // the file stays unchanged; only claims with pools are affected
@@ -278,12 +279,17 @@ func (w *Want) OfSubnets() bool { return w.Division != nil && len(w.Division.Sub
 // noPool is the error where the pool of a step does not exist.
 func noPool(w Want) error {
 	if w.OfSubnets() {
-		return fault.New(fault.NotReady, fmt.Errorf("%s %q does not exist yet, and the controller creates it from the subnets: see the condition Programmed of NetworkTopology %q", v1alpha1.AddressPoolKind, w.Pool, w.Topology))
+		return fault.New(fault.NotReady, fmt.Errorf(
+			"%s %q does not exist yet, and the controller creates it from the subnets: see the condition Programmed of NetworkTopology %q",
+			v1alpha1.AddressPoolKind, w.Pool, w.Topology))
 	}
 	if w.Network != "" {
-		return fault.New(fault.NotReady, fmt.Errorf("there is no %s %q, which a DeviceExposurePolicy names for physical network %q: create it, or name another in the policy", v1alpha1.AddressPoolKind, w.Pool, w.Network))
+		return fault.New(fault.NotReady, fmt.Errorf(
+			"there is no %s %q, which a DeviceExposurePolicy names for physical network %q: create it, or name another in the policy",
+			v1alpha1.AddressPoolKind, w.Pool, w.Network))
 	}
-	return fault.New(fault.NotReady, fmt.Errorf("there is no %s %q: create it, or name another in ipam.pool", v1alpha1.AddressPoolKind, w.Pool))
+	return fault.New(fault.NotReady,
+		fmt.Errorf("there is no %s %q: create it, or name another in ipam.pool", v1alpha1.AddressPoolKind, w.Pool))
 }
 
 // Wants returns what the steps of a topology want of pools, in their order. Pool is empty where the device decides (topology.OfNetwork).

@@ -83,7 +83,8 @@ func (a *Allocator) seek(pool, identity string, now time.Time) {
 
 // inUseOn: the previous pod of the name has not released its address.
 func inUseOn(pool, node string) error {
-	return fault.New(fault.NotReady, fmt.Errorf("the address of AddressPool %q that is kept for the pod is still in use on node %q: it is released when the pod's previous claim has ended there, or 10 minutes after the Node object was deleted", pool, node))
+	return fault.New(fault.NotReady, fmt.Errorf("the address of AddressPool %q that is kept for the pod is still in use on node %q: "+
+		"it is released when the pod's previous claim has ended there, or 10 minutes after the Node object was deleted", pool, node))
 }
 
 // searches returns the searches of claims that still wait.
@@ -161,7 +162,8 @@ func (a *Allocator) part(ctx context.Context, b addresspool.Held) error {
 		l.Spec.For, l.Spec.Used, l.Spec.Node, l.Spec.NodeUID = b.Kept.For, 0, v1alpha1.KeptNode, ""
 		l.Spec.KeptUntil = new(metav1.Unix(b.Kept.Until, 0))
 		if _, err := a.Leases.Update(ctx, l); apierrors.IsInvalid(err) {
-			a.Log.Warn("the API server refused to record an address that is kept for a pod: it is kept on this node only", "lease", l.Name, "error", err)
+			a.Log.Warn("the API server refused to record an address that is kept for a pod: it is kept on this node only", "lease", l.Name,
+				"error", err)
 			return a.file.change(func(h *addresspool.Holdings) (bool, error) { return h.KeepHere(b), nil })
 		} else if err != nil && !apierrors.IsNotFound(err) {
 			return err

@@ -79,7 +79,9 @@ func (a *Allocator) takeLiterals(h *addresspool.Holdings, c *Claim, now time.Tim
 			continue // also one that it had before addresses were leased
 		}
 		if pool := a.allocating(l.Address, l.Switch); pool != "" {
-			allocated = errors.Join(allocated, fmt.Errorf("step %q of NetworkTopology %q: %s is allocated to other pods by %s %q: add it to exclude there, or set allowDuplicate: true on the step if these networks do not reach one another", l.Step, l.Topology, l.Address, v1alpha1.AddressPoolKind, pool))
+			allocated = errors.Join(allocated, fmt.Errorf("step %q of NetworkTopology %q: %s is allocated to other pods by %s %q: "+
+				"add it to exclude there, or set allowDuplicate: true on the step if these networks do not reach one another", l.Step,
+				l.Topology, l.Address, v1alpha1.AddressPoolKind, pool))
 		}
 		lease := h.Lease(l.Address)
 		switch other, elsewhere := a.holders[l.Address]; {
@@ -103,7 +105,8 @@ func (a *Allocator) takeLiterals(h *addresspool.Holdings, c *Claim, now time.Tim
 	case inUse != nil:
 		return false, fault.New(fault.Conflict, inUse)
 	case len(missing) > 0:
-		return false, fault.New(fault.NotReady, fmt.Errorf("%s: still checking whether another pod has it; retrying", addresspool.LiteralText(missing[0])))
+		return false, fault.New(fault.NotReady,
+			fmt.Errorf("%s: still checking whether another pod has it; retrying", addresspool.LiteralText(missing[0])))
 	}
 	delete(a.asking, c.UID)
 	return h.AddLiteral(addresspool.Literal(string(c.UID), c.Namespace+"/"+c.Name, c.pod(), all)), nil
@@ -134,8 +137,9 @@ func (c *Claim) inUse(l Literal, by holder) error {
 	if l.Address.IsMulticast() {
 		instead = "have the claim set another one"
 	}
-	return fault.Detailed(fmt.Errorf("step %q of NetworkTopology %q: pod %q would have %s, which %s has: %w: %s, or set allowDuplicate: true on the step",
-		l.Step, l.Topology, c.Pod, addresspool.LiteralText(l.Address), who, ErrInUse, instead), detail)
+	return fault.Detailed(
+		fmt.Errorf("step %q of NetworkTopology %q: pod %q would have %s, which %s has: %w: %s, or set allowDuplicate: true on the step",
+			l.Step, l.Topology, c.Pod, addresspool.LiteralText(l.Address), who, ErrInUse, instead), detail)
 }
 
 // asked returns the claims that wait for leases, without those that do not ask any more.
@@ -244,7 +248,8 @@ func (a *Allocator) warnOfShared(h *addresspool.Holdings, elsewhere map[netip.Ad
 	}
 	for address, with := range shared {
 		if a.shared[address] != with {
-			a.Log.Warn("two pods have the same IP or MAC address: both keep it, and the next pod that requests it waits", "literal", addresspool.LiteralText(address), "pod", h.WithLiteral(address)[0].Pod, "other", with)
+			a.Log.Warn("two pods have the same IP or MAC address: both keep it, and the next pod that requests it waits", "literal",
+				addresspool.LiteralText(address), "pod", h.WithLiteral(address)[0].Pod, "other", with)
 		}
 	}
 	a.shared = shared

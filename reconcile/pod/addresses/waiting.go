@@ -349,11 +349,13 @@ func (a *Allocator) tooFew(h *addresspool.Holdings, p *pool, w Want, short *addr
 		return fmt.Errorf("%s %q is being deleted, or new: nothing is given from it", v1alpha1.AddressPoolKind, w.Pool)
 	case !p.layout.Flat() && h.Holds(w.Pool):
 		o.stuck = true
-		return fmt.Errorf("%w: its block of the pool is full, and a node gets one block of a pool with hostBlock: delete pods, or use a pool with a smaller hostBlock", short)
+		return fmt.Errorf("%w: its block of the pool is full, and a node gets one block of a pool with hostBlock: "+
+			"delete pods, or use a pool with a smaller hostBlock", short)
 	}
 	o.short = append(o.short, short)
 	if p.low {
-		return fmt.Errorf("%w, and few of its %d addresses are left on all nodes: see kubectl get addresspool %s; requesting another lease", short, p.layout.Size(p.layout.Families()[0]), w.Pool)
+		return fmt.Errorf("%w, and few of its %d addresses are left on all nodes: see kubectl get addresspool %s; requesting another lease",
+			short, p.layout.Size(p.layout.Families()[0]), w.Pool)
 	}
 	return fmt.Errorf("%w; requesting another lease", short)
 }

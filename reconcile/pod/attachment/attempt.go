@@ -68,7 +68,9 @@ func (p Progress) String() string {
 }
 
 func (p Progress) unfinished(since time.Duration) error {
-	return fault.New(fault.NotReady, fmt.Errorf("the network of the pod is still being attached after %s: %s; the kubelet will retry the container", since.Round(100*time.Millisecond), p))
+	return fault.New(fault.NotReady,
+		fmt.Errorf("the network of the pod is still being attached after %s: %s; the kubelet will retry the container",
+			since.Round(100*time.Millisecond), p))
 }
 
 // inBackground reports whether no hook waits for an attempt.
@@ -344,7 +346,8 @@ func (k *Keeper) endAttempts(ctx context.Context) {
 		select {
 		case <-a.done:
 		case <-timer.C:
-			k.Log.Warn("attachment could not be rolled back in time; the next agent rolls it back", "sandbox", a.pod.Sandbox, "error", context.Cause(ctx))
+			k.Log.Warn("attachment could not be rolled back in time; the next agent rolls it back", "sandbox", a.pod.Sandbox, "error",
+				context.Cause(ctx))
 			return
 		}
 	}

@@ -25,14 +25,16 @@ func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
 		}
 		rec, known, err := k.Engine.Record(e.SandboxID(sandbox, &e.Topologies[i]))
 		if err != nil || !known {
-			return errors.Join(err, fault.New(fault.NotReady, fmt.Errorf("topology %q: the results of its steps are not recorded", e.Topologies[i].Object.Name)))
+			return errors.Join(err, fault.New(fault.NotReady,
+				fmt.Errorf("topology %q: the results of its steps are not recorded", e.Topologies[i].Object.Name)))
 		}
 		for _, step := range rec.Results {
 			if step.Result.Devices == nil {
 				continue
 			}
 			if d := step.Result.Devices; d.RDMADevice != "" && len(d.DeviceNodes) == 0 {
-				return fault.New(fault.NotReady, fmt.Errorf("topology %q: step %q: RDMA device %q does not exist", e.Topologies[i].Object.Name, step.Name, d.RDMADevice))
+				return fault.New(fault.NotReady,
+					fmt.Errorf("topology %q: step %q: RDMA device %q does not exist", e.Topologies[i].Object.Name, step.Name, d.RDMADevice))
 			}
 			if err := k.refuseLost(e.UID, rec.Sandbox.Given[step.Name].Device, step.Result.Devices); err != nil {
 				return fmt.Errorf("topology %q: step %q: %w", e.Topologies[i].Object.Name, step.Name, err)
@@ -66,7 +68,9 @@ func (k *Keeper) refuseLost(claim types.UID, device string, d *topology.Devices)
 		return nil
 	}
 	k.Nodes.add(claim)
-	return fault.New(fault.NotReady, fmt.Errorf("%s is no longer of device %q, as after a reload of its driver: waiting for the next check of the pod", strings.Join(lost, ", "), cmp.Or(device, d.RDMADevice)))
+	return fault.New(fault.NotReady,
+		fmt.Errorf("%s is no longer of device %q, as after a reload of its driver: waiting for the next check of the pod",
+			strings.Join(lost, ", "), cmp.Or(device, d.RDMADevice)))
 }
 
 // exported holds the variables and files that the topologies of a claim export.
@@ -98,7 +102,10 @@ func (k *Keeper) exported(e *claims.Entry, sandbox string) (all exported, err er
 		}
 		for _, v := range one.variables {
 			if other, twice := by[v.Name]; twice {
-				return exported{}, fault.New(fault.Conflict, fmt.Errorf("topologies %q and %q of the claim both export %s, and a container has one: remove it from spec.export of one, or request them with two claims for different containers", other, decoded.Name, v.Name))
+				return exported{},
+					fault.New(fault.Conflict, fmt.Errorf("topologies %q and %q of the claim both export %s, and a container has one: "+
+						"remove it from spec.export of one, or request them with two claims for different containers", other,
+						decoded.Name, v.Name))
 			}
 			by[v.Name] = decoded.Name
 			size += len(v.Name) + len(v.Value) + len("=\x00")
@@ -111,10 +118,12 @@ func (k *Keeper) exported(e *claims.Entry, sandbox string) (all exported, err er
 		all.variables, all.folders = append(all.variables, one.variables...), append(all.folders, one.folders...)
 	}
 	if size > topology.MaxExportedSize {
-		return exported{}, fault.New(fault.Invalid, fmt.Errorf("the variables that the topologies of the claim export have %d bytes, at most %d are accepted", size, topology.MaxExportedSize))
+		return exported{}, fault.New(fault.Invalid, fmt.Errorf(
+			"the variables that the topologies of the claim export have %d bytes, at most %d are accepted", size, topology.MaxExportedSize))
 	}
 	if files > topology.MaxFilesSize {
-		return exported{}, fault.New(fault.Invalid, fmt.Errorf("the files that the topologies of the claim export have %d bytes, at most %d are accepted", files, topology.MaxFilesSize))
+		return exported{}, fault.New(fault.Invalid, fmt.Errorf(
+			"the files that the topologies of the claim export have %d bytes, at most %d are accepted", files, topology.MaxFilesSize))
 	}
 	return all, nil
 }
@@ -170,7 +179,9 @@ func (k *Keeper) clash(of []claims.Entry, sandbox string) error {
 		}
 		for _, name := range names {
 			if other, twice := by[name]; twice {
-				return fault.New(fault.Conflict, fmt.Errorf("claims %q and %q of the container both export %s, and a container has one: list one of them in resources.claims of the container, or remove it from spec.export of one topology", other, of[i].Name, name))
+				return fault.New(fault.Conflict, fmt.Errorf("claims %q and %q of the container both export %s, and a container has one: "+
+					"list one of them in resources.claims of the container, or remove it from spec.export of one topology", other,
+					of[i].Name, name))
 			}
 			by[name] = of[i].Name
 		}

@@ -250,7 +250,8 @@ func (k *Keeper) attach(ctx context.Context, uid types.UID, a *attempt) (attache
 	case e.Pod.UID != pod.UID:
 		return false, fault.New(fault.Conflict, fmt.Errorf("it is prepared for pod %q, and a device is in one pod at a time", e.Pod.Name))
 	case pod.Netns == "":
-		return false, fault.New(fault.Invalid, errors.New("the pod uses the host's network (hostNetwork), where no topology is applied: remove hostNetwork, or the claim"))
+		return false, fault.New(fault.Invalid,
+			errors.New("the pod uses the host's network (hostNetwork), where no topology is applied: remove hostNetwork, or the claim"))
 	}
 	netns, err := k.Identify(pod.Netns)
 	if err != nil {
@@ -288,7 +289,11 @@ func (k *Keeper) reaches(e *claims.Entry, pod Pod) error {
 		}
 		for j := range t.Steps {
 			if s := &t.Steps[j]; !claims.GivesNodes(k.Contracts, s) {
-				return fault.New(fault.Unsupported, fmt.Errorf("topology %q: step %q: what it adds to the network namespace does not reach containers of the runtime handler %q, which has read the namespace before (--vm-runtime-handlers): use another RuntimeClass, or a topology of steps that give device nodes, such as vfio-pci", t.Name, s.Name, pod.Handler))
+				return fault.New(fault.Unsupported, fmt.Errorf(
+					"topology %q: step %q: what it adds to the network namespace does not reach containers of the runtime handler %q, "+
+						"which has read the namespace before (--vm-runtime-handlers): "+
+						"use another RuntimeClass, or a topology of steps that give device nodes, such as vfio-pci", t.Name, s.Name,
+					pod.Handler))
 			}
 		}
 	}
@@ -508,16 +513,19 @@ func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 		delete(consumed, e.UID)
 		switch {
 		case in && consumes && opened == "":
-			return fault.New(fault.NotReady, fmt.Errorf("claim %q: it was attached after the container was created; the kubelet will recreate the container", e.Name))
+			return fault.New(fault.NotReady,
+				fmt.Errorf("claim %q: it was attached after the container was created; the kubelet will recreate the container", e.Name))
 		case in && consumes && opened != pod.Sandbox:
-			return fault.New(fault.Conflict, fmt.Errorf("claim %q: the container was created for sandbox %q, which no longer exists; the kubelet will recreate it", e.Name, opened))
+			return fault.New(fault.Conflict, fmt.Errorf(
+				"claim %q: the container was created for sandbox %q, which no longer exists; the kubelet will recreate it", e.Name, opened))
 		case in && e.Updating(): // between two generations, perhaps because the update was interrupted
 			if err := k.FinishUpdate(ctx, e.UID); err != nil {
 				return fmt.Errorf("claim %q: %w", e.Name, err)
 			}
 			if consumes && slices.ContainsFunc(e.Topologies,
 				func(t claims.Topology) bool { return t.Exports() || t.Next != nil && t.Next.Spec.Export != nil }) {
-				return fault.New(fault.NotReady, fmt.Errorf("claim %q: the update of its network ended after the container was created, so what the container is told may not be true; the kubelet will recreate it", e.Name))
+				return fault.New(fault.NotReady, fmt.Errorf("claim %q: the update of its network ended after the container was created, "+
+					"so what the container is told may not be true; the kubelet will recreate it", e.Name))
 			}
 		case !in:
 			missing = true
@@ -527,7 +535,8 @@ func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 		}
 	}
 	for _, uid := range slices.Sorted(maps.Keys(consumed)) {
-		return fault.New(fault.Conflict, fmt.Errorf("the container consumes claim %q, which is not prepared for this pod: a device is in one pod at a time", uid))
+		return fault.New(fault.Conflict,
+			fmt.Errorf("the container consumes claim %q, which is not prepared for this pod: a device is in one pod at a time", uid))
 	}
 	if err := k.clash(attached, pod.Sandbox); err != nil {
 		return err
@@ -559,7 +568,8 @@ func (k *Keeper) admitLate(ctx context.Context, pod Pod, refused bool) error {
 	over, err := k.await(within, a)
 	switch {
 	case over && err == nil && refused:
-		return fault.New(fault.NotReady, errors.New("the claims of the pod were attached after the container was created; the kubelet will recreate the container"))
+		return fault.New(fault.NotReady,
+			errors.New("the claims of the pod were attached after the container was created; the kubelet will recreate the container"))
 	case over:
 		return err
 	}

@@ -506,7 +506,8 @@ func (s *Store) write(path string, v any, durable bool) error {
 		return err
 	}
 	if len(data) > limitBytes { // load would treat it as damaged
-		return fault.New(fault.Invalid, fmt.Errorf("%d bytes are more than the %d that a record may have: use fewer or smaller topologies in one claim", len(data), limitBytes))
+		return fault.New(fault.Invalid, fmt.Errorf(
+			"%d bytes are more than the %d that a record may have: use fewer or smaller topologies in one claim", len(data), limitBytes))
 	}
 	o := recordfile.Options{}
 	if durable {

@@ -34,7 +34,8 @@ func raw(d data) *runtime.RawExtension {
 			return b
 		}
 		d.Steps = d.Steps[:len(d.Steps)-1]
-		d.Note = fmt.Sprintf("%d of %d steps, routes, and the interfaces of the steps below are left out to save space", all-len(d.Steps), all)
+		d.Note = fmt.Sprintf("%d of %d steps, routes, and the interfaces of the steps below are left out to save space",
+			all-len(d.Steps), all)
 	}
 	b, _ := encode(d)
 	return b

@@ -238,19 +238,23 @@ func (r *Reporter) UpdateDelayed(s Subject, topologyName string, from, to int64,
 	r.Runs(s, topologyName, from, &claim.Update{
 		Generation: to, State: claim.UpdateRetrying, Step: f.Step, Kind: f.Kind, Message: f.Message, Attempts: attempts,
 	})
-	r.events.warning(s, "NetworkUpdateDelayed", fmt.Sprintf("the pod keeps generation %d until generation %d can be tried again: %s", from, to, f.Message))
+	r.events.warning(s, "NetworkUpdateDelayed",
+		fmt.Sprintf("the pod keeps generation %d until generation %d can be tried again: %s", from, to, f.Message))
 }
 
 // HeldBack reports that a pod cannot be given a later generation, and why.
 func (r *Reporter) HeldBack(s Subject, topologyName string, from, to int64, why error) {
 	r.Runs(s, topologyName, from, &claim.Update{Generation: to, State: claim.UpdateHeldBack, Message: why.Error()})
-	r.events.warning(s, "NetworkHeldBack", fmt.Sprintf("topology %q: the pod keeps generation %d, as generation %d needs a new pod: %s", topologyName, from, to, why))
+	r.events.warning(s, "NetworkHeldBack",
+		fmt.Sprintf("topology %q: the pod keeps generation %d, as generation %d needs a new pod: %s", topologyName, from, to, why))
 }
 
 // Replaced reports that variables of a container have the values that a claim exports instead of its own.
 func (r *Reporter) Replaced(s Subject, container string, variables []string) {
-	r.events.warning(s, "NetworkVariablesReplaced", fmt.Sprintf("container %q sets %s, which the topology of claim %q exports, too; the exported values are used: "+
-		"remove the variables from the container, or from spec.export of the topology", container, strings.Join(variables, ", "), s.Claim.Name))
+	r.events.warning(s, "NetworkVariablesReplaced",
+		fmt.Sprintf("container %q sets %s, which the topology of claim %q exports, too; the exported values are used: "+
+			"remove the variables from the container, or from spec.export of the topology", container, strings.Join(variables, ", "),
+			s.Claim.Name))
 }
 
 // Filtered reports that what a running pod sends is marked and limited as its NetworkQoS

@@ -94,7 +94,8 @@ const receiveTimeout = 10 * time.Second
 // Receive reads the request of a client. left is closed when the client goes away, or the
 // connection is closed.
 func Receive(conn net.Conn) (r Request, left <-chan struct{}, err error) {
-	if err := conn.SetReadDeadline(time.Now().Add(receiveTimeout)); err != nil { //nolint:forbidigo // of a socket, whose clock is not that of Options
+	deadline := time.Now().Add(receiveTimeout) //nolint:forbidigo // of a socket, whose clock is not that of Options
+	if err := conn.SetReadDeadline(deadline); err != nil {
 		return r, nil, err
 	}
 	if err := decode(conn, &r); err != nil {

@@ -31,7 +31,8 @@ func (d *decision) plug(ctx context.Context, c *claims.Claim) error {
 			}
 			if d.Attachments == nil {
 				// How it is to be attached is decided once, here.
-				return passing(fault.New(fault.NotReady, errorOf(t, s, errors.New("the agent has no databases of OVN: set agent.ovn.enabled in the chart's values (docs/ovn.md)"))))
+				return passing(fault.New(fault.NotReady, errorOf(t, s,
+					errors.New("the agent has no databases of OVN: set agent.ovn.enabled in the chart's values (docs/ovn.md)"))))
 			}
 			if !asked {
 				if used, err = d.Attachments.Used(ctx); err != nil {
@@ -65,9 +66,12 @@ func (d *decision) portOf(ctx context.Context, c *claims.Claim, s *topology.Step
 	attachment, _ := s.Config[key].(string)
 	switch other := stepOf[attachment]; {
 	case attachment == "":
-		return ops.Given{}, invalid("%s: is missing: ovn-kubernetes has attached this node to OVN, and makes the pod's port on the network of a NetworkAttachmentDefinition; name that", key)
+		return ops.Given{}, invalid("%s: is missing: ovn-kubernetes has attached this node to OVN, "+
+			"and makes the pod's port on the network of a NetworkAttachmentDefinition; name that", key)
 	case other != "":
-		return ops.Given{}, invalid("%s: %q is that of step %q too: ovn-kubernetes has made one port of the pod there; remove one of the steps", key, attachment, other)
+		return ops.Given{},
+			invalid("%s: %q is that of step %q too: ovn-kubernetes has made one port of the pod there; remove one of the steps", key,
+				attachment, other)
 	}
 	stepOf[attachment] = s.Name
 	given, err := d.Attachments.Given(ctx, c.Namespace, c.Pod, attachment)
@@ -77,7 +81,8 @@ func (d *decision) portOf(ctx context.Context, c *claims.Claim, s *topology.Step
 	case err != nil:
 		return given, err
 	case given.Port.Addressed && s.Config["ipam"] != nil:
-		return given, invalid("ipam: is of no use: ovn-kubernetes gives the pod the addresses of NetworkAttachmentDefinition %q; remove it, or remove the subnets of that", attachment)
+		return given, invalid("ipam: is of no use: ovn-kubernetes gives the pod the addresses of NetworkAttachmentDefinition %q; "+
+			"remove it, or remove the subnets of that", attachment)
 	}
 	return given, nil
 }

@@ -96,7 +96,8 @@ func (d *decision) record(ctx context.Context) ([]kubeletplugin.Device, error) {
 	case answers || err != nil:
 		return d.devices(e), err
 	case known && e.Held():
-		return nil, passing(fault.New(fault.Conflict, fmt.Errorf("ResourceClaim %q is still attached to pod %q: it is released when that pod has ended", d.rc.Name, e.Pod.Name)))
+		return nil, passing(fault.New(fault.Conflict,
+			fmt.Errorf("ResourceClaim %q is still attached to pod %q: it is released when that pod has ended", d.rc.Name, e.Pod.Name)))
 	case known && !pins(&e.Claim, d.assigned):
 		// It was reallocated while the agent was not called.
 		return nil, &taken{by: e, err: errors.New("it is prepared for devices of an earlier allocation")}
@@ -219,17 +220,21 @@ func poolOf(t *claims.Topology, step string) (pool, network string, err error) {
 	case recorded != "":
 		return recorded, network, nil
 	case err != nil:
-		return "", "", invalid("ipam names no AddressPool, and %w: name an AddressPool in ipam.pool, or have the selector of the step choose one of the networks, such as device.attributes[\"dra.networking\"].physicalNetworkName == %q", err, host.PhysicalNetworks[0].Name)
+		return "", "",
+			invalid("ipam names no AddressPool, and %w: name an AddressPool in ipam.pool, or have the selector of the step choose one of "+
+				"the networks, such as device.attributes[\"dra.networking\"].physicalNetworkName == %q", err, host.PhysicalNetworks[0].Name)
 	case pool != "":
 		return pool, network, nil
 	case host.Exposure.NoPool != "":
 		err = fmt.Errorf("ipam names no AddressPool, and %s: add it there, or name an AddressPool in ipam.pool", host.Exposure.NoPool)
 	case network != "":
-		err = fmt.Errorf("ipam names no AddressPool, and no DeviceExposurePolicy names an addressPool of physical network %q: add it there, or name one in ipam.pool", network)
+		err = fmt.Errorf("ipam names no AddressPool, and no DeviceExposurePolicy names an addressPool of physical network %q: "+
+			"add it there, or name one in ipam.pool", network)
 	case host.Exposure.Verdict == inventory.Undecided && host.Exposure.Policy == "":
 		err = errors.New("ipam names no AddressPool, and the DeviceExposurePolicies are not known yet")
 	default:
-		err = fmt.Errorf("ipam names no AddressPool, and no DeviceExposurePolicy names the physical network of device %q: add physicalNetworks with an addressPool to one, or name an AddressPool in ipam.pool", host.Name)
+		err = fmt.Errorf("ipam names no AddressPool, and no DeviceExposurePolicy names the physical network of device %q: "+
+			"add physicalNetworks with an addressPool to one, or name an AddressPool in ipam.pool", host.Name)
 		if host.Exposure.Reason != "" {
 			err = fault.Detailed(err, host.Exposure.Reason)
 		}
@@ -301,10 +306,14 @@ func onlyPod(rc *resourceapi.ResourceClaim) (claims.Pod, error) {
 		for i, u := range users {
 			names[i] = u.Resource + "/" + u.Name
 		}
-		return claims.Pod{}, invalid("ResourceClaim %q is shared by %s: its devices are moved into a pod, and a device is in one pod at a time. Give each pod a claim of its own with a ResourceClaimTemplate",
-			rc.Name, strings.Join(names, ", "))
+		return claims.Pod{},
+			invalid("ResourceClaim %q is shared by %s: its devices are moved into a pod, and a device is in one pod at a time. "+
+				"Give each pod a claim of its own with a ResourceClaimTemplate",
+				rc.Name, strings.Join(names, ", "))
 	case users[0].APIGroup != "" || users[0].Resource != "pods":
-		return claims.Pod{}, invalid("ResourceClaim %q is reserved for %s %q, not for a pod: give each pod a claim of its own with a ResourceClaimTemplate", rc.Name, users[0].Resource, users[0].Name)
+		return claims.Pod{},
+			invalid("ResourceClaim %q is reserved for %s %q, not for a pod: give each pod a claim of its own with a ResourceClaimTemplate",
+				rc.Name, users[0].Resource, users[0].Name)
 	default:
 		return claims.Pod{Name: users[0].Name, UID: users[0].UID}, nil
 	}
@@ -376,7 +385,8 @@ func (p *Plugin) check(ctx context.Context, o *v1alpha1.NetworkTopology, a claim
 	of claim.Source,
 ) (*topology.Topology, []topology.Parameters, error) {
 	if pin := a.Topology.UID; pin != "" && pin != o.UID {
-		return nil, nil, invalid("NetworkTopology %q was deleted and created again since ResourceClaim %q was allocated: delete the claim, or its pod, and create it again", o.Name, of.Name)
+		return nil, nil, invalid("NetworkTopology %q was deleted and created again since ResourceClaim %q was allocated: "+
+			"delete the claim, or its pod, and create it again", o.Name, of.Name)
 	}
 	t, _, err := validity.Object(ctx, o, p.Contracts)
 	if err != nil {
@@ -410,7 +420,8 @@ func locate(devices []inventory.Device, allocated claim.Device) (inventory.Devic
 		if s := d.Exposure.Sharing; s != nil && d.AsShared().Name == allocated.Name {
 			d.Shared = s
 		} else {
-			d.Shared = &inventory.Sharing{Suffix: "-" + allocated.Name[strings.LastIndex(allocated.Name, "-")+1:]} // of a policy that no longer exists, or is not known yet
+			// of a policy that no longer exists, or is not known yet
+			d.Shared = &inventory.Sharing{Suffix: "-" + allocated.Name[strings.LastIndex(allocated.Name, "-")+1:]}
 		}
 	case d.HostUse != "":
 		return d, fault.New(fault.Conflict, fmt.Errorf("device %q is used by the node itself (%s)", allocated.Name, d.State()))
@@ -427,7 +438,9 @@ func (p *Plugin) usable(t *topology.Topology, d claim.Device, host *inventory.De
 		return nil // Incomplete has reported it
 	}
 	if p.withdrawn(d.Name, host) {
-		return passing(fault.New(fault.NotReady, fmt.Errorf("device %q was withdrawn: no policy shares it any more, and only claims that have a share keep it. Delete the claim, or its pod, and create it again without tolerating taints of the driver", d.Name)))
+		return passing(fault.New(fault.NotReady,
+			fmt.Errorf("device %q was withdrawn: no policy shares it any more, and only claims that have a share keep it. "+
+				"Delete the claim, or its pod, and create it again without tolerating taints of the driver", d.Name)))
 	}
 	c, _ := p.Contracts.Contract(s.Type)
 	if functions := slices.Equal(c.Input.DeviceTypes, []string{"vf"}); functions && d.ShareID != nil && host.Shared != nil &&
@@ -436,7 +449,9 @@ func (p *Plugin) usable(t *topology.Topology, d claim.Device, host *inventory.De
 	}
 	if network := claim.MasterNet(s, c); network != "" &&
 		!slices.ContainsFunc(host.Networks, func(p netip.Prefix) bool { return p.String() == network }) {
-		return passing(fault.New(fault.NotReady, fmt.Errorf("device %q has no address in %q, which is the masterNet of step %q of NetworkTopology %q: give the host an address there, or delete the claim, or its pod, and create it again", d.Name, network, s.Name, t.Name)))
+		return passing(fault.New(fault.NotReady,
+			fmt.Errorf("device %q has no address in %q, which is the masterNet of step %q of NetworkTopology %q: "+
+				"give the host an address there, or delete the claim, or its pod, and create it again", d.Name, network, s.Name, t.Name)))
 	}
 	switch shared := d.ShareID != nil || host.Shared != nil; {
 	case shared && takesFunction(c, *host):
@@ -444,12 +459,15 @@ func (p *Plugin) usable(t *topology.Topology, d claim.Device, host *inventory.De
 			return invalid("device %q was allocated without a share: the scheduler has no feature DRAConsumableCapacity", d.Name)
 		}
 		if _, limits := host.Shared.Capacity[inventory.CapacityBandwidth]; limits && d.Bandwidth <= 0 {
-			return invalid("the claim has no bandwidth of device %q, and its function would have no limit: delete the claim, or its pod, and request %s of 1 or more", d.Name, inventory.CapacityBandwidth)
+			return invalid("the claim has no bandwidth of device %q, and its function would have no limit: "+
+				"delete the claim, or its pod, and request %s of 1 or more", d.Name, inventory.CapacityBandwidth)
 		}
 	case shared && !c.Input.Shares:
-		return invalid("device %q is shared, and step %q of NetworkTopology %q, of type %q, would use it exclusively: its DeviceClass must not choose shared devices", d.Name, s.Name, t.Name, s.Type)
+		return invalid("device %q is shared, and step %q of NetworkTopology %q, of type %q, would use it exclusively: "+
+			"its DeviceClass must not choose shared devices", d.Name, s.Name, t.Name, s.Type)
 	case host.Shared != nil && len(host.Shared.By) > 0 && !slices.Contains(host.Shared.By, s.Type):
-		return invalid("device %q is shared for steps of type %s, and step %q of NetworkTopology %q is of type %q: name that in supportedCNIPlugins of policy %q",
+		return invalid("device %q is shared for steps of type %s, and step %q of NetworkTopology %q is of type %q: "+
+			"name that in supportedCNIPlugins of policy %q",
 			d.Name, strings.Join(host.Shared.By, ", "), s.Name, t.Name, s.Type, host.Exposure.Policy)
 	}
 	return nil
@@ -509,11 +527,13 @@ func (p *Plugin) choose(c *claims.Claim, found []inventory.Device, others []clai
 				}
 			}
 			k := slices.IndexFunc(found, func(f inventory.Device) bool {
-				return f.PF != nil && f.PF.PCIAddress == d.Host.ID && f.IfName != "" && f.HostUse == "" && len(f.Uppers) == 0 && !taken[f.ID] && unfit[f.ID] == ""
+				return f.PF != nil && f.PF.PCIAddress == d.Host.ID && f.IfName != "" && f.HostUse == "" && len(f.Uppers) == 0 &&
+					!taken[f.ID] && unfit[f.ID] == ""
 			})
 			if k < 0 {
 				return passing(fault.Detailed(
-					fault.New(fault.NotReady, fmt.Errorf("device %q has no free virtual function now: one that is being released becomes free", d.Name)),
+					fault.New(fault.NotReady,
+						fmt.Errorf("device %q has no free virtual function now: one that is being released becomes free", d.Name)),
 					withheld(found, d.Host.ID, unfit)))
 			}
 			pf := d.Host
@@ -551,7 +571,8 @@ func stillMatches(ctx context.Context, t *topology.Topology, devices []claims.De
 		return err
 	}
 	return fault.New(fault.Invalid, errors.Join(fmt.Errorf(
-		"NetworkTopology %q was edited since device %q was allocated for step %q (generation %d then, %d now), and the step's selector does not choose it any more: delete the claim, or its pod, and create it again",
+		"NetworkTopology %q was edited since device %q was allocated for step %q (generation %d then, %d now), "+
+			"and the step's selector does not choose it any more: delete the claim, or its pod, and create it again",
 		t.Name, d.Name, d.Step, allocated, t.Generation), err))
 }
 
@@ -603,13 +624,15 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 		}
 		if port := samePort(c, &other.Claim); port != nil {
 			return &taken{by: other, err: fault.Detailed(
-				fmt.Errorf("the port of pod %q on network %q is still used by another claim: a pod has one interface there", c.Pod.Name, port.Attachment),
+				fmt.Errorf("the port of pod %q on network %q is still used by another claim: a pod has one interface there", c.Pod.Name,
+					port.Attachment),
 				fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
 		}
 		if device := common(c, &other.Claim); device != "" {
 			// Other tenants must not see whose it is.
 			return &taken{by: other, err: fault.Detailed(
-				fmt.Errorf("device %q is still in use by another pod: it becomes free when the network of that pod has been released", device),
+				fmt.Errorf(
+					"device %q is still in use by another pod: it becomes free when the network of that pod has been released", device),
 				fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
 		}
 	}
@@ -701,7 +724,8 @@ func (p *Plugin) refuseOtherVersions(c *claims.Claim) error {
 		for _, t := range c.Topologies {
 			for _, d := range t.Devices {
 				if d.ShareID == nil && other.Mentions[d.Name] || (d.ShareID == nil || d.Offered != nil) && other.Mentions[d.Host.ID] {
-					return fault.New(fault.Conflict, fmt.Errorf("device %q is held by another ResourceClaim: its record was %w", d.Name, other))
+					return fault.New(fault.Conflict,
+						fmt.Errorf("device %q is held by another ResourceClaim: its record was %w", d.Name, other))
 				}
 			}
 		}
@@ -732,7 +756,9 @@ func (p *Plugin) mixed(a, b *claims.Claim) string {
 	links := p.stacked(b)
 	for id, of := range p.stacked(a) {
 		if others, both := links[id]; both && others != of {
-			return fmt.Sprintf("device %q carries %s of another pod, and this one would have %s: a device carries links of one kind, and ipvlan links of one mode and flag. Have a policy share it for one step type, and give the topologies one mode", id, others, of)
+			return fmt.Sprintf("device %q carries %s of another pod, and this one would have %s: a device carries links of one kind, "+
+				"and ipvlan links of one mode and flag. Have a policy share it for one step type, and give the topologies one mode",
+				id, others, of)
 		}
 	}
 	return ""

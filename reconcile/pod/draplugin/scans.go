@@ -43,7 +43,8 @@ func (s *scans) discover(ctx context.Context) ([]inventory.Device, error) {
 	case <-mine.done:
 		return slices.Clone(mine.devices), mine.err
 	case <-ctx.Done():
-		return nil, fault.New(fault.NotReady, fmt.Errorf("the devices of the host are still being read, which a driver may not answer: see dmesg of the node: %w", context.Cause(ctx)))
+		return nil, fault.New(fault.NotReady, fmt.Errorf(
+			"the devices of the host are still being read, which a driver may not answer: see dmesg of the node: %w", context.Cause(ctx)))
 	}
 }
 

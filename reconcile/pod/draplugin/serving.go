@@ -118,7 +118,8 @@ func (p *Plugin) awaitRuntime(ctx context.Context) error {
 }
 
 // errNoRuntime is the answer to a request that has waited for the runtime.
-var errNoRuntime = errors.New("the container runtime has not listed its sandboxes to the agent yet: see the agent's log for the state of its connection to the NRI socket")
+var errNoRuntime = errors.New("the container runtime has not listed its sandboxes to the agent yet: " +
+	"see the agent's log for the state of its connection to the NRI socket")
 
 // unanswered reports whether the API server could not be reached, or could not answer.
 func unanswered(err error) bool {

@@ -53,7 +53,8 @@ func (c client) Topology(ctx context.Context, name string) (*v1alpha1.NetworkTop
 	defer cancel()
 	o, err := c.dynamic.Resource(v1alpha1.Resource()).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, fault.New(fault.NotReady, fmt.Errorf("NetworkTopology %q does not exist: create it, or use the DeviceClasses of another", name))
+		return nil,
+			fault.New(fault.NotReady, fmt.Errorf("NetworkTopology %q does not exist: create it, or use the DeviceClasses of another", name))
 	}
 	if err != nil {
 		return nil, passing(fault.New(fault.NotReady, fmt.Errorf("NetworkTopology %q: %w", name, err)))

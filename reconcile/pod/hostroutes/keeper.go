@@ -178,7 +178,9 @@ func (k *Keeper) Await(ctx context.Context, c *claims.Topology) error {
 			if n.Master != "" {
 				over = netstate.BaseName(n.Master)
 			}
-			return fault.New(fault.NotReady, fmt.Errorf("topology %q: the routes of the host to pods of other nodes over %q are not set yet: the leases of AddressPool %q are not known, or the log of the agent says why", t.Name, over, n.Pool))
+			return fault.New(fault.NotReady,
+				fmt.Errorf("topology %q: the routes of the host to pods of other nodes over %q are not set yet: "+
+					"the leases of AddressPool %q are not known, or the log of the agent says why", t.Name, over, n.Pool))
 		}
 	}
 }
@@ -284,7 +286,8 @@ func (k *Keeper) pass(ctx context.Context) error {
 	}
 	routes, rules, beyond := routesOf(k.NodeName, sites, pools)
 	if beyond > 0 {
-		errs = append(errs, fmt.Errorf("nodes have published %d routes more than the bounds of %d for each and %d in all: a node that leases without end may be hostile", beyond, maxOfNode, maxRoutes))
+		errs = append(errs, fmt.Errorf("nodes have published %d routes more than the bounds of %d for each and %d in all: "+
+			"a node that leases without end may be hostile", beyond, maxOfNode, maxRoutes))
 	}
 	toPods, err := k.toPods(ctx, network)
 	if err != nil {
@@ -308,7 +311,9 @@ func (k *Keeper) pass(ctx context.Context) error {
 	leftRules, _ := differ(haveRules, rules)
 	leftOfPods, _ := differ(haveRules, toPods.rules)
 	if missing := slices.Concat(leftRules, leftOfPods, left); failed == nil && len(missing) > 0 {
-		errs = append(errs, fault.New(fault.Conflict, fmt.Errorf("%s and %d more are not set: an equal route with a protocol other than %d exists, or is set repeatedly; delete it", missing[0].Object().Key(), len(missing)-1, netstate.RouteProtocol)))
+		errs = append(errs, fault.New(fault.Conflict,
+			fmt.Errorf("%s and %d more are not set: an equal route with a protocol other than %d exists, or is set repeatedly; delete it",
+				missing[0].Object().Key(), len(missing)-1, netstate.RouteProtocol)))
 	}
 	k.note(result{
 		needs, places, pools, len(haveRoutes), len(left) + len(leftOfPods) + beyond, len(leftRules), toPods.refused, todo,
@@ -381,7 +386,8 @@ func (k *Keeper) toPods(ctx context.Context, network PodNetwork) (podRoutes, err
 	var out podRoutes
 	var refused []refusal
 	if out.routes, out.rules, refused, out.known = podRoutesOf(k.NodeName, nodes, attachedTo(addresses), network.ClusterCIDRs); !out.known {
-		return podRoutes{}, fmt.Errorf("the API server has no node %q, so that no route to the pods of other nodes is set or deleted", k.NodeName)
+		return podRoutes{},
+			fmt.Errorf("the API server has no node %q, so that no route to the pods of other nodes is set or deleted", k.NodeName)
 	}
 	out.refused = len(refused)
 	k.tell(refused)

@@ -4,9 +4,12 @@ import "github.com/prometheus/client_golang/prometheus"
 
 var (
 	routesDesc  = prometheus.NewDesc("plumbline_host_routes", "Host routes to pods of other nodes.", nil, nil)
-	missingDesc = prometheus.NewDesc("plumbline_host_routes_missing", "Host routes and rules to pods of other nodes that could not be set.", nil, nil)
-	refusedDesc = prometheus.NewDesc("plumbline_host_routes_refused", "Pod CIDRs of other nodes without a route; the agent's log says why.", nil, nil)
-	changesDesc = prometheus.NewDesc("plumbline_host_route_changes_total", "Host routes and rules to pods of other nodes, created and deleted.", []string{"action"}, nil)
+	missingDesc = prometheus.NewDesc("plumbline_host_routes_missing",
+		"Host routes and rules to pods of other nodes that could not be set.", nil, nil)
+	refusedDesc = prometheus.NewDesc("plumbline_host_routes_refused",
+		"Pod CIDRs of other nodes without a route; the agent's log says why.", nil, nil)
+	changesDesc = prometheus.NewDesc("plumbline_host_route_changes_total",
+		"Host routes and rules to pods of other nodes, created and deleted.", []string{"action"}, nil)
 )
 
 // Describe implements prometheus.Collector.

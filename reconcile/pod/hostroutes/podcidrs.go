@@ -229,7 +229,8 @@ func (h *nextHops) to(addresses []netip.Addr, is4 bool) (link string, hop netip.
 		case !a.IsGlobalUnicast() || a.Is4In6() || a.Zone() != "":
 			why = fmt.Sprintf("the InternalIP %s of its node is not one of a host", a)
 		case !best.at.IsValid():
-			why = fmt.Sprintf("the InternalIP %s of its node is that of no other host on a network of this one: the router between them has to know the route", a)
+			why = fmt.Sprintf("the InternalIP %s of its node is that of no other host on a network of this one: "+
+				"the router between them has to know the route", a)
 		default:
 			return best.link, a, ""
 		}

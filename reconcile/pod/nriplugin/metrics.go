@@ -24,10 +24,12 @@ func NewMetrics() *Metrics {
 	return &Metrics{
 		hooks: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "plumbline_hook_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16),
-			Help: "Duration of a hook of the container runtime, or of an attachment that continued after it (BehindGate); outcome is Success or the error kind.",
+			Help: "Duration of a hook of the container runtime, or of an attachment that continued after it (BehindGate); " +
+				"outcome is Success or the error kind.",
 		}, []string{"hook", "outcome"}),
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "plumbline_runtime_connected", Help: "1 while the agent is connected to the container runtime; otherwise pods with claims wait.",
+			Name: "plumbline_runtime_connected",
+			Help: "1 while the agent is connected to the container runtime; otherwise pods with claims wait.",
 		}),
 	}
 }

@@ -168,7 +168,8 @@ func (s *session) afterLate(ctx context.Context, ended chan error) error {
 		return nil
 	}
 	if p.doubts.late == mostLate {
-		p.Log.Warn("the answer to Synchronize was late again: the runtime may call no hooks. Raise its plugin_request_timeout", "times", mostLate+1)
+		p.Log.Warn("the answer to Synchronize was late again: the runtime may call no hooks. Raise its plugin_request_timeout",
+			"times", mostLate+1)
 		return nil
 	}
 	p.set(s, false, errLate)
@@ -206,7 +207,8 @@ func (s *session) listen(ctx context.Context, ended chan error) error {
 		now := p.Keeper.Waiting()
 		if i := slices.IndexFunc(now, func(uid types.UID) bool { return slices.Contains(before, uid) }); i >= 0 {
 			p.doubts.silent++
-			return fmt.Errorf("the runtime is connected, but has called no hook, and the prepared claim %q has waited %s for one", now[i], limit)
+			return fmt.Errorf("the runtime is connected, but has called no hook, and the prepared claim %q has waited %s for one",
+				now[i], limit)
 		}
 		before = now
 	}

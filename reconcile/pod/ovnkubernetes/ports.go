@@ -50,15 +50,19 @@ func (p *Ports) Given(ctx context.Context, namespace string, pod claims.Pod, att
 		metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err):
-		return ops.Given{}, fault.New(fault.NotReady, fmt.Errorf("the agent may not read pods, whose annotation %s has their addresses: install the chart with agent.ovn.enabled=true: %w", Networks, err))
+		return ops.Given{}, fault.New(fault.NotReady, fmt.Errorf(
+			"the agent may not read pods, whose annotation %s has their addresses: install the chart with agent.ovn.enabled=true: %w",
+			Networks, err))
 	case err != nil:
 		return ops.Given{}, fault.New(fault.NotReady, err)
 	case o.UID != pod.UID:
 		return ops.Given{}, fault.New(fault.NotReady, fmt.Errorf("pod %q was deleted and created again", pod.Name))
 	}
 	if by := writer(o); by != "" {
-		return ops.Given{}, fault.New(fault.Invalid, fmt.Errorf("annotation %s of the pod was written by %s, and not through pods/status as ovn-kubernetes does: it decides which addresses the pod may use; create the pod again without it",
-			Networks, excerpt.Of(fmt.Sprintf("%q", by), maxQuoted)))
+		return ops.Given{}, fault.New(fault.Invalid,
+			fmt.Errorf("annotation %s of the pod was written by %s, and not through pods/status as ovn-kubernetes does: "+
+				"it decides which addresses the pod may use; create the pod again without it",
+				Networks, excerpt.Of(fmt.Sprintf("%q", by), maxQuoted)))
 	}
 	given, err := parse(o.Annotations[Networks], attachment)
 	switch {
@@ -104,8 +108,11 @@ func writer(pod *metav1.PartialObjectMetadata) string {
 }
 
 func missing(attachment, where string) error {
-	return fault.New(fault.NotReady, fmt.Errorf("ovn-kubernetes has not made a port of the pod for NetworkAttachmentDefinition %q yet (%s): the pod has to be created with annotation %s: %s, "+
-		"and the NetworkAttachmentDefinition has to be of type ovn-k8s-cni-overlay; if it is, look at the events of the pod", attachment, where, Selection, attachment))
+	return fault.New(fault.NotReady,
+		fmt.Errorf("ovn-kubernetes has not made a port of the pod for NetworkAttachmentDefinition %q yet (%s): "+
+			"the pod has to be created with annotation %s: %s, "+
+			"and the NetworkAttachmentDefinition has to be of type ovn-k8s-cni-overlay; if it is, look at the events of the pod",
+			attachment, where, Selection, attachment))
 }
 
 // agree refuses a row that is not that of the pod, and an annotation that says other than the
@@ -119,14 +126,17 @@ func agree(row openvswitch.PodPort, with *ops.Given) error {
 	slices.SortFunc(row.Addresses, netip.Addr.Compare)
 	switch {
 	case row.Attachment != with.Port.Attachment:
-		return fault.New(fault.Conflict, fmt.Errorf("logical switch port %q is of NetworkAttachmentDefinition %q (external_ids:k8s.ovn.org/nad), not of %q: another network has a name that differs only in \"-\", \".\" or \"/\"; rename one",
-			row.Name, row.Attachment, with.Port.Attachment))
+		return fault.New(fault.Conflict,
+			fmt.Errorf("logical switch port %q is of NetworkAttachmentDefinition %q (external_ids:k8s.ovn.org/nad), not of %q: "+
+				"another network has a name that differs only in \"-\", \".\" or \"/\"; rename one",
+				row.Name, row.Attachment, with.Port.Attachment))
 	case cmp.Or(row.PodUID, with.Port.Holder) != with.Port.Holder:
 		return fault.New(fault.NotReady, fmt.Errorf("logical switch port %q is still that of an earlier pod of the name", row.Name))
 	case row.MAC == "":
 		return fault.New(fault.NotReady, fmt.Errorf("logical switch port %q has no MAC address yet", row.Name))
 	case !slices.Equal(has, row.Addresses):
-		return fault.New(fault.Invalid, fmt.Errorf("annotation %s of the pod has the addresses %v on network %q, and OVN lets it use %v: only ovn-kubernetes may write this annotation; create the pod again without it",
+		return fault.New(fault.Invalid, fmt.Errorf("annotation %s of the pod has the addresses %v on network %q, and OVN lets it use %v: "+
+			"only ovn-kubernetes may write this annotation; create the pod again without it",
 			Networks, has, with.Port.Attachment, row.Addresses))
 	}
 	if err := ops.MAC("addresses", row.MAC); err != nil {

@@ -85,7 +85,8 @@ type decision struct {
 
 // NewFollower returns a Follower that knows what an earlier process has decided.
 func NewFollower(o FollowerOptions) *Follower {
-	f := &Follower{FollowerOptions: o, wake: make(table.Wake, 1), why: errors.New("the NetworkTopology of role primary is not known yet: the API server has not answered")}
+	f := &Follower{FollowerOptions: o, wake: make(table.Wake, 1), why: errors.New(
+		"the NetworkTopology of role primary is not known yet: the API server has not answered")}
 	var d decision
 	switch err := f.load(&d); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -289,7 +290,9 @@ func (f *Follower) translate() {
 	var err error
 	if n != nil && f.TranslateBridged != nil && n.Topology.OnBridge(f.Contracts) {
 		if err = f.TranslateBridged(); err != nil {
-			err = fmt.Errorf("pods of the node %q would not reach Services with an endpoint on the same bridge (use type ptp, or mend this): %w", f.NodeName, err)
+			err = fmt.Errorf(
+				"pods of the node %q would not reach Services with an endpoint on the same bridge (use type ptp, or mend this): %w",
+				f.NodeName, err)
 		}
 	}
 	if err != nil && !fault.SameText(err, before) {
@@ -317,7 +320,8 @@ func (f *Follower) read(ctx context.Context, d decision) (*Network, error) {
 		n.PodCIDRs = append(n.PodCIDRs, p.Masked())
 	}
 	if len(n.PodCIDRs) == 0 && t.UsesPodCIDRs(f.Contracts) {
-		return nil, fmt.Errorf("NetworkTopology %q: the node %q has no spec.podCIDRs to give pods addresses from: start kube-controller-manager with --allocate-node-cidrs, or name an AddressPool in ipam", t.Name, f.NodeName)
+		return nil, fmt.Errorf("NetworkTopology %q: the node %q has no spec.podCIDRs to give pods addresses from: "+
+			"start kube-controller-manager with --allocate-node-cidrs, or name an AddressPool in ipam", t.Name, f.NodeName)
 	}
 	return n, nil
 }
@@ -331,7 +335,8 @@ func (f *Follower) forwards(podCIDRs []netip.Prefix) error {
 			name = "net/ipv4/ip_forward"
 		}
 		if value, err := os.ReadFile(filepath.Join(f.Proc, "sys", name)); err != nil || strings.TrimSpace(string(value)) == "0" {
-			return fmt.Errorf("the node %q does not forward packets, so its pods with addresses of %s would reach nothing: set %s to 1", f.NodeName, p, strings.ReplaceAll(name, "/", "."))
+			return fmt.Errorf("the node %q does not forward packets, so its pods with addresses of %s would reach nothing: set %s to 1",
+				f.NodeName, p, strings.ReplaceAll(name, "/", "."))
 		}
 	}
 	return nil

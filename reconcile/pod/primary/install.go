@@ -190,7 +190,9 @@ func (i *Installer) first() error {
 	for _, e := range entries { // in order of name, as runtimes take them
 		if !e.IsDir() && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
 			if e.Name() < i.ConfName {
-				return fmt.Errorf("%q comes before %q, so the container runtime uses it: remove it, or choose a name for ours that comes first", filepath.Join(i.ConfDir, e.Name()), i.ConfName)
+				return fmt.Errorf(
+					"%q comes before %q, so the container runtime uses it: remove it, or choose a name for ours that comes first",
+					filepath.Join(i.ConfDir, e.Name()), i.ConfName)
 			}
 			return nil
 		}

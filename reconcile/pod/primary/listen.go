@@ -85,7 +85,8 @@ func (s *Server) closeFolder() error {
 	}
 	for _, e := range entries {
 		if e.Name() != name && !strings.HasPrefix(e.Name(), name+".") {
-			return fmt.Errorf("%q also contains %q: choose a socket in an empty directory, which only root will be able to open", dir, e.Name())
+			return fmt.Errorf("%q also contains %q: choose a socket in an empty directory, which only root will be able to open",
+				dir, e.Name())
 		}
 	}
 	return os.Chmod(dir, 0o700) //nolint:gosec // a folder

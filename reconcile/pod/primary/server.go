@@ -215,7 +215,10 @@ func (c *config) valid() (out []types.GCAttachment, err error) {
 		list = c.Attachments
 	}
 	if list == nil {
-		return nil, &types.Error{Code: types.ErrInvalidNetworkConfig, Msg: "GC: cni.dev/valid-attachments: is missing, so it is not known which pods have ended"}
+		return nil, &types.Error{
+			Code: types.ErrInvalidNetworkConfig,
+			Msg:  "GC: cni.dev/valid-attachments: is missing, so it is not known which pods have ended",
+		}
 	}
 	if err := json.Unmarshal(list, &out); err != nil {
 		return nil, &types.Error{Code: types.ErrDecodingFailure, Msg: "GC: cni.dev/valid-attachments", Details: err.Error()}
@@ -282,7 +285,8 @@ func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, 
 		return nil, &types.Error{Code: types.ErrDecodingFailure, Msg: "configuration of the network", Details: err.Error()}
 	}
 	if c.Name != Name {
-		return nil, &types.Error{Code: types.ErrInvalidNetworkConfig, Msg: fmt.Sprintf("network %q: a node has one network of plumbline, with the name %q", c.Name, Name)}
+		return nil, &types.Error{Code: types.ErrInvalidNetworkConfig, Msg: fmt.Sprintf(
+			"network %q: a node has one network of plumbline, with the name %q", c.Name, Name)}
 	}
 	switch r.Command {
 	case cnisocket.Status:
@@ -326,7 +330,8 @@ func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, 
 	}
 	free, err := slots.take(ctx, podOf(r.Args).Namespace)
 	if err != nil {
-		return nil, fault.New(fault.NotReady, fmt.Errorf("%d calls are worked on at a time, three quarters of them of one namespace at most: %w", s.Parallel, err))
+		return nil, fault.New(fault.NotReady,
+			fmt.Errorf("%d calls are worked on at a time, three quarters of them of one namespace at most: %w", s.Parallel, err))
 	}
 	defer free()
 	switch r.Command {
@@ -527,7 +532,8 @@ func (s *Server) check(ctx context.Context, r cnisocket.Request) error {
 			for _, d := range st.Drift {
 				what = append(what, d.String())
 			}
-			return fault.New(fault.NotConverged, fmt.Errorf("the network of the pod is %s: %s", st.State, strings.Join(append(what, st.Failure), "; ")))
+			return fault.New(fault.NotConverged,
+				fmt.Errorf("the network of the pod is %s: %s", st.State, strings.Join(append(what, st.Failure), "; ")))
 		}
 	}
 	return nil

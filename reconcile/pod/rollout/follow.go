@@ -90,7 +90,8 @@ func Fits(ctx context.Context, given ops.Givens, was, t *topology.Topology, devi
 		c, _ := set.Contract(s.Type)
 		if before, had := was.Step(s.Name); had {
 			if from, to := claim.MasterNet(before, c), claim.MasterNet(s, c); to != "" && to != from {
-				return &HeldBack{s.Name, fmt.Errorf("it takes a device of the network %q, and device %q was allocated before it did", to, d.Name)}
+				return &HeldBack{s.Name, fmt.Errorf("it takes a device of the network %q, and device %q was allocated before it did",
+					to, d.Name)}
 			}
 		}
 		if fits := c.Input.DeviceTypes; len(fits) > 0 && !slices.Contains(fits, string(d.Kind)) {
@@ -155,7 +156,9 @@ func sameAddresses(given ops.Givens, was, later *topology.Topology) error {
 		case !hadPool && hasPool, from != to:
 			return held("", "it takes addresses of %s, which are allocated when a claim is prepared", addresspool.Title(to))
 		case was != is:
-			return held(".interface", "it takes addresses of part %d of %s, and has those of part %d, which were allocated when its claim was prepared", is, addresspool.Title(to), was)
+			return held(".interface",
+				"it takes addresses of part %d of %s, and has those of part %d, which were allocated when its claim was prepared", is,
+				addresspool.Title(to), was)
 		}
 		local, ok := topology.LocalIPAM(s)
 		if !ok {
@@ -169,7 +172,9 @@ func sameAddresses(given ops.Givens, was, later *topology.Topology) error {
 			continue
 		}
 		if now := ops.Allocated(l, l.Kept(given[s.Name].Addresses)); !reflect.DeepEqual(now, given[s.Name].Network()) {
-			return held(".ranges", "it has %v with gateways %v, which were allocated when its claim was prepared, and the ranges give others now", given[s.Name].Addresses, given[s.Name].Gateways)
+			return held(".ranges",
+				"it has %v with gateways %v, which were allocated when its claim was prepared, and the ranges give others now",
+				given[s.Name].Addresses, given[s.Name].Gateways)
 		}
 	}
 	return nil
@@ -213,7 +218,8 @@ func samePorts(ctx context.Context, given ops.Givens, was, later *topology.Topol
 		for _, p := range known.Params {
 			if from, to := value(known, p, before), value(known, p, s); slices.Contains(known.Output.Attachment, p.Name) &&
 				!reflect.DeepEqual(from, to) {
-				return &HeldBack{s.Name, fmt.Errorf("its port was made by ovn-kubernetes when the pod was created, and %s was another then", p.Name)}
+				return &HeldBack{s.Name, fmt.Errorf(
+					"its port was made by ovn-kubernetes when the pod was created, and %s was another then", p.Name)}
 			}
 		}
 	}
