@@ -40,7 +40,8 @@ func main() {
 
 func check(architecture, folder string) (problems []string, err error) {
 	loaded, err := packages.Load(&packages.Config{
-		Mode:       packages.NeedName | packages.NeedFiles | packages.NeedImports | packages.NeedDeps | packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesSizes,
+		Mode: packages.NeedName | packages.NeedFiles | packages.NeedImports | packages.NeedDeps | packages.NeedTypes |
+			packages.NeedSyntax | packages.NeedTypesSizes,
 		Dir:        folder,
 		Env:        append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+architecture),
 		BuildFlags: []string{"-tags=cluster,soak"},

@@ -78,7 +78,9 @@ update two agents may run.`,
 	f.StringVar(&g.Sys, "sys", "/sys", "`directory` with a writable bus/pci and devices, to bind drivers")
 	f.StringToStringVar(&g.PhysicalNetworks, "physical-network", nil, "`interface=network`: physical network of a PF; may be repeated")
 	f.BoolVar(&g.LLDP, "lldp", false, "listen to LLDP (attributes switch, switchPort, rail); needs NET_RAW")
-	f.BoolVar(&g.NetworkQoS, "network-qos", false, "enforce NetworkQoS objects; needs list and watch of networkqoses, networkqosdestinations and pods. Without it, earlier filters are removed")
+	f.BoolVar(&g.NetworkQoS, "network-qos", false,
+		"enforce NetworkQoS objects; needs list and watch of networkqoses, networkqosdestinations and pods. "+
+			"Without it, earlier filters are removed")
 	g.ovn.flags(cmd, "", "")
 	g.podNetwork(f)
 	f.StringVar(&g.MetricsAddress, "metrics-address", "127.0.0.1:9808", "`address` to serve metrics and probes on")
@@ -87,7 +89,8 @@ update two agents may run.`,
 	f.StringVar(&g.ProbeSocket, "probe-socket", "", "`socket` to serve probes on; none if empty")
 	f.StringVar(&g.logLevel, "log-level", "info", "lowest `level` to log: debug, info, warn or error")
 	f.DurationVar(&g.AttachTimeout, "attach-timeout", 5*time.Minute, "`time` after which an attachment is rolled back and retried")
-	f.StringSliceVar(&g.SealedHandlers, "vm-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"}, "`patterns` of runtime handlers that do not use the pod's network namespace (docs/install.md)")
+	f.StringSliceVar(&g.SealedHandlers, "vm-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"},
+		"`patterns` of runtime handlers that do not use the pod's network namespace (docs/install.md)")
 	a.daemon.add(cmd)
 	f.DurationVar(&g.Resync, "resync", time.Minute, "`interval` of checks of each sandbox; at most two checks a second")
 	return cmd
@@ -100,9 +103,11 @@ func (g *agentFlags) podNetwork(f *pflag.FlagSet) {
 	f.StringVar(&p.Plugin, "cni-plugin", "/plumbline-cni", "`program` to install as the CNI plugin")
 	f.StringVar(&p.BinDir, "cni-bin-dir", "/opt/cni/bin", "CNI plugin `directory` of the container runtime")
 	f.StringVar(&p.ConfDir, "cni-conf-dir", "/etc/cni/net.d", "CNI configuration `directory` of the container runtime")
-	f.StringVar(&p.ConfName, "cni-conf-name", "10-plumbline.conflist", "`name` of the network's file in --cni-conf-dir; the runtime uses the first by name")
+	f.StringVar(&p.ConfName, "cni-conf-name", "10-plumbline.conflist",
+		"`name` of the network's file in --cni-conf-dir; the runtime uses the first by name")
 	f.StringVar(&p.Socket, "cni-socket", cnisocket.DefaultPath, "`socket` for the CNI plugin, in a directory of its own")
-	f.StringSliceVar(&g.clusterCIDRs, "cluster-cidr", nil, "`CIDR` of all pods, as --cluster-cidr of kube-controller-manager; may be repeated; default: private addresses (docs/primary.md)")
+	f.StringSliceVar(&g.clusterCIDRs, "cluster-cidr", nil,
+		"`CIDR` of all pods, as --cluster-cidr of kube-controller-manager; may be repeated; default: private addresses (docs/primary.md)")
 	f.StringVar(&p.NetnsDir, "netns-dir", "/var/run/netns", "`directory` of the container runtime's network namespaces")
 }
 

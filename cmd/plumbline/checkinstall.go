@@ -37,9 +37,10 @@ const checkInterval = 2 * time.Second
 func (a *app) checkInstall() *cobra.Command {
 	var c checkInstall
 	cmd := &cobra.Command{
-		Use:     "check-install",
-		Short:   "Check an installation in a cluster",
-		Long:    "Exits with 0 if every agent is connected to the kubelet and the container runtime of its node, and the controller's webhook refuses an invalid topology. Until it succeeds, the check is repeated. Used by helm test.",
+		Use:   "check-install",
+		Short: "Check an installation in a cluster",
+		Long: "Exits with 0 if every agent is connected to the kubelet and the container runtime of its node, " +
+			"and the controller's webhook refuses an invalid topology. Until it succeeds, the check is repeated. Used by helm test.",
 		Example: "  plumbline check-install --namespace plumbline-system --agent plumbline-agent --controller plumbline-controller",
 		Args:    noArgs,
 		Hidden:  true,
@@ -62,7 +63,8 @@ func (a *app) checkInstall() *cobra.Command {
 	f.StringVar(&c.agent, "agent", "", "`name` of the DaemonSet")
 	f.StringVar(&c.controller, "controller", "", "`name` of the Deployment")
 	f.BoolVar(&c.webhook, "webhook", true, "the release has the webhook")
-	f.DurationVar(&c.patience, "patience", 4*time.Minute, "repeat a check that fails for this `time`, since the pods of a new release need time to start")
+	f.DurationVar(&c.patience, "patience", 4*time.Minute,
+		"repeat a check that fails for this `time`, since the pods of a new release need time to start")
 	return cmd
 }
 
@@ -132,7 +134,8 @@ func (c checkInstall) refuses(ctx context.Context, client dynamic.Interface) err
 	_, err := client.Resource(topologies).Create(ctx, invalid, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	switch {
 	case err == nil:
-		return errors.New("webhook: the API server accepted an invalid topology and did not ask the webhook: check the ValidatingWebhookConfiguration, and the log of the controller")
+		return errors.New("webhook: the API server accepted an invalid topology and did not ask the webhook: " +
+			"check the ValidatingWebhookConfiguration, and the log of the controller")
 	case !apierrors.HasStatusCause(err, v1alpha1.CauseRefused):
 		return fmt.Errorf("webhook: %w", err)
 	}

@@ -52,7 +52,8 @@ same PCIe root; its driver has to publish resource.kubernetes.io/pcieRoot.`,
 	}
 	topologyFlag(cmd, &file)
 	parameterFlag(cmd, &parameters)
-	choiceFlag(cmd, &kind, "kind", "", "`kind` of request: "+strings.Join([]string{kindTemplate, kindClaim, kindLimits}, ", "), kindTemplate, kindClaim, kindLimits)
+	choiceFlag(cmd, &kind, "kind", "", "`kind` of request: "+strings.Join([]string{kindTemplate, kindClaim, kindLimits}, ", "),
+		kindTemplate, kindClaim, kindLimits)
 	outputFlag(cmd, &format, formatYAML, formatJSON)
 	cmd.Flags().StringVar(&pair, "pair", "", "`DeviceClass` of a device for each, below the same PCIe root")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the object; default: none")
@@ -75,7 +76,8 @@ func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, kind, 
 	}
 	for i := range t.ClaimParameters {
 		p := &t.ClaimParameters[i]
-		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: a claim may set the key %s of step %q: %s. Add --parameter %s.%s=VALUE\n", p.Key, p.Step, topology.Bound(p), p.Step, p.Key)
+		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: a claim may set the key %s of step %q: %s. Add --parameter %s.%s=VALUE\n",
+			p.Key, p.Step, topology.Bound(p), p.Step, p.Key)
 	}
 	var out any
 	switch kind {

@@ -79,16 +79,20 @@ set. It serves /metrics, and on another address /healthz and /readyz.`,
 	f.StringVar(&c.service, "webhook-service", "plumbline-webhook", "`name` of the webhook's Service")
 	f.StringSliceVar(&c.hosts, "webhook-host", nil, "host `names` of a webhook without a Service")
 	f.StringVar(&c.secret, "webhook-secret", "plumbline-webhook", "`name` of the existing Secret for the webhook's certificate")
-	f.StringSliceVar(&c.registrations, "webhook-configuration", []string{admission.Definitions, admission.Requests}, "`names` of the ValidatingWebhookConfigurations")
+	f.StringSliceVar(&c.registrations, "webhook-configuration", []string{admission.Definitions, admission.Requests},
+		"`names` of the ValidatingWebhookConfigurations")
 	f.DurationVar(&c.certificateLife, "webhook-certificate-life", 365*24*time.Hour, "validity `time` of a certificate")
 	f.DurationVar(&c.before, "webhook-certificate-renewal", 90*24*time.Hour, "`time` from the renewal of a certificate to its end")
-	f.StringVar(&c.clientCA, "webhook-client-ca", "", "`file` with CA certificates; clients of the webhook must have a certificate of one of them")
+	f.StringVar(&c.clientCA, "webhook-client-ca", "",
+		"`file` with CA certificates; clients of the webhook must have a certificate of one of them")
 	f.StringVar(&c.tlsDir, "tls-dir", "", "`directory` with your tls.crt and tls.key for the webhook")
 	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`interval` of the counts in a topology's status")
 	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` from a node's deletion to the end of its address leases")
-	f.StringVar(&c.networkQoS, "network-qos", "", "NetworkQoS `objects` that get conditions: topologies (those that select NetworkTopologies) or all; none if empty")
+	f.StringVar(&c.networkQoS, "network-qos", "",
+		"NetworkQoS `objects` that get conditions: topologies (those that select NetworkTopologies) or all; none if empty")
 	f.BoolVar(&c.podNetwork, "pod-network", false, "agents run with --pod-network")
-	f.BoolVar(&c.networkStatus, "network-status", false, "annotate pods with k8s.v1.cni.cncf.io/network-status; needs get of pods and patch of pods/status")
+	f.BoolVar(&c.networkStatus, "network-status", false,
+		"annotate pods with k8s.v1.cni.cncf.io/network-status; needs get of pods and patch of pods/status")
 	f.TextVar(&c.level, "log-level", slog.LevelInfo, "lowest `level` to log: debug, info, warn or error")
 	a.daemon.add(cmd)
 	_ = cmd.MarkFlagFilename("kubeconfig")
@@ -102,7 +106,8 @@ const ownNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 func (c *controllerCommand) run(ctx context.Context, a *app) error {
 	if c.before <= 0 || c.before >= c.certificateLife {
-		return errors.New("--webhook-certificate-renewal: must be less than --webhook-certificate-life, or each certificate is renewed at once")
+		return errors.New(
+			"--webhook-certificate-renewal: must be less than --webhook-certificate-life, or each certificate is renewed at once")
 	}
 	if !slices.Contains([]string{"", "topologies", "all"}, c.networkQoS) {
 		return fmt.Errorf("--network-qos: %q is not topologies or all", c.networkQoS)

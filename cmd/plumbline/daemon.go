@@ -25,7 +25,8 @@ func (d *daemonFlags) add(cmd *cobra.Command) {
 		levels := []string{"debug", "info", "warn", "error"}
 		_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions(levels, cobra.ShellCompDirectiveNoFileComp))
 	}
-	cmd.Flags().StringVar(&d.pprof, "pprof-address", "", "loopback `address` to serve Go profiles on, such as 127.0.0.1:6060; none if empty")
+	cmd.Flags().StringVar(&d.pprof, "pprof-address", "",
+		"loopback `address` to serve Go profiles on, such as 127.0.0.1:6060; none if empty")
 }
 
 // profile serves profiles until the context ends. They show what the program has in memory, without

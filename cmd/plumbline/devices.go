@@ -56,7 +56,8 @@ routes of the host cannot be read, and no device with an interface is listed as 
 	}
 	outputFlag(cmd, &format, formatText, formatJSON, formatYAML)
 	cmd.Flags().StringArrayVar(&policies, "policy", nil, "`file` with DeviceExposurePolicies; may be repeated; - is standard input")
-	cmd.Flags().StringToStringVar(&labels, "node-label", nil, "`label=value` of the node, for the nodeSelector of policies; may be repeated")
+	cmd.Flags().StringToStringVar(&labels, "node-label", nil,
+		"`label=value` of the node, for the nodeSelector of policies; may be repeated")
 	cmd.Flags().Lookup("node-label").DefValue = "" // or help shows an empty list
 	_ = cmd.MarkFlagFilename("policy", "yaml", "yml", "json")
 	return cmd

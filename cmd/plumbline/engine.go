@@ -133,5 +133,6 @@ func privileged(command string) error {
 	if has(unix.CAP_NET_ADMIN) && has(unix.CAP_SYS_ADMIN) {
 		return nil
 	}
-	return fmt.Errorf("%s enters network namespaces, for which the capabilities CAP_NET_ADMIN and CAP_SYS_ADMIN are missing: run it as root", command)
+	return fmt.Errorf(
+		"%s enters network namespaces, for which the capabilities CAP_NET_ADMIN and CAP_SYS_ADMIN are missing: run it as root", command)
 }

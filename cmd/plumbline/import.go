@@ -51,7 +51,8 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Pods && format == formatJSON {
-				return fmt.Errorf("--output: %s has no comments, and --pods writes its patches as comments: leave out --pods, or --output", formatJSON)
+				return fmt.Errorf(
+					"--output: %s has no comments, and --pods writes its patches as comments: leave out --pods, or --output", formatJSON)
 			}
 			documents, objects, err := a.toImport(cmd.Context(), files)
 			if from.on {
@@ -71,8 +72,10 @@ Exit status: 0 everything was converted; 1 an object was not.`,
 	fileFlag(cmd, &files)
 	cmd.Flags().Lookup("filename").Usage = "`file` with objects to convert; - is standard input"
 	outputFlag(cmd, &format, formatYAML, formatJSON)
-	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "default", "`namespace` of objects without one; with --from-cluster the one to read, by default all")
-	cmd.Flags().StringVar(&o.ResourcePrefix, "resource-prefix", "openshift.io", "`prefix` of resource names, RESOURCE_PREFIX of the SR-IOV operator")
+	cmd.Flags().StringVarP(&o.Namespace, "namespace", "n", "default",
+		"`namespace` of objects without one; with --from-cluster the one to read, by default all")
+	cmd.Flags().StringVar(&o.ResourcePrefix, "resource-prefix", "openshift.io",
+		"`prefix` of resource names, RESOURCE_PREFIX of the SR-IOV operator")
 	cmd.Flags().BoolVar(&o.Pods, "pods", false, "also convert networks of pods and workloads")
 	cmd.Flags().BoolVar(&o.Moved, "moved", false, "all pods have left the pools: ignore recorded allocations")
 	cmd.Flags().BoolVar(&from.on, "from-cluster", false, "read from a cluster, not files")
@@ -141,7 +144,9 @@ func (a *app) ofCluster(cmd *cobra.Command, from clusterFlags, o imports.Options
 		fmt.Fprintf(stderr, "plumbline: note: the cluster does not have the kinds %s\n", strings.Join(found.NotServed, ", "))
 	}
 	if scope.Namespace != "" && o.Pods {
-		fmt.Fprintf(stderr, "plumbline: note: only pods of namespace %q were read, so AddressPools do not exclude addresses that annotations of other pods name: leave out -n to read all pods\n", scope.Namespace)
+		fmt.Fprintf(stderr, "plumbline: note: only pods of namespace %q were read, "+
+			"so AddressPools do not exclude addresses that annotations of other pods name: leave out -n to read all pods\n",
+			scope.Namespace)
 	}
 	return found.Objects, nil
 }

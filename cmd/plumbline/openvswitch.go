@@ -27,7 +27,8 @@ const (
 func (d *databases) flags(cmd *cobra.Command, ovs, nb string) {
 	f := cmd.Flags()
 	f.StringVar(&d.ovs, "ovs", ovs, "`endpoint` of the Open vSwitch database, for steps of type ovn-k8s-cni-overlay")
-	f.StringVar(&d.nb, "ovn-nb", nb, "`endpoint` of the OVN Northbound database: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT, comma-separated")
+	f.StringVar(&d.nb, "ovn-nb", nb,
+		"`endpoint` of the OVN Northbound database: unix:PATH, tcp:HOST:PORT or ssl:HOST:PORT, comma-separated")
 	d.credentials.flags(cmd, "ovn-")
 	for _, name := range []string{"ovs", "ovn-nb"} {
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)

@@ -162,7 +162,8 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 		topo, invalid = a.decode(ctx, from.topology, given)
 	}
 	if invalid != nil && own.LastApplied(decoded, given) {
-		fmt.Fprintf(a.err, "plumbline: note: an earlier version applied this topology here, so it is kept, although it is invalid: %v\n", invalid)
+		fmt.Fprintf(a.err,
+			"plumbline: note: an earlier version applied this topology here, so it is kept, although it is invalid: %v\n", invalid)
 		topo, invalid = decoded, nil
 	}
 	var sb reconcile.Sandbox
@@ -194,7 +195,8 @@ func (t *target) ownNetwork(a *app, topo *topology.Topology, given ops.Givens, w
 	case writes || topo.Role == "":
 		return node.WithoutAgent(topo, a.registry)
 	case topo.UsesPodCIDRs(a.registry) && len(given[topo.Roots()[0].Name].Addresses) == 0:
-		t.notes = append(t.notes, fmt.Sprintf("the pod CIDRs %s are examples: a pod has addresses of those of its node", strings.Trim(fmt.Sprint(validity.ExamplePodCIDRs), "[]")))
+		t.notes = append(t.notes, fmt.Sprintf("the pod CIDRs %s are examples: a pod has addresses of those of its node",
+			strings.Trim(fmt.Sprint(validity.ExamplePodCIDRs), "[]")))
 	}
 	return topo.ForPod(a.registry, validity.ExamplePodCIDRs, topology.PodInterface), nil
 }
@@ -292,9 +294,11 @@ Exit status: 0 nothing would change; 2 something would; 1 an error.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case running && (t.namespace != "" || len(t.labels) > 0):
-				return errors.New("--running: is about all sandboxes, with the NetworkQoS objects they have: leave out --namespace and --labels")
+				return errors.New(
+					"--running: is about all sandboxes, with the NetworkQoS objects they have: leave out --namespace and --labels")
 			case running && (t.netns != "" || len(t.devices) > 0 || len(t.addresses) > 0):
-				return errors.New("--running: is about all sandboxes, with the devices and addresses they have: leave out --netns, --device and --address")
+				return errors.New("--running: is about all sandboxes, with the devices and addresses they have: " +
+					"leave out --netns, --device and --address")
 			case running:
 				return a.planRunning(cmd.Context(), &t)
 			case t.netns == "":

@@ -90,12 +90,14 @@ addresses and conditions, and the latest Events about its network.
 
 Exit status: 0 its network is as it should be; 2 something differs, see explain; 1 an
 error.`, p.status),
-		p.command("plan", "Show the steps that a pod has, or gets when it starts", `Shows the steps of each topology of the pod, the device of each root step, the interface
+		p.command("plan", "Show the steps that a pod has, or gets when it starts",
+			`Shows the steps of each topology of the pod, the device of each root step, the interface
 in the pod, and whether the topology was edited since.
 
 On the node, plumbline plan -f FILE --running shows what an edit would change in the
 kernel.`, p.plan),
-		p.command("explain", "Explain what is wrong with a pod's network, and what to do", `Says why the pod lacks its network, the cause first, and what to do.
+		p.command("explain", "Explain what is wrong with a pod's network, and what to do",
+			`Says why the pod lacks its network, the cause first, and what to do.
 
 Exit status: 0 nothing is wrong; 2 something is; 1 an error.`, p.explain))
 	return cmd
@@ -251,7 +253,8 @@ func (t text) podClaim(c *podstatus.Claim) {
 		tw := tabwriter.NewWriter(t, 0, 0, 2, ' ', 0)
 		fmt.Fprintln(tw, "  STEP\tDEVICE\tINTERFACE\tADDRESSES\tSTATE")
 		for _, d := range u.Devices {
-			fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\n", d.Step, d.Name, dash(d.Interface), dash(strings.Join(d.Addresses, ", ")), deviceState(d))
+			fmt.Fprintf(tw, "  %s\t%s\t%s\t%s\t%s\n", d.Step, d.Name, dash(d.Interface), dash(strings.Join(d.Addresses, ", ")),
+				deviceState(d))
 		}
 		for _, step := range u.Steps {
 			name, addresses := made(step)

@@ -38,7 +38,9 @@ func (a *app) sources(ctx context.Context, files []string) (s source, err error)
 		case err != nil:
 			return s, err
 		case topologies && s.topology != nil:
-			return s, fmt.Errorf("%s: has a NetworkTopology, and %s has one: this command takes one, and files with AddressPools and NetworkQoS objects", f.Name, s.topology.Name)
+			return s, fmt.Errorf(
+				"%s: has a NetworkTopology, and %s has one: this command takes one, and files with AddressPools and NetworkQoS objects",
+				f.Name, s.topology.Name)
 		case topologies || len(files) == 1 && !qos:
 			s.topology = f
 		case len(pools) == 0 && !qos:
@@ -99,13 +101,17 @@ func (s *source) examples(t *topology.Topology, given ops.Givens, imagined bool)
 			notes = append(notes, fmt.Sprintf("step %q: its addresses are invented: %s", step.Name, example))
 			continue
 		case pool == "":
-			return nil, nil, fmt.Errorf("step %q: the pod's node decides which address it gets, of the AddressPool of the physical network of its device: name an example with --address %s=ADDRESS", step.Name, step.Name)
+			return nil, nil, fmt.Errorf(
+				"step %q: the pod's node decides which address it gets, of the AddressPool of the physical network of its device: "+
+					"name an example with --address %s=ADDRESS", step.Name, step.Name)
 		default:
 			have := ""
 			if len(s.pools) > 0 {
 				have = "; the files have only " + strings.Trim(fmt.Sprintf("%q", slices.Sorted(maps.Keys(s.pools))), "[]")
 			}
-			return nil, nil, fmt.Errorf("step %q: the pod's node decides which address of AddressPool %q it gets: name an example with --address %s=ADDRESS, or the file of the AddressPool with another -f%s", step.Name, pool, step.Name, have)
+			return nil, nil, fmt.Errorf("step %q: the pod's node decides which address of AddressPool %q it gets: "+
+				"name an example with --address %s=ADDRESS, or the file of the AddressPool with another -f%s", step.Name, pool,
+				step.Name, have)
 		}
 		if division, ok := topology.Division(step); ok {
 			if err := layout.Agrees(division); err != nil {
@@ -117,7 +123,8 @@ func (s *source) examples(t *topology.Topology, given ops.Givens, imagined bool)
 			return nil, nil, fmt.Errorf("step %q: %w", step.Name, err)
 		}
 		out[step.Name] = out[step.Name].WithNetwork(ops.Allocated(layout, got))
-		notes = append(notes, fmt.Sprintf("step %q: %s is an example: which address of %s a pod gets is decided on its node", step.Name, strings.Trim(fmt.Sprint(got), "[]"), addresspool.Title(pool)))
+		notes = append(notes, fmt.Sprintf("step %q: %s is an example: which address of %s a pod gets is decided on its node", step.Name,
+			strings.Trim(fmt.Sprint(got), "[]"), addresspool.Title(pool)))
 	}
 	return out, notes, nil
 }

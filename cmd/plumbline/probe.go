@@ -16,9 +16,10 @@ import (
 // the port of the metrics, so a request to it may be answered by the other agent.
 func (a *app) probe() *cobra.Command {
 	return &cobra.Command{
-		Use:     "probe SOCKET PATH",
-		Short:   "Query the probes of an agent",
-		Long:    "Exits with 0 if the agent that serves the socket answers a path, such as /readyz, with success. Used by the probes of its own container.",
+		Use:   "probe SOCKET PATH",
+		Short: "Query the probes of an agent",
+		Long: "Exits with 0 if the agent that serves the socket answers a path, such as /readyz, with success. " +
+			"Used by the probes of its own container.",
 		Example: "  plumbline probe /run/plumbline/probe.sock /readyz",
 		Args:    cobra.ExactArgs(2),
 		Hidden:  true,

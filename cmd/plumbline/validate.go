@@ -264,7 +264,8 @@ func (v *validation) file(ctx context.Context, f *topology.Manifest) error {
 		v.unchecked(others)
 		return nil
 	}
-	return fmt.Errorf("%s: nothing to validate, only %s: the kinds are %s", f.Name, strings.Join(none.Others, ", "), strings.Join(kinds[2:], ", "))
+	return fmt.Errorf("%s: nothing to validate, only %s: the kinds are %s", f.Name, strings.Join(none.Others, ", "),
+		strings.Join(kinds[2:], ", "))
 }
 
 // unchecked notes documents of kinds that validate does not know.
@@ -365,7 +366,9 @@ func (v *validation) qos(f *topology.Manifest) error {
 			v.note("%s %q: %s", qosv1alpha1.Kind, p.Name(), qos.LabelsInCluster)
 		}
 		if p.Err == nil && !p.SelectsTopologies() {
-			v.note("%s %q: selects no NetworkTopology, so it does not cover topologies of claims: add networkSelectors with networkSelectionType %s. Leave it as it is for the primary network of pods, or for networks of ovn-kubernetes", qosv1alpha1.Kind, p.Name(), qosv1alpha1.NetworkTopologies)
+			v.note("%s %q: selects no NetworkTopology, so it does not cover topologies of claims: add networkSelectors with "+
+				"networkSelectionType %s. Leave it as it is for the primary network of pods, or for networks of ovn-kubernetes",
+				qosv1alpha1.Kind, p.Name(), qosv1alpha1.NetworkTopologies)
 		}
 		v.objects.QoS = append(v.objects.QoS, p)
 		errs = append(errs, f.Objects(qosv1alpha1.Kind)[i].Located(p.Err))

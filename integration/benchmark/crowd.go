@@ -34,7 +34,8 @@ spec:
   steps:
     - ` + first + `
     - {name: data, type: vlan, dependOn: [net1], config: {id: 100, name: data0, addresses: [10.100.0.5/24]}}
-    - {name: tune, type: tuning, dependOn: [data], config: {sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2, net.ipv4.conf.IFNAME.arp_notify: 1}}}
+    - {name: tune, type: tuning, dependOn: [data], config: {sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2,
+        net.ipv4.conf.IFNAME.arp_notify: 1}}}
 `
 }
 

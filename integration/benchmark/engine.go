@@ -34,8 +34,10 @@ spec:
     - {name: bond0, type: bond, dependOn: [vf0, vf1], config: {mode: active-backup, failOverMac: active, miimon: 100, mtu: 1450}}
     - {name: data, type: vlan, dependOn: [bond0], config: {id: 100, name: data0, addresses: [10.100.0.5/24]}}
     - {name: mgmt, type: vlan, dependOn: [bond0], config: {id: 200, name: mgmt0, addresses: [10.200.0.5/24]}}
-    - {name: tune-data, type: tuning, dependOn: [data], config: {mtu: 1450, sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2, net.ipv4.conf.IFNAME.arp_notify: 1}}}
-    - {name: tune-mgmt, type: tuning, dependOn: [mgmt], config: {mtu: 1450, sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2, net.ipv4.conf.IFNAME.arp_notify: 1}}}
+    - {name: tune-data, type: tuning, dependOn: [data], config: {mtu: 1450, sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2,
+        net.ipv4.conf.IFNAME.arp_notify: 1}}}
+    - {name: tune-mgmt, type: tuning, dependOn: [mgmt], config: {mtu: 1450, sysctl: {net.ipv4.conf.IFNAME.rp_filter: 2,
+        net.ipv4.conf.IFNAME.arp_notify: 1}}}
 `
 
 func newEngine(vfs [2]vf) (*engine, error) {

@@ -20,7 +20,8 @@ kind: NetworkTopology
 metadata: {name: guarded}
 spec:
   steps:
-    - {name: net, type: bridge, config: {bridge: benchbr, macspoofchk: %t, raGuard: %[1]t, mac: "02:00:00:00:01:%02[2]x", dad: "off", addresses: [192.0.2.%[2]d/24, "2001:db8::%[2]d/64"]}}
+    - {name: net, type: bridge, config: {bridge: benchbr, macspoofchk: %t, raGuard: %[1]t,
+        mac: "02:00:00:00:01:%02[2]x", dad: "off", addresses: [192.0.2.%[2]d/24, "2001:db8::%[2]d/64"]}}
 `
 
 // bridged is a pod, with its topology without checks and with them.

@@ -20,7 +20,8 @@ func main() {
 	sandboxes := flag.Int("sandboxes", 500, "sandboxes held at once, at most")
 	idle := flag.Duration("idle", time.Minute, "time for which an idle agent, and the periodic application, are observed")
 	cycles := flag.Int("cycles", 2000, "pods that come and go")
-	plugins := flag.String("plugins", "", "folder with the CNI binaries to compare with: sriov, bond, vlan, tuning, static; part crowd also needs macvlan and host-device, part pods ptp, host-local and cni-kindnet; none by default")
+	plugins := flag.String("plugins", "", "folder with the CNI binaries to compare with: sriov, bond, vlan, tuning, static; "+
+		"part crowd also needs macvlan and host-device, part pods ptp, host-local and cni-kindnet; none by default")
 	only := flag.String("only", "", "run one part: apply, crowd, pods, settings, scale, cycles, packets, guard")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -127,7 +128,8 @@ func applyAndDelete(ctx context.Context, n int, plugins string) error {
 // phases prints where the engine's passes spent their time, and their requests to the
 // kernel.
 func phases(passes []reconcile.Pass) {
-	fmt.Println("\n| median of a pass, ms | observe | plan | journal | apply | the rest | dumps | gets | writes |\n|---|---|---|---|---|---|---|---|---|")
+	fmt.Println("\n| median of a pass, ms | observe | plan | journal | apply | the rest | dumps | gets | writes |\n" +
+		"|---|---|---|---|---|---|---|---|---|")
 	for _, trigger := range []reconcile.Trigger{reconcile.TriggerEnsure, reconcile.TriggerRelease} {
 		var observe, plan, journal, apply, rest []time.Duration
 		var last reconcile.Pass

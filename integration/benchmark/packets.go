@@ -77,7 +77,9 @@ func (r rulesOf) rules() ([]qos.Rule, error) {
 	var text strings.Builder
 	for i := range r.count {
 		if i%qos.MaxRules == 0 {
-			fmt.Fprintf(&text, "---\napiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q%d}\nspec:\n  priority: %d\n  egress:\n", i, i/qos.MaxRules)
+			fmt.Fprintf(&text,
+				"---\napiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {name: q%d}\nspec:\n  priority: %d\n  egress:\n", i,
+				i/qos.MaxRules)
 		}
 		to, bits, dscp := fmt.Sprintf("203.0.%d.%d", 100+i/250, i%250), 32, i%mark
 		if i == decides {
@@ -255,7 +257,8 @@ func newSource(ctx context.Context, c *chassis.Chassis, sink *traffic.Pod, p pat
 			traffic.IP(ctx, fmt.Sprintf("link add eth0 netns %s type veth peer name %s netns sink address %s", name, name, sinkMAC)),
 			sink.IP(ctx, fmt.Sprintf("link set %s up", name)))
 	}
-	err = errors.Join(err, s.pod.IP(ctx, fmt.Sprintf("link set eth0 up\naddr add 192.0.2.%d/24 dev eth0\naddr add 2001:db8::%d/64 dev eth0 nodad", number+10, number+10)))
+	err = errors.Join(err, s.pod.IP(ctx,
+		fmt.Sprintf("link set eth0 up\naddr add 192.0.2.%d/24 dev eth0\naddr add 2001:db8::%d/64 dev eth0 nodad", number+10, number+10)))
 	if err != nil {
 		return nil, err
 	}

@@ -184,17 +184,21 @@ func (r *row) watch(ctx context.Context, d *daemon, o options, pods []fleet.Pod)
 
 func report(rows []row) {
 	fmt.Printf("\n### Sandboxes of the flagship's shape on one agent\n\n")
-	fmt.Println("| sandboxes | attach, ms | pass with nothing to do, ms | its dumps | start until all are checked, s | writes | resident, MiB | files open | sockets among them | goroutines | idle: passes a minute | idle: processor, % |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
+	fmt.Println("| sandboxes | attach, ms | pass with nothing to do, ms | its dumps | start until all are checked, " +
+		"s | writes | resident, MiB | files open | sockets among them | goroutines | idle: passes a minute | idle: processor, % |\n" +
+		"|---|---|---|---|---|---|---|---|---|---|---|---|")
 	for _, r := range rows {
 		minutes := r.idle.Minutes()
-		fmt.Printf("| %d | %s (n=%d) | %s (n=%d) | %.1f | %.2f (n=%d) | 0 | %.1f | %d | %d | %d | %.0f | %.2f |\n", r.sandboxes, millis(median(r.attach)), len(r.attach),
+		fmt.Printf("| %d | %s (n=%d) | %s (n=%d) | %.1f | %.2f (n=%d) | 0 | %.1f | %d | %d | %d | %.0f | %.2f |\n", r.sandboxes,
+			millis(median(r.attach)), len(r.attach),
 			millis(median(r.noop)), len(r.noop), r.dumps, median(r.ready).Seconds(), len(r.ready), float64(r.rss)/1024, r.files,
 			r.sockets, r.goroutines,
 			float64(r.passes)/minutes, 100*r.cpu.Seconds()/r.idle.Seconds())
 	}
 	first, last := rows[0], rows[len(rows)-1]
 	if last.sandboxes > first.sandboxes {
-		fmt.Printf("\nResident memory a sandbox, from %d to %d: %.1f KiB.\n", first.sandboxes, last.sandboxes, float64(last.rss-first.rss)/float64(last.sandboxes-first.sandboxes))
+		fmt.Printf("\nResident memory a sandbox, from %d to %d: %.1f KiB.\n", first.sandboxes, last.sandboxes,
+			float64(last.rss-first.rss)/float64(last.sandboxes-first.sandboxes))
 	}
 	fmt.Printf("\n### What is on disk, read (n=%d)\n\n", len(rows[0].ids))
 	fmt.Println("| sandboxes | all claims, ms | IDs of all records, ms | all records, ms |\n|---|---|---|---|")
@@ -203,7 +207,8 @@ func report(rows []row) {
 			millis(median(r.records)))
 	}
 	fmt.Printf("\n### From a deleted route to its repair, and periodic application of everything every %s\n\n", period)
-	fmt.Println("| sandboxes | plumbline: median, ms | p99, ms | n | processor, s a minute | periodic: median, ms | p99, ms | n | processor, s a minute | rounds a minute | a round, s |\n|---|---|---|---|---|---|---|---|---|---|---|")
+	fmt.Println("| sandboxes | plumbline: median, ms | p99, ms | n | processor, s a minute | periodic: median, ms | p99, " +
+		"ms | n | processor, s a minute | rounds a minute | a round, s |\n|---|---|---|---|---|---|---|---|---|---|---|")
 	for _, r := range rows {
 		c := r.periodic
 		minutes := c.wall.Minutes()
@@ -277,9 +282,13 @@ func storm(ctx context.Context, dir string, pods []fleet.Pod, n int) error {
 		time.Sleep(10 * time.Millisecond)
 	}
 	took := time.Since(start)
-	fmt.Printf("\n### A storm: a route deleted in each of %d sandboxes within %.1f s, with a receive buffer of the least size\n\n", len(pods), edited.Seconds())
-	fmt.Println("| attach before, ms | in the storm, ms | ratio of medians | longest, ms | n | repaired when the last had started | after, s | all repaired after, s | overflows told |\n|---|---|---|---|---|---|---|---|---|")
-	fmt.Printf("| %s | %s | %.2f | %s | %d | %d | %.1f | %.1f | %d |\n", millis(median(calm)), millis(median(hasty)), float64(median(hasty))/float64(median(calm)),
+	fmt.Printf("\n### A storm: a route deleted in each of %d sandboxes within %.1f s, with a receive buffer of the least size\n\n",
+		len(pods), edited.Seconds())
+	fmt.Println(
+		"| attach before, ms | in the storm, ms | ratio of medians | longest, ms | n | repaired when the last had started | after, " +
+			"s | all repaired after, s | overflows told |\n|---|---|---|---|---|---|---|---|---|")
+	fmt.Printf("| %s | %s | %.2f | %s | %d | %d | %.1f | %.1f | %d |\n", millis(median(calm)), millis(median(hasty)),
+		float64(median(hasty))/float64(median(calm)),
 		millis(quantile(hasty, 1)), n, meanwhile, after.Seconds(), took.Seconds(), a.Overflows()-lost)
 	for _, p := range pods {
 		st, err := a.Engine.Check(ctx, p.ID())

@@ -48,7 +48,8 @@ func StartNodes(ctx context.Context, dir string, six bool, names ...string) (out
 		}
 	}()
 	if err := traffic.IP(ctx, strings.NewReplacer("UNDERLAY", Underlay, "PHYSICAL", Physical, "CENTRAL", central).Replace(
-		"link add UNDERLAY type bridge\nlink set UNDERLAY up\naddr add CENTRAL/24 dev UNDERLAY\nlink add PHYSICAL type bridge\nlink set PHYSICAL up")); err != nil {
+		"link add UNDERLAY type bridge\nlink set UNDERLAY up\naddr add CENTRAL/24 dev UNDERLAY\n"+
+			"link add PHYSICAL type bridge\nlink set PHYSICAL up")); err != nil {
 		return out, err
 	}
 	folder := func(name string) (string, error) {
@@ -81,7 +82,9 @@ func StartNodes(ctx context.Context, dir string, six bool, names ...string) (out
 				return out, err
 			}
 		}
-		if err := n.host.IP(ctx, fmt.Sprintf("link set lo up\nlink set eth0 mtu %d up\nlink set eth1 up\naddr add %s/24 dev eth0\naddr add %s/64 dev eth0 nodad", UnderlayMTU, four, local)); err != nil {
+		if err := n.host.IP(ctx,
+			fmt.Sprintf("link set lo up\nlink set eth0 mtu %d up\nlink set eth1 up\naddr add %s/24 dev eth0\naddr add %s/64 dev eth0 nodad",
+				UnderlayMTU, four, local)); err != nil {
 			return out, err
 		}
 		address := four

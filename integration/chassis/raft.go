@@ -41,7 +41,9 @@ func StartRaft(ctx context.Context, dir string, servers int) (out *Raft, err err
 			err = errors.Join(err, out.Close())
 		}
 	}()
-	if err := traffic.IP(ctx, fmt.Sprintf("link add %s type bridge\nlink set %s up\naddr add 10.2.0.1/24 dev %s\nlink add %s type bridge\nlink set %s up", raftClients, raftClients, raftClients, raftServers, raftServers)); err != nil {
+	if err := traffic.IP(ctx,
+		fmt.Sprintf("link add %s type bridge\nlink set %s up\naddr add 10.2.0.1/24 dev %s\nlink add %s type bridge\nlink set %s up",
+			raftClients, raftClients, raftClients, raftServers, raftServers)); err != nil {
 		return out, err
 	}
 	for i := range servers {
@@ -53,7 +55,8 @@ func StartRaft(ctx context.Context, dir string, servers int) (out *Raft, err err
 		out.Member = append(out.Member, m)
 		commands := []string{"link set lo up"}
 		for iface, bridge := range map[string]string{"eth0": raftClients, "eth1": raftServers} {
-			if err := traffic.IP(ctx, fmt.Sprintf("link add r%d%s type veth peer name %s netns %s\nlink set r%d%s master %s up", i, iface, iface, name, i, iface, bridge)); err != nil {
+			if err := traffic.IP(ctx, fmt.Sprintf("link add r%d%s type veth peer name %s netns %s\nlink set r%d%s master %s up", i, iface,
+				iface, name, i, iface, bridge)); err != nil {
 				return out, err
 			}
 			commands = append(commands, "link set "+iface+" up", "addr add "+raftAddress(bridge, i)+"/24 dev "+iface)

@@ -348,7 +348,8 @@ func (c *Cluster) Apply(ctx context.Context, manifest string) error {
 	var refused error
 	err := poll(ctx, time.Second, func(ctx context.Context) error {
 		_, err := c.Kubectl(ctx, strings.NewReader(manifest), "apply", "-f", "-")
-		if err != nil && !strings.Contains(err.Error(), "failed calling webhook") && !strings.Contains(err.Error(), "Internal error occurred") { // as text: kubectl prints it
+		if err != nil && !strings.Contains(err.Error(), "failed calling webhook") && // as text: kubectl prints it
+			!strings.Contains(err.Error(), "Internal error occurred") { // as text: kubectl prints it
 			refused, err = err, nil
 		}
 		return err

@@ -82,7 +82,8 @@ func kubernetesBuild(v kubernetesVersion) build {
 		module:   "kubernetes",
 		modules:  v.modules,
 		programs: []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet", "kube-proxy"},
-		flags:    append([]string{"-modfile=" + v.modules, noDWARF, "-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" + v.version}, generated...),
+		flags: append([]string{"-modfile=" + v.modules, noDWARF, "-ldflags=-s -w -X k8s.io/component-base/version.gitVersion=" +
+			v.version}, generated...),
 		packages: ".",
 		multi:    true,
 	}

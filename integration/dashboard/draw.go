@@ -47,8 +47,12 @@ func Draw(d *Dashboard, a Answers) string {
 	}
 	height := top + bottom*lineHeight + gutter
 	c := &canvas{}
-	c.printf("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n", width, height, width, height, html.EscapeString("Dashboard "+d.Title))
-	c.printf("<style>text{font-family:system-ui,\"DejaVu Sans\",Helvetica,Arial,sans-serif;font-size:11px;fill:#57606a}.h{font-size:22px;font-weight:700;fill:#1f2328}.r{font-size:15px;font-weight:700;fill:#1f2328}.t{font-size:12.5px;font-weight:600;fill:#1f2328}.e{text-anchor:end}.m{text-anchor:middle}.n{font-size:34px;font-weight:700;text-anchor:middle}.g{stroke:#d8dee4;stroke-width:1}</style>\n")
+	c.printf("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n",
+		width, height, width, height, html.EscapeString("Dashboard "+d.Title))
+	c.printf("<style>text{font-family:system-ui,\"DejaVu Sans\",Helvetica,Arial,sans-serif;font-size:11px;fill:#57606a}" +
+		".h{font-size:22px;font-weight:700;fill:#1f2328}.r{font-size:15px;font-weight:700;fill:#1f2328}" +
+		".t{font-size:12.5px;font-weight:600;fill:#1f2328}.e{text-anchor:end}.m{text-anchor:middle}" +
+		".n{font-size:34px;font-weight:700;text-anchor:middle}.g{stroke:#d8dee4;stroke-width:1}</style>\n")
 	c.printf("<rect width=\"%d\" height=\"%d\" fill=\"#f6f8fa\"/>\n", width, height)
 	c.text(gutter+4, 30, "h", d.Title)
 	c.text(gutter+4, 51, "", a.Note)
@@ -87,7 +91,8 @@ func (c *canvas) text(x, y float64, class, text string) {
 func px(v float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".0") }
 
 func (c *canvas) frame(b box, fill string) {
-	c.printf("<rect x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\" rx=\"4\" fill=\"%s\" stroke=\"#d0d7de\"/>\n", px(b.x), px(b.y), px(b.w), px(b.h), fill)
+	c.printf("<rect x=\"%s\" y=\"%s\" width=\"%s\" height=\"%s\" rx=\"4\" fill=\"%s\" stroke=\"#d0d7de\"/>\n", px(b.x), px(b.y), px(b.w),
+		px(b.h), fill)
 }
 
 // number draws the last value of a panel's query.
@@ -103,7 +108,8 @@ func (c *canvas) number(p Panel, b box, a Answers) {
 	}
 	c.frame(b, shade[0])
 	c.text(b.x+10, b.y+20, "t", p.Title)
-	c.printf("<text x=\"%s\" y=\"%s\" class=\"n\" style=\"fill:%s\">%s</text>\n", px(b.x+b.w/2), px(b.y+70), shade[1], html.EscapeString(said))
+	c.printf("<text x=\"%s\" y=\"%s\" class=\"n\" style=\"fill:%s\">%s</text>\n", px(b.x+b.w/2), px(b.y+70), shade[1],
+		html.EscapeString(said))
 }
 
 func last(of [][]prometheus.Series) (float64, bool) {
@@ -171,7 +177,9 @@ func (c *canvas) curves(p Panel, b box, a Answers) {
 				}
 				c.printf("<path d=\"M%sZ\" fill=\"%s\" fill-opacity=\".25\"/>\n", strings.Join(area, "L"), cv.colour)
 			}
-			c.printf("<path d=\"M%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\" stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n", strings.Join(append(line, line[len(line)-1]), "L"), cv.colour)
+			c.printf(
+				"<path d=\"M%s\" fill=\"none\" stroke=\"%s\" stroke-width=\"1.6\" stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n",
+				strings.Join(append(line, line[len(line)-1]), "L"), cv.colour)
 		}
 	}
 	for n, names := range names {

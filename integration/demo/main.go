@@ -338,7 +338,8 @@ func (d *demo) functions() ([]string, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, errors.New("the demo needs SR-IOV virtual functions, and this machine has none: run it in the virtual machine, with make demo")
+		return nil,
+			errors.New("the demo needs SR-IOV virtual functions, and this machine has none: run it in the virtual machine, with make demo")
 	}
 	slices.Sort(out)
 	return out, nil

@@ -31,7 +31,8 @@ func run(ctx context.Context, out io.Writer, arguments []string) error {
 	flags := flag.NewFlagSet("build", flag.ContinueOnError)
 	flags.StringVar(&r.version, "version", "", "such as v0.1.0")
 	flags.StringVar(&r.revision, "revision", "", "commit")
-	flags.StringVar(&r.registry, "registry", "", "host and path, such as ghcr.io/plumbline, of the repositories plumbline and charts/plumbline")
+	flags.StringVar(&r.registry, "registry", "",
+		"host and path, such as ghcr.io/plumbline, of the repositories plumbline and charts/plumbline")
 	flags.StringVar(&r.helm, "helm", "", "the program helm")
 	if len(arguments) == 0 || arguments[0] != "build" {
 		return errors.New("want build or push")

@@ -186,7 +186,8 @@ func kindsOf(texts map[string]string) ([]string, error) {
 			}
 		}
 		if !known {
-			return nil, fmt.Errorf("%s: the licence is unknown: read it, and add its words to kinds in integration/release/modules.go", file)
+			return nil,
+				fmt.Errorf("%s: the licence is unknown: read it, and add its words to kinds in integration/release/modules.go", file)
 		}
 	}
 	if len(found) == 0 {

@@ -97,7 +97,8 @@ func (r release) clean() error {
 		case outputForm.MatchString(name):
 			old = append(old, r.path(name))
 		default:
-			return fmt.Errorf("folder %q has %q, which is not of a release: choose an empty folder, or one that has an earlier release", r.folder, name)
+			return fmt.Errorf("folder %q has %q, which is not of a release: choose an empty folder, or one that has an earlier release",
+				r.folder, name)
 		}
 	}
 	for _, file := range old {

@@ -26,7 +26,8 @@ func NewPod(ctx context.Context, name string, host uint8) (*Pod, error) {
 		return nil, err
 	}
 	p.MAC, p.IPv4, p.IPv6 = fmt.Sprintf("02:00:00:00:00:%02x", host), fmt.Sprintf("192.0.2.%d", host), fmt.Sprintf("2001:db8::%d", host)
-	if err := IP(ctx, fmt.Sprintf("link add %s mtu 9000 type veth peer name eth0 mtu 9000 netns %s address %s\nlink set %s up", name, name, p.MAC, name)); err != nil {
+	if err := IP(ctx, fmt.Sprintf("link add %s mtu 9000 type veth peer name eth0 mtu 9000 netns %s address %s\nlink set %s up", name, name,
+		p.MAC, name)); err != nil {
 		return nil, err
 	}
 	return p, p.IP(ctx, fmt.Sprintf("link set eth0 up\naddr add %s/24 dev eth0\naddr add %s/64 dev eth0 nodad", p.IPv4, p.IPv6))

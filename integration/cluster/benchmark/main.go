@@ -309,7 +309,8 @@ func median(took []time.Duration) time.Duration {
 func (b *bench) table(fields []field) {
 	first := fields[0].contenders[0]
 	base := median(first.took)
-	fmt.Fprintf(b.out, "\nPod created to Ready, n=%d:\n\n| | median, s | largest, s | median × no agent |\n|---|---|---|---|\n", len(first.took))
+	fmt.Fprintf(b.out,
+		"\nPod created to Ready, n=%d:\n\n| | median, s | largest, s | median × no agent |\n|---|---|---|---|\n", len(first.took))
 	for _, f := range fields {
 		for _, c := range f.contenders {
 			m := median(c.took)
@@ -351,7 +352,8 @@ func (b *bench) read(ctx context.Context) error {
 
 // hooks prints what was read.
 func (b *bench) hooks() error {
-	fmt.Fprint(b.out, "\nRunPodSandbox hook of ours:\n\n| | median, ms | largest, ms | of that the engine, median, ms | n |\n|---|---|---|---|---|\n")
+	fmt.Fprint(b.out,
+		"\nRunPodSandbox hook of ours:\n\n| | median, ms | largest, ms | of that the engine, median, ms | n |\n|---|---|---|---|---|\n")
 	for _, row := range [][2]string{{"no claim", ""}, {"1 step", "one"}, {"3 steps", "three"}, {"7 steps", "seven"}} {
 		of, in := b.hook[row[1]], b.engine[row[1]]
 		if len(of) == 0 || row[1] != "" && len(in) == 0 {

@@ -55,7 +55,8 @@ func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay 
 			err = closeErr
 		}
 		if err == nil {
-			d.say("everything is removed; the control plane and the nodes took %s to start, builds included", ready.Sub(began).Round(time.Second))
+			d.say("everything is removed; the control plane and the nodes took %s to start, builds included",
+				ready.Sub(began).Round(time.Second))
 		}
 	}()
 	d.say("a control plane, and %d node(s) in virtual machines with four SR-IOV cards and no CNI plugin", nodes)
@@ -153,7 +154,8 @@ func (d demo) story(ctx context.Context) error {
 	for _, arguments := range [][]string{
 		{"wait", "--for=condition=Ready", "--timeout=180s", "pod/ai-training"},
 		{"wait", "--for=jsonpath={.status.devices[1].networkData.interfaceName}", "--timeout=60s", "resourceclaims", "--all"},
-		{"get", "resourceclaims", "-o", `jsonpath={range .items[*].status.devices[*]}{.device}: {.networkData.interfaceName} {.networkData.hardwareAddress} {.conditions[*].reason}{"\n"}{end}`},
+		{"get", "resourceclaims", "-o", `jsonpath={range .items[*].status.devices[*]}{.device}: ` +
+			`{.networkData.interfaceName} {.networkData.hardwareAddress} {.conditions[*].reason}{"\n"}{end}`},
 		{"get", "events", "--field-selector=involvedObject.name=ai-training"},
 	} {
 		if err := d.kubectl(ctx, "", arguments...); err != nil {
@@ -292,7 +294,8 @@ func (d demo) limited(ctx context.Context) error {
 
 // rate receives from the pod for three seconds.
 func (d demo) rate(ctx context.Context) (kbit int, err error) {
-	const command = "{ timeout 3 ip netns exec partner busybox wget -q -O - http://10.100.0.5/zeros || true; } | wc -c | awk '{ print int($1 * 8 / 3 / 1000) }'"
+	const command = "{ timeout 3 ip netns exec partner busybox wget -q -O - http://10.100.0.5/zeros || true; " +
+		"} | wc -c | awk '{ print int($1 * 8 / 3 / 1000) }'"
 	said, err := d.node().Shell(ctx, command)
 	fmt.Fprintf(d.out, "%s$ %s\n%s", d.node().Name, command, said)
 	if err != nil {
@@ -328,7 +331,8 @@ func (d demo) edited(ctx context.Context, topology string) error {
 
 // event waits for an Event of the pod, and shows it.
 func (d demo) event(ctx context.Context, reason, text string) error {
-	arguments := []string{"get", "events", "--field-selector=involvedObject.name=ai-training,reason=" + reason, "-o", `jsonpath={range .items[*]}{.message}{"\n"}{end}`}
+	arguments := []string{"get", "events", "--field-selector=involvedObject.name=ai-training,reason=" +
+		reason, "-o", `jsonpath={range .items[*]}{.message}{"\n"}{end}`}
 	fmt.Fprintf(d.out, "$ kubectl %s\n", strings.Join(arguments, " "))
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()

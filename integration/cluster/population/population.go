@@ -56,8 +56,11 @@ func object(namespace, name string, kind, n int) metav1.ObjectMeta {
 		Namespace: namespace, Name: name, UID: types.UID(fmt.Sprintf("%08x-0000-4000-8000-%012x", kind, n)), CreationTimestamp: created,
 		Generation: 1,
 		ManagedFields: []metav1.ManagedFieldsEntry{{
-			Manager: "a-controller", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &created, FieldsType: "FieldsV1",
-			FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{".":{},"f:a":{}}},"f:status":{"f:allocation":{".":{},"f:devices":{".":{},"f:config":{},"f:results":{}},"f:nodeSelector":{}},"f:reservedFor":{".":{},"k:{\"uid\":\"u\"}":{}}}}`),
+			Manager: "a-controller", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &created,
+			FieldsType: "FieldsV1",
+			FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{".":{},"f:a":{}}},` +
+				`"f:status":{"f:allocation":{".":{},"f:devices":{".":{},"f:config":{},"f:results":{}},"f:nodeSelector":{}},` +
+				`"f:reservedFor":{".":{},"k:{\"uid\":\"u\"}":{}}}}`),
 		}},
 	}
 }
@@ -124,7 +127,8 @@ func topologyOf(size Size, i int, set contract.Set) (*v1alpha1.NetworkTopology, 
 		ObjectMeta: object("", TopologyName(i), 1, i),
 	}
 	o.Finalizers = []string{v1alpha1.Finalizer}
-	cel := &v1alpha1.Selector{CEL: fmt.Sprintf(`device.driver == "dra.networking" && device.attributes["dra.networking"].type == "vf" && device.attributes["dra.networking"].pfName == "enp%ds0"`, i%100)}
+	cel := &v1alpha1.Selector{CEL: fmt.Sprintf(`device.driver == "dra.networking" && device.attributes["dra.networking"].type == "vf" && `+
+		`device.attributes["dra.networking"].pfName == "enp%ds0"`, i%100)}
 	config := func(text string) *runtime.RawExtension { return &runtime.RawExtension{Raw: []byte(text)} }
 	o.Spec = v1alpha1.NetworkTopologySpec{DriftPolicy: v1alpha1.Repair, UpdatePolicy: v1alpha1.Immutable, Steps: []v1alpha1.Step{
 		{Name: "vf0", Type: "sriov", Selector: cel, Config: config(`{"trust":true,"spoofchk":false}`)},
@@ -206,7 +210,9 @@ func ours(size Size, i int) *resourceapi.ResourceClaim {
 				Type: "Ready", Status: metav1.ConditionTrue, Reason: "Attached", Message: "4 steps",
 				LastTransitionTime: created,
 			}},
-			Data: &runtime.RawExtension{Raw: fmt.Appendf(nil, `{"topology":%q,"generation":1,"steps":[{"name":%q,"interfaces":[{"name":"net%d","mac":"02:00:00:00:%02x:%02x"}]}]}`, name, step, n, i%256, n)},
+			Data: &runtime.RawExtension{Raw: fmt.Appendf(nil,
+				`{"topology":%q,"generation":1,"steps":[{"name":%q,"interfaces":[{"name":"net%d","mac":"02:00:00:00:%02x:%02x"}]}]}`, name,
+				step, n, i%256, n)},
 			NetworkData: &resourceapi.NetworkDeviceData{
 				InterfaceName:   fmt.Sprint("net", n),
 				HardwareAddress: fmt.Sprintf("02:00:00:00:%02x:%02x", i%256, n),
@@ -230,7 +236,10 @@ func foreign(i int) *resourceapi.ResourceClaim {
 	c.Finalizers = []string{"resource.kubernetes.io/delete-protection"}
 	c.Spec.Devices.Requests = []resourceapi.DeviceRequest{request("gpu", GPUClass)}
 	c.Status.Allocation = &resourceapi.AllocationResult{NodeSelector: on(NodeName(i % 5000)), Devices: resourceapi.DeviceAllocationResult{
-		Results: []resourceapi.DeviceRequestAllocationResult{{Request: "gpu", Driver: GPUClass, Pool: NodeName(i % 5000), Device: fmt.Sprint("gpu-", i%8)}},
+		Results: []resourceapi.DeviceRequestAllocationResult{{
+			Request: "gpu", Driver: GPUClass, Pool: NodeName(i % 5000),
+			Device: fmt.Sprint("gpu-", i%8),
+		}},
 		Config: []resourceapi.DeviceAllocationConfiguration{{
 			Source: resourceapi.AllocationConfigSourceClass, Requests: []string{"gpu"},
 			DeviceConfiguration: resourceapi.DeviceConfiguration{

@@ -606,7 +606,8 @@ func (a *addressAgents) without(ctx context.Context, r *addressResults) error {
 }
 
 func (r *addressResults) write(out io.Writer, size addressSize) {
-	fmt.Fprintf(out, "%d nodes with %d pods each, of %d nodes at a time, pool %s\n\n| | |\n|---|---|\n", size.nodes, size.pods, min(size.nodes, size.atOnce), size.prefix())
+	fmt.Fprintf(out, "%d nodes with %d pods each, of %d nodes at a time, pool %s\n\n| | |\n|---|---|\n", size.nodes, size.pods,
+		min(size.nodes, size.atOnce), size.prefix())
 	for _, row := range []row{
 		{"agents' start until all know the pool, s", r.started.Seconds()},
 		{"requests of each agent then", r.startRequests},
@@ -622,7 +623,8 @@ func (r *addressResults) write(out io.Writer, size addressSize) {
 		{fmt.Sprintf("%d nodes follow the leases of all: until they know them, s", size.followers), r.followed.Seconds()},
 		{"a node joins: from its first pod until they know its block, median, ms", quantile(r.joined, 0.5)},
 		{"p99, ms", quantile(r.joined, 0.99)},
-		{"without the API server: addresses that could not be allocated, %", 100 * float64(r.awayFailed) / float64(r.awayFailed+len(r.away))},
+		{"without the API server: addresses that could not be allocated, %", 100 * float64(r.awayFailed) / float64(r.awayFailed+
+			len(r.away))},
 		{"time to allocate the others, p99, ms", quantile(r.away, 0.99)},
 		{fmt.Sprintf("connections that a client tries each minute, each for %d agents", agentsPerClient), r.dials},
 		{"processor time of all agents then, s", r.awayProcessor.Seconds()},

@@ -44,7 +44,8 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	case *part < 1:
 		return errors.New("-part is at least 1")
 	case *before != "" && (*rules || *pools):
-		return errors.New("-rules and -addresses measure this commit only: leave -before (BEFORE) out, and run them in a checkout of the other commit")
+		return errors.New(
+			"-rules and -addresses measure this commit only: leave -before (BEFORE) out, and run them in a checkout of the other commit")
 	case *rules && *pools:
 		return errors.New("-rules or -addresses, not both")
 	}
@@ -61,7 +62,8 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	fmt.Fprintf(out, "%d topologies, %d classes, %d claims of which %d are ours, %d slices\n\n", b.size.Topologies, 2*b.size.Topologies, b.size.Claims, b.size.Ours, b.size.Nodes)
+	fmt.Fprintf(out, "%d topologies, %d classes, %d claims of which %d are ours, %d slices\n\n", b.size.Topologies, 2*b.size.Topologies,
+		b.size.Claims, b.size.Ours, b.size.Nodes)
 	var all []*results
 	commits := []string{""}
 	if *before != "" {

@@ -365,7 +365,10 @@ func (b *bench) counted(ctx context.Context, o *v1alpha1.NetworkTopology, pods i
 
 // deletion makes a topology and deletes it.
 func (b *bench) deletion(ctx context.Context, p *controllerProcess, r *results) error {
-	o := &v1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "deleted"}, Spec: v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{Name: "vf0", Type: "sriov"}, {Name: "vf1", Type: "sriov"}}}}
+	o := &v1alpha1.NetworkTopology{
+		ObjectMeta: metav1.ObjectMeta{Name: "deleted"},
+		Spec:       v1alpha1.NetworkTopologySpec{Steps: []v1alpha1.Step{{Name: "vf0", Type: "sriov"}, {Name: "vf1", Type: "sriov"}}},
+	}
 	if err := b.client.Create(ctx, o); err != nil {
 		return err
 	}

@@ -94,7 +94,8 @@ func (*ruleAgent) FilterFailed(claims.Claim, error) {}
 // rulesOf is an object with as many rules as one may have, of which the last has a mark.
 func rulesOf(mark int64) []byte {
 	var out strings.Builder
-	out.WriteString(`{"apiVersion":"k8s.ovn.org/v1alpha1","kind":"NetworkQoS","metadata":{"name":"scale"},"spec":{"priority":1,"networkSelectors":[{"networkSelectionType":"NetworkTopologies","networkTopologySelector":{}}],"egress":[`)
+	out.WriteString(`{"apiVersion":"k8s.ovn.org/v1alpha1","kind":"NetworkQoS","metadata":{"name":"scale"},"spec":{"priority":1,` +
+		`"networkSelectors":[{"networkSelectionType":"NetworkTopologies","networkTopologySelector":{}}],"egress":[`)
 	for i := range qos.MaxRules {
 		dscp := int64(1)
 		if i == qos.MaxRules-1 {
@@ -261,7 +262,8 @@ func (a *ruleAgents) edit(mark int64, write func() error) error {
 
 // rules measures how long an edit of one rule of an object that covers all pods takes to the agents of all nodes, through the API server.
 func (b *bench) rules(ctx context.Context, size ruleSize) (_ *ruleResults, err error) {
-	if _, err := b.Kubectl(ctx, nil, "create", "-f", filepath.Join(b.Checkout(), "chart/plumbline/optional/k8s.ovn.org_networkqoses.yaml")); err != nil {
+	if _, err := b.Kubectl(ctx, nil, "create", "-f",
+		filepath.Join(b.Checkout(), "chart/plumbline/optional/k8s.ovn.org_networkqoses.yaml")); err != nil {
 		return nil, err
 	}
 	if _, err := b.Kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s", "crd",
@@ -351,7 +353,8 @@ func processorTime() time.Duration {
 }
 
 func (r *ruleResults) write(out io.Writer, size ruleSize) {
-	fmt.Fprintf(out, "one object of %d rules, %d nodes with %d pods each, %d edits of one rule\n\n| | |\n|---|---|\n", qos.MaxRules, size.nodes, size.pods, size.edits)
+	fmt.Fprintf(out, "one object of %d rules, %d nodes with %d pods each, %d edits of one rule\n\n| | |\n|---|---|\n", qos.MaxRules,
+		size.nodes, size.pods, size.edits)
 	for _, row := range []row{
 		{"the object is created: until all pods were given their filters, s", r.created.Seconds()},
 		{"an edit: until the agent of a node knows it, median, ms", quantile(r.known, 0.5)},

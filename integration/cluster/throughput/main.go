@@ -101,7 +101,8 @@ func (b *bench) prepare(ctx context.Context, containerd string) ([]*path, error)
 		if b.nodes[i], err = b.AddNode(ctx, options); err != nil {
 			return nil, err
 		}
-		if _, err := b.nodes[i].Shell(ctx, fmt.Sprintf("cp %s %s; setsid %[2]s listen %s >/dev/null 2>&1 &", b.PodProgram(), program, port)); err != nil {
+		if _, err := b.nodes[i].Shell(ctx,
+			fmt.Sprintf("cp %s %s; setsid %[2]s listen %s >/dev/null 2>&1 &", b.PodProgram(), program, port)); err != nil {
 			return nil, err
 		}
 	}
@@ -139,7 +140,8 @@ func (b *bench) prepare(ctx context.Context, containerd string) ([]*path, error)
 		for j, link := range []string{"eth0", networksOfPods[0][1], networksOfPods[1][1], networksOfPods[2][1]} {
 			has := network.Interface(link)
 			if has == nil || len(has.Addresses) == 0 || has.MTU != 9000 {
-				return nil, fmt.Errorf("pod %q was started with %+v, want %q with an address and an MTU of 9000", pod(i), network.Interfaces, link)
+				return nil,
+					fmt.Errorf("pod %q was started with %+v, want %q with an address and an MTU of 9000", pod(i), network.Interfaces, link)
 			}
 			paths[2+j].addresses[i] = has.Addresses[0].Addr().String()
 		}
@@ -249,7 +251,8 @@ func quantiles(of []float64) (smallest, median, largest float64) {
 }
 
 func (b *bench) table(paths []*path) {
-	fmt.Fprintf(b.out, "\nBytes received from the other node, n=%d:\n\n| | median, MB/s | × hosts, first card | smallest | largest |\n|---|---|---|---|---|\n", len(paths[0].rates))
+	fmt.Fprintf(b.out, "\nBytes received from the other node, n=%d:\n\n| | median, MB/s | × hosts, first card | smallest | largest |\n"+
+		"|---|---|---|---|---|\n", len(paths[0].rates))
 	for _, p := range paths {
 		_, rate, _ := quantiles(p.rates)
 		smallest, median, largest := quantiles(p.ratios)
@@ -259,7 +262,8 @@ func (b *bench) table(paths []*path) {
 
 // restored deletes routes on each node, at any time after they were restored before.
 func (b *bench) restored(ctx context.Context, times int) error {
-	fmt.Fprintf(b.out, "\nRoutes of the host that were deleted, until all are back:\n\n| | median, ms | smallest | largest | n |\n|---|---|---|---|---|\n")
+	fmt.Fprintf(b.out,
+		"\nRoutes of the host that were deleted, until all are back:\n\n| | median, ms | smallest | largest | n |\n|---|---|---|---|---|\n")
 	for _, t := range tables {
 		var took []float64
 		for i := range 2 * times {
