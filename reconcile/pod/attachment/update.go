@@ -176,7 +176,7 @@ func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topolog
 	begun := k.Now()
 	rep, err := k.ensureGeneration(ctx, e, t, next, s)
 	if err == nil && s != nil {
-		err = k.exportable(next, &rep, e.Beside)
+		err = k.exportable(t, &rep, e.Beside)
 	}
 	if err != nil {
 		if back := k.restore(ctx, e, t, s); back != nil {
@@ -216,13 +216,13 @@ func (k *Keeper) openAgain(e *claims.Entry, s *claims.Sandbox) error {
 	return k.openGate(e, s.ID, s.Netns)
 }
 
-// exportable returns an error unless what a generation exports is true of its results.
-func (k *Keeper) exportable(o *v1alpha1.NetworkTopology, rep *reconcile.Report, beside []string) error {
-	t, err := topology.FromObject(o)
+// exportable returns an error unless what the next generation exports is true of its results.
+func (k *Keeper) exportable(t *claims.Topology, rep *reconcile.Report, beside []string) error {
+	next, err := t.Generation(t.Next)
 	if err != nil {
 		return fault.New(fault.Invalid, err)
 	}
-	_, err = k.exports(t, rep.Results, beside)
+	_, err = k.exports(next, rep.Results, beside)
 	return err
 }
 

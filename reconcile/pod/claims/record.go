@@ -61,7 +61,7 @@ type Topology struct {
 	// Parameters are the claim's values in the configs of steps, permitted by the topology when the claim was prepared.
 	Parameters []topology.Parameters `json:"parameters,omitempty"`
 
-	read []decoded // Object and Next, as they were when the record was read
+	read []decoded // Object and Next, as they were when the record was read, or Next before it is recorded
 }
 
 // decoded is a generation of an object, decoded.
@@ -95,7 +95,7 @@ func (t *Topology) With(of *topology.Topology, err error) (*topology.Topology, e
 }
 
 // Decoded returns Object as a topology, with the claim's parameters. Callers share it, and must not change it.
-func (t *Topology) Decoded() (*topology.Topology, error) { return t.decoded(&t.Object) }
+func (t *Topology) Decoded() (*topology.Topology, error) { return t.Generation(&t.Object) }
 
 // Generations returns Object, and Next if there is one, as topologies, without one that cannot be decoded. Callers share them,
 // and must not change them.
@@ -104,15 +104,26 @@ func (t *Topology) Generations() (out []*topology.Topology) {
 		if o == nil {
 			continue
 		}
-		if decoded, err := t.decoded(o); err == nil {
+		if decoded, err := t.Generation(o); err == nil {
 			out = append(out, decoded)
 		}
 	}
 	return out
 }
 
-// decoded returns a generation of the topology, which is decoded if it is another one than when the record was read.
-func (t *Topology) decoded(o *v1alpha1.NetworkTopology) (*topology.Topology, error) {
+// Decode returns a later generation without the claim's parameters. Generation returns that with them from now on.
+func (t *Topology) Decode(o *v1alpha1.NetworkTopology) (*topology.Topology, error) {
+	of, err := topology.FromObject(o)
+	next := decoded{uid: o.UID, generation: o.Generation}
+	next.topology, next.err = t.With(of, err)
+	now := slices.DeleteFunc(slices.Clone(t.read),
+		func(d decoded) bool { return d.uid != t.Object.UID || d.generation != t.Object.Generation })
+	t.read = append(now, next)
+	return of, err
+}
+
+// Generation returns Object, Next, or what Decode has decoded, with the claim's parameters. Any other generation is decoded.
+func (t *Topology) Generation(o *v1alpha1.NetworkTopology) (*topology.Topology, error) {
 	for _, d := range t.read {
 		if d.uid == o.UID && d.generation == o.Generation {
 			return d.topology, d.err
@@ -265,7 +276,7 @@ func (c *Claim) Sandboxes(sandbox, netns string) ([]reconcile.Sandbox, error) {
 // SandboxOf returns what is to be applied for one generation of a topology. A device
 // whose step no longer exists stays on the host.
 func (c *Claim) SandboxOf(t *Topology, o *v1alpha1.NetworkTopology, sandbox, netns string) (reconcile.Sandbox, error) {
-	decoded, err := t.decoded(o)
+	decoded, err := t.Generation(o)
 	if err != nil {
 		return reconcile.Sandbox{}, err
 	}

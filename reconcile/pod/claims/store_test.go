@@ -275,8 +275,8 @@ func TestGiven(t *testing.T) {
 	}
 }
 
-// TestDecodedOnce holds that the topologies of a claim are decoded when its record is read, and not again until it is written; one
-// that is edited meanwhile is another one.
+// TestDecodedOnce holds that the topologies of a claim are decoded when its record is read, and not again until it is written. One
+// that is edited meanwhile is another one, and is decoded once too.
 func TestDecodedOnce(t *testing.T) {
 	s := open(t, t.TempDir(), "boot")
 	c := example("aa")
@@ -306,6 +306,16 @@ func TestDecodedOnce(t *testing.T) {
 	edited.Object.Spec.Steps[0].Name = "other"
 	if got, err := edited.Decoded(); err != nil || got.Steps[0].Name != "other" {
 		t.Errorf("an edit is %+v, %v", got, err)
+	}
+	next := claims.Pinned(&edited.Object)
+	next.Generation++
+	if _, err := edited.Decode(&next); err != nil {
+		t.Fatal(err)
+	}
+	later, err := edited.Generation(&next)
+	edited.Object = next
+	if now, wrong := edited.Decoded(); err != nil || wrong != nil || now != later || later.Generation != next.Generation {
+		t.Errorf("an edit that is decoded is decoded again: %t, %v, %v", now != later, err, wrong)
 	}
 }
 

@@ -37,7 +37,7 @@ func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology
 	if err != nil {
 		return fault.New(fault.Invalid, err)
 	}
-	decoded, err := topology.FromObject(o)
+	decoded, err := t.Decode(o)
 	if err == nil {
 		if err := permitted(decoded, t.Parameters); err != nil {
 			return err
