@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -80,10 +81,7 @@ func (c checkInstall) await(ctx context.Context, client dynamic.Interface, pause
 			_, failed := c.out.Write(said.Bytes())
 			return errors.Join(err, failed)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		loop.Wait(ctx, pause, nil)
 	}
 }
 

@@ -2,6 +2,7 @@ package binding
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -277,23 +279,20 @@ func (h *Host) readGUIDs(ctx context.Context, want netstate.Binding, driver stri
 	if err != nil {
 		return because(err, "bind it again for its GUIDs")
 	}
-	limit := time.NewTimer(h.patience)
-	defer limit.Stop()
+	within, cancel := context.WithTimeout(ctx, h.patience)
+	defer cancel()
 	for { // the RDMA device may appear later
 		have, _, err := h.read(want.ID)
 		diff := netstate.Diff(want, have)
 		if err != nil || len(diff) == 0 {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-limit.C:
-			return fault.New(fault.NotReady,
-				fmt.Errorf("its driver has read the %s %s, and %s was set: look for the driver's messages in the kernel's log (dmesg)",
-					diff[0].Path, netstate.FormatValue(diff[0].Before), netstate.FormatValue(diff[0].After)))
-		case <-time.After(10 * time.Millisecond):
+		if loop.Wait(within, 10*time.Millisecond, nil) {
+			continue
 		}
+		return cmp.Or(ctx.Err(), fault.New(fault.NotReady,
+			fmt.Errorf("its driver has read the %s %s, and %s was set: look for the driver's messages in the kernel's log (dmesg)",
+				diff[0].Path, netstate.FormatValue(diff[0].Before), netstate.FormatValue(diff[0].After))))
 	}
 }
 

@@ -122,10 +122,7 @@ func (o *ownLeases) follow(name string) *follow {
 	}
 	o.named[name] = f
 	o.after(f, func() { // it may be gone already, or be written later than its writer has waited for
-		select {
-		case <-f.ctx.Done():
-		case <-time.After(wanted):
-		}
+		loop.Wait(f.ctx, wanted, nil)
 		if len(f.GetStore().ListKeys()) == 0 {
 			o.unfollow(name, f)
 		}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -206,13 +207,7 @@ func (k *Keeper) reportProgress(a *attempt) {
 			k.Reporter.Attaching(a.pod, *a.current, at)
 		}
 		a.report.Unlock()
-		timer := time.NewTimer(wait)
-		select {
-		case <-a.done:
-			timer.Stop()
-			return
-		case <-timer.C:
-		}
+		loop.Wait(context.Background(), wait, a.done) // not the attempt's, which ends before its rollback
 	}
 }
 
