@@ -72,6 +72,15 @@ func (c *Client) Get(ctx context.Context, class Class, index int) ([]Setting, er
 			return nil, err
 		}
 	}
+	reply, err := c.query(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	return decode(class, reply, names)
+}
+
+// query returns the data of the only reply to a request.
+func (c *Client) query(ctx context.Context, m genetlink.Message) ([]byte, error) {
 	replies, err := c.execute(ctx, m, netlink.Request)
 	if err != nil {
 		return nil, err
@@ -79,7 +88,7 @@ func (c *Client) Get(ctx context.Context, class Class, index int) ([]Setting, er
 	if len(replies) != 1 {
 		return nil, fmt.Errorf("ethtool: %d replies instead of one", len(replies))
 	}
-	return decode(class, replies[0].Data, names)
+	return replies[0].Data, nil
 }
 
 // featureNames returns the names of features by bit.
@@ -93,14 +102,11 @@ func (c *Client) featureNames(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	replies, err := c.execute(ctx, m, netlink.Request)
+	reply, err := c.query(ctx, m)
 	if err != nil {
 		return nil, err
 	}
-	if len(replies) != 1 {
-		return nil, fmt.Errorf("ethtool: %d replies instead of one", len(replies))
-	}
-	names, err := decodeFeatureNames(replies[0].Data)
+	names, err := decodeFeatureNames(reply)
 	if err == nil && len(names) == 0 {
 		err = errors.New("ethtool: the kernel has named no features")
 	}
