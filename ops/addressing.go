@@ -277,7 +277,8 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		return err
 	}
 	own := len(cfg.Addresses)
-	given, err := p.givenAddresses(link, cfg.Addresses)
+	p.current.addressed = true
+	given, err := p.req.Given[p.StepName()].addressesBeside(link, cfg.Addresses, p.wants)
 	if err != nil {
 		return err
 	}
@@ -290,7 +291,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		cfg.Routes[i].Destination = destination(cfg.Routes[i], families)
 	}
 	ownRoutes := len(cfg.Routes)
-	cfg.Routes = append(cfg.Routes, p.givenRoutes(cfg.Routes)...)
+	cfg.Routes = append(cfg.Routes, p.req.Given[p.StepName()].routesBeside(cfg.Routes)...)
 	leasedFrom := len(cfg.Addresses)
 	if cfg.IPAM != nil && cfg.IPAM.Type == ipamDHCP {
 		addresses, routes, err := p.leases.want(link, cfg)
@@ -331,7 +332,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		if i >= ownRoutes {
 			field = fmt.Sprintf("given route to %s", r.Destination)
 		}
-		if err := p.addressRoute(link, field, *r, refused); err != nil {
+		if err := p.routes.ofAddress(link, field, *r, refused); err != nil {
 			return err
 		}
 	}
@@ -383,42 +384,6 @@ func (p *Planner) writtenAddress(link, field string, a Address, cfg AddressConfi
 		p.Note("%s: %s is the %s address of its prefix, not an address of a host: write the address of the interface", field,
 			a.Address, what)
 	}
-	return nil
-}
-
-// addressRoute wants a route of a link. refused are gateways that its addresses rule out, with the reason.
-func (p *Planner) addressRoute(link, field string, r Route, refused map[netip.Addr]string) error {
-	if r.Gateway != "" && strings.Contains(r.Gateway, ":") != strings.Contains(r.Destination, ":") {
-		return Invalid(field+".gateway", "%q and destination %q are of different families", r.Gateway, r.Destination)
-	}
-	v4 := !strings.Contains(r.Destination+r.Gateway, ":")
-	gw, _ := netip.ParseAddr(r.Gateway) // invalid for none
-	switch why := cmp.Or(refused[gw], notARouter(gw)); {
-	case gw.IsUnspecified():
-		return Invalid(field+".gateway", "%q is the unspecified address: for a route on the link remove the key", r.Gateway)
-	case why != "":
-		return Invalid(field+".gateway", "%q is %s: write the address of a router", r.Gateway, why)
-	case v4 && r.Gateway == "" && r.OnLink != nil && *r.OnLink:
-		return Invalid(field+".onlink", "needs a gateway: name it, or remove onlink")
-	case v4 && r.Gateway != "" && r.Scope != nil && *r.Scope != "global":
-		return Invalid(field+".scope",
-			"%q is for routes without a gateway, and the route has gateway %q: remove one of the two", *r.Scope, r.Gateway)
-	case r.Source != nil && strings.Contains(*r.Source, ":") != strings.Contains(r.Destination, ":"):
-		return Invalid(field+".src", "%q and destination %q are of different families", *r.Source, r.Destination)
-	case r.Source != nil && !isSource(*r.Source):
-		return Invalid(field+".src", "%q cannot be a source address: name an address of the pod, or remove the key", *r.Source)
-	case r.Table != nil && *r.Table == 255 && !p.Kept():
-		return Invalid(field+".table", "255 is the kernel's table \"local\", of the node's own addresses: use another, or none")
-	}
-	if err := p.req.imagined.spend(netstate.Route{}.Traits().Cost); err != nil {
-		return err
-	}
-	if !v4 { // the kernel refuses the route on a link without IPv6, which it may have of the namespace
-		if err := p.Want(netstate.Sysctl{Path: "net/ipv6/conf/" + link + "/disable_ipv6", Value: new("0")}); err != nil {
-			return err
-		}
-	}
-	p.routes.deferred = append(p.routes.deferred, deferredRoute{step: p.current, link: link, field: field, route: r})
 	return nil
 }
 
@@ -518,7 +483,8 @@ func (p *Planner) AddressesOf(link string, cfg AddressConfig) ([]Address, error)
 	if err := p.fromPool(link, cfg.IPAM); err != nil {
 		return nil, err
 	}
-	given, err := p.givenAddresses(link, all)
+	p.current.addressed = true
+	given, err := p.req.Given[p.StepName()].addressesBeside(link, all, p.wants)
 	return append(all, given...), err
 }
 
@@ -630,7 +596,7 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	im := p.req.imagined
 	im.pooled[link] = true
 	given := p.req.Given[p.StepName()]
-	given.Addresses = im.addresses(p.position())
+	given.Addresses = im.addresses(p.req.position(p.StepName()))
 	for _, a := range given.Addresses {
 		given.Gateways = append(given.Gateways, a.Addr().Next())
 	}
@@ -662,14 +628,16 @@ func (p *Planner) address(link, field string, a Address, cfg AddressConfig) erro
 	if cfg.Routed {
 		addr.NoPrefixRoute = new(true)
 	}
-	if err := p.checkAddress(field, addr); err != nil {
+	l, _ := p.view.Link(link)
+	if err := p.ipv6.add(field, addr, l); err != nil {
 		return err
 	}
 	if err := p.leaveToNode(link, a); err != nil {
 		return err
 	}
 	if strings.Contains(a.Address, ":") {
-		if l, ok := p.view.Link(link); ok && l.MTU != nil && *l.MTU < netstate.MinIPv6MTU && !p.pooled(link) { // a pool may have no IPv6
+		// a pool may have no IPv6
+		if l.MTU != nil && *l.MTU < netstate.MinIPv6MTU && !p.req.imagined.givesAddresses(link) {
 			return Invalid(field, "%q is IPv6, which needs an mtu of at least 1280 on %q, not %d", a.Address, link, *l.MTU)
 		}
 		sysctls := [][2]string{{"disable_ipv6", "0"}, {"keep_addr_on_down", "1"}}
@@ -702,7 +670,8 @@ func (p *Planner) detected(addr netstate.Addr, dad string) error {
 	have, _ := netstate.Lookup(p.req.Have, addr)
 	switch {
 	case have.DADFailed && dad == dadWait:
-		p.await(fmt.Sprintf("address %q on %q, which another host of the network has (duplicate address detection failed)", addr.Address,
+		p.current.await(fmt.Sprintf("address %q on %q, which another host of the network has (duplicate address detection failed)",
+			addr.Address,
 			addr.Link), Conflict("another host of the network has address %q of %q: duplicate address detection has failed. "+
 			"Give one of them another address, or, if both are to have it, set dad: off", addr.Address, addr.Link))
 	case have.DADFailed:
@@ -711,17 +680,18 @@ func (p *Planner) detected(addr netstate.Addr, dad string) error {
 	case dad == dadWait && !p.req.Kept:
 		p.settling = append(p.settling, addr)
 		if have.Tentative {
-			p.await(fmt.Sprintf("the end of duplicate address detection of %q on %q", addr.Address, addr.Link), &settling{fmt.Errorf(
-				"duplicate address detection of %q on %q has not ended: it needs a link with carrier. Set dad: "+
-					"optimistic or off if the container is to start without", addr.Address, addr.Link)})
+			p.current.await(fmt.Sprintf("the end of duplicate address detection of %q on %q", addr.Address, addr.Link),
+				&settling{fmt.Errorf(
+					"duplicate address detection of %q on %q has not ended: it needs a link with carrier. Set dad: "+
+						"optimistic or off if the container is to start without", addr.Address, addr.Link)})
 		}
 	}
 	return nil
 }
 
 // await lets a part of the step wait, for the reason why, beside what else is planned.
-func (p *Planner) await(needs string, why error) {
-	p.current.later, p.current.withheld = needs, why
+func (s *stepState) await(needs string, why error) {
+	s.later, s.withheld = needs, why
 }
 
 // settling is the reason why a step waits for what happens without a change, such as
@@ -744,16 +714,19 @@ func unsettled(have *netstate.Snapshot, o netstate.Object) bool {
 	return false
 }
 
-// checkAddress refuses addresses that the kernel refuses (ipv6_add_addr in
+// ipv6Addrs are those wanted, by link and address without its prefix length.
+type ipv6Addrs map[string]netstate.Addr
+
+// add refuses addresses that the kernel refuses (ipv6_add_addr in
 // net/ipv6/addrconf.c) or silently ignores (0.0.0.0: inet_insert_ifa in
 // net/ipv4/devinet.c).
-func (p *Planner) checkAddress(field string, addr netstate.Addr) error {
+func (v ipv6Addrs) add(field string, addr netstate.Addr, l netstate.Link) error {
 	pre, err := netip.ParsePrefix(addr.Address)
 	if err != nil {
 		return Invalid(field, "%q is not an address with a prefix", addr.Address)
 	}
 	ip := pre.Addr()
-	switch l, _ := p.view.Link(addr.Link); {
+	switch {
 	case ip.IsUnspecified():
 		return Invalid(field, "%q is the unspecified address and cannot be assigned to an interface", addr.Address)
 	case ip.Is6() && ip.IsMulticast():
@@ -764,11 +737,11 @@ func (p *Planner) checkAddress(field string, addr netstate.Addr) error {
 		return nil
 	}
 	key := addr.Link + " " + ip.String()
-	if other, twice := p.ipv6[key]; twice && other.Address != addr.Address {
+	if other, twice := v[key]; twice && other.Address != addr.Address {
 		return Invalid(field, "%q is wanted on %q as %q already: the kernel takes an IPv6 address with one prefix length only",
 			addr.Address, addr.Link, other.Address)
 	}
-	p.ipv6[key] = addr
+	v[key] = addr
 	return nil
 }
 

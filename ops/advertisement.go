@@ -67,7 +67,7 @@ func (p *Planner) ignore(link string) error {
 			continue
 		}
 		exists := o
-		if p.view.Fresh(link) || p.getsIPv6(link) {
+		if p.view.Fresh(link) || getsIPv6(p.req.Have, link) {
 			exists = ofIPv6
 		}
 		_, there, err := Lookup(p, exists)
@@ -88,8 +88,8 @@ func (p *Planner) ignore(link string) error {
 
 // getsIPv6 reports whether a link is too small for IPv6 now: once it is larger, the kernel starts it with the MTU (addrconf_notify in
 // net/ipv6/addrconf.c).
-func (p *Planner) getsIPv6(link string) bool {
-	mtu := mtuIn(p.req.Have, link)
+func getsIPv6(now *netstate.Snapshot, link string) bool {
+	mtu := mtuIn(now, link)
 	return mtu != 0 && mtu < netstate.MinIPv6MTU
 }
 
@@ -104,15 +104,15 @@ func (p *Planner) ignoreRouters() error {
 		if link == "" || netstate.OnHost(link) || p.makers[link] != w.step {
 			continue
 		}
-		if _, port := p.bondOf(link); port {
+		if _, port := p.claims.bondOf(p.view, link); port {
 			continue // the kernel has no IPv6 on it
 		}
 		p.current = p.steps[w.step]
 		if err := p.ignore(link); err != nil && !errors.Is(err, errMissing) {
-			return p.stepError(w.step, err)
+			return p.req.stepError(w.step, err)
 		}
 		if err := p.wantNotifications(link, wants); err != nil {
-			return p.stepError(w.step, err)
+			return p.req.stepError(w.step, err)
 		}
 	}
 	return nil

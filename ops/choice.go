@@ -39,14 +39,14 @@ func (p *Planner) ChooseAgain(of netstate.Key, field string, choose func() (stri
 }
 
 // choices are those that this plan asked for, and those of steps that are still to be planned.
-func (p *Planner) choices(pending bool) Choices {
+func (r *Request) choices(now Choices, pending bool) Choices {
 	if !pending {
-		return p.plan.Chosen
+		return now
 	}
-	out := maps.Clone(p.req.Chosen)
+	out := maps.Clone(r.Chosen)
 	if out == nil {
 		out = Choices{}
 	}
-	maps.Copy(out, p.plan.Chosen)
+	maps.Copy(out, now)
 	return out
 }

@@ -52,7 +52,7 @@ func (p *Plan) Confirm(have *netstate.Snapshot) (*Plan, bool) {
 	}
 	results := map[string]topology.Result{}
 	for _, step := range to.order {
-		res := to.p.result(to.p.steps[step.Name], have, pick(results, step.DependOn))
+		res := to.p.steps[step.Name].result(to.p.req.Netns, have, pick(results, step.DependOn))
 		results[step.Name] = res
 		out.Results = append(out.Results, topology.StepResult{Name: step.Name, Type: step.Type, Result: res})
 	}

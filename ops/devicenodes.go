@@ -115,7 +115,7 @@ func (p *Planner) without(needs string, why error) error {
 	if other := p.current.withheld; other != nil {
 		needs, why = p.current.later+" and "+needs, fmt.Errorf("%w; %w", other, why)
 	}
-	p.await(needs, fault.New(fault.NotReady, why))
+	p.current.await(needs, fault.New(fault.NotReady, why))
 	return nil
 }
 

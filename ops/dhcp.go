@@ -145,16 +145,16 @@ func (s *leases) want(link string, cfg AddressConfig) ([]Address, []Route, error
 	}
 	if im := s.p.req.imagined; im != nil {
 		im.pooled[link] = true
-		have.Address = im.addresses(s.p.position())[0].String()
-		have.Router = im.addresses(s.p.position())[0].Addr().Next().String()
+		have.Address = im.addresses(s.p.req.position(s.p.StepName()))[0].String()
+		have.Router = im.addresses(s.p.req.position(s.p.StepName()))[0].Addr().Next().String()
 	}
 	s.p.settling = append(s.p.settling, want)
 	if have.Address == "" {
-		s.p.await(fmt.Sprintf("a DHCP lease for %q", link), s.none(link, have.Failure))
+		s.p.current.await(fmt.Sprintf("a DHCP lease for %q", link), s.none(link, have.Failure))
 		return nil, nil, nil
 	}
 	if other := s.otherwiseWanted(link, have.Address, cfg); other != "" {
-		s.p.await(fmt.Sprintf("a DHCP lease for %q of an address that is not in use", link), Conflict(
+		s.p.current.await(fmt.Sprintf("a DHCP lease for %q of an address that is not in use", link), Conflict(
 			"the DHCP server %s has given %q address %q, which %s: have the server give another one", have.Server, link,
 			have.Address, other))
 		return nil, nil, nil
@@ -223,7 +223,7 @@ func (s *leases) settleRoutes() error {
 				if err == nil {
 					continue
 				}
-				if s.p.ended() != nil {
+				if ended(s.p.ctx) != nil {
 					return err
 				}
 			}
@@ -236,8 +236,8 @@ func (s *leases) settleRoutes() error {
 
 // routerless is why a reference to a gateway of a step cannot be resolved, nil if that is not because
 // of a DHCP server.
-func (p *Planner) routerless(step string) error {
-	return p.amongDependencies(step, func(st *stepState) error { return st.routerless })
+func (s stepStates) routerless(step string) error {
+	return s.amongDependencies(step, func(st *stepState) error { return st.routerless })
 }
 
 // otherwiseWanted says who else has a leased address: a step, or a program of the pod.

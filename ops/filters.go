@@ -73,7 +73,7 @@ func (s *rules) want() error {
 			err = s.p.Want(s.p.current.rule.onPF(f))
 		}
 		if err != nil {
-			return s.p.stepError(s.p.current.step.Name, err)
+			return s.p.req.stepError(s.p.current.step.Name, err)
 		}
 	}
 	return nil

@@ -238,32 +238,31 @@ func errGiven(err error) error { return fmt.Errorf("given addresses: %w", err) }
 func givenInvalid(format string, args ...any) error { return errGiven(Invalid("", format, args...)) }
 
 // checkRecipients refuses addresses for a step that does not exist.
-func (p *Planner) checkRecipients() error {
-	for _, name := range slices.Sorted(maps.Keys(p.req.Given)) {
-		if _, ok := p.req.Topology.Step(name); ok || len(p.req.Given[name].Addresses) == 0 {
+func (r *Request) checkRecipients() error {
+	for _, name := range slices.Sorted(maps.Keys(r.Given)) {
+		if _, ok := r.Topology.Step(name); ok || len(r.Given[name].Addresses) == 0 {
 			continue
 		}
 		var names []string
-		for i := range p.req.Topology.Steps {
-			names = append(names, p.req.Topology.Steps[i].Name)
+		for i := range r.Topology.Steps {
+			names = append(names, r.Topology.Steps[i].Name)
 		}
-		return p.stepError(name, givenInvalid("the topology has no such step%s", suggest.Hint(name, names)))
+		return r.stepError(name, givenInvalid("the topology has no such step%s", suggest.Hint(name, names)))
 	}
 	return nil
 }
 
-// checkGiven refuses addresses that the step cannot have, whatever its config.
-func (p *Planner) checkGiven(c contract.Contract) error {
-	addresses := p.req.Given[p.StepName()].Addresses
+// check refuses addresses that the step cannot have, whatever its config.
+func (g Given) check(c contract.Contract) error {
 	switch {
-	case len(addresses) == 0:
+	case len(g.Addresses) == 0:
 		return nil
 	case !takesAddresses(c):
 		return givenInvalid("a step of type %q takes none: give them to a step that does, such as one of type tuning behind it", c.Type)
-	case len(addresses) > maxGivenAddresses:
-		return givenInvalid("%d are more than the %d that a step can be given", len(addresses), maxGivenAddresses)
+	case len(g.Addresses) > maxGivenAddresses:
+		return givenInvalid("%d are more than the %d that a step can be given", len(g.Addresses), maxGivenAddresses)
 	}
-	for _, a := range addresses {
+	for _, a := range g.Addresses {
 		if _, err := contract.CIDR.Canonical(a.String()); err != nil {
 			return errGiven(fault.New(fault.Invalid, err))
 		}
@@ -275,14 +274,13 @@ func takesAddresses(c contract.Contract) bool {
 	return slices.ContainsFunc(c.Params, func(p contract.Param) bool { return p.Name == "addresses" })
 }
 
-// givenAddresses returns the addresses that the step is given for a link, beside those
+// addressesBeside returns the addresses that the step is given for a link, beside those
 // of its config. It refuses an address that the link has already: with another prefix
 // length the kernel would keep both, and another pod may have been given it too.
-func (p *Planner) givenAddresses(link string, config []Address) ([]Address, error) {
-	p.current.addressed = true
+func (g Given) addressesBeside(link string, config []Address, all wants) ([]Address, error) {
 	var out []Address
 	var taken []netip.Addr
-	for _, given := range p.req.Given[p.StepName()].Addresses {
+	for _, given := range g.Addresses {
 		for _, c := range config {
 			if own, err := netip.ParsePrefix(c.Address); err == nil && own.Addr() == given.Addr() {
 				return nil, givenInvalid("%q is in the step's config already, as %q: remove one of them", given, own)
@@ -291,7 +289,7 @@ func (p *Planner) givenAddresses(link string, config []Address) ([]Address, erro
 		if slices.Contains(taken, given.Addr()) {
 			return nil, givenInvalid("%q is given twice", given)
 		}
-		for _, w := range p.wants {
+		for _, w := range all {
 			if have, ok := w.obj.(netstate.Addr); ok && have.Link == link && strings.HasPrefix(have.Address, given.Addr().String()+"/") {
 				return nil, givenInvalid("%q is an address of %q already, as step %q wants %q: remove one of them", given, link, w.step,
 					have.Address)
@@ -300,7 +298,7 @@ func (p *Planner) givenAddresses(link string, config []Address) ([]Address, erro
 		taken = append(taken, given.Addr())
 		out = append(out, Address{Address: given.String()})
 	}
-	for _, gateway := range p.req.Given[p.StepName()].Gateways {
+	for _, gateway := range g.Gateways {
 		for i := range out {
 			if addresspool.Reaches(netip.MustParsePrefix(out[i].Address), gateway) {
 				out[i].Gateway = cmp.Or(out[i].Gateway, gateway.String())
@@ -311,10 +309,10 @@ func (p *Planner) givenAddresses(link string, config []Address) ([]Address, erro
 	return out, nil
 }
 
-// givenRoutes returns the routes that the step is given, but for those whose destination
+// routesBeside returns the routes that the step is given, but for those whose destination
 // the config routes otherwise.
-func (p *Planner) givenRoutes(config []Route) []Route {
-	return slices.DeleteFunc(slices.Clone(p.req.Given[p.StepName()].Routes), func(given Route) bool {
+func (g Given) routesBeside(config []Route) []Route {
+	return slices.DeleteFunc(slices.Clone(g.Routes), func(given Route) bool {
 		return slices.ContainsFunc(config, func(r Route) bool {
 			return r.Table == nil && r.Destination == given.Destination
 		})
@@ -337,8 +335,8 @@ func destination(r Route, addresses []Address) string {
 
 // allTaken refuses given addresses that a step has not used, such as those for a VF that
 // is bound to a user-space driver.
-func (p *Planner) allTaken() error {
-	if p.current.addressed || len(p.req.Given[p.StepName()].Addresses) == 0 {
+func (s *stepState) allTaken(given Given) error {
+	if s.addressed || len(given.Addresses) == 0 {
 		return nil
 	}
 	return fault.New(fault.Invalid, errGiven(errors.New("it has no interface here that could have them")))

@@ -297,14 +297,14 @@ func (im *imagination) addresses(step int) []netip.Prefix {
 	}
 }
 
-// pooled reports whether an imagined node has given the addresses of a link.
-func (p *Planner) pooled(link string) bool {
-	return p.req.imagined != nil && p.req.imagined.pooled[link]
+// givesAddresses reports whether an imagined node has given the addresses of a link.
+func (im *imagination) givesAddresses(link string) bool {
+	return im != nil && im.pooled[link]
 }
 
-// claimsAddress reports whether, on an imagined node, the current step may get an address of a claim.
-func (p *Planner) claimsAddress() bool {
-	return p.req.imagined != nil && p.req.Topology.ClaimSetsAddresses(p.StepName())
+// claimsAddress reports whether, on an imagined node, a step may get an address of a claim.
+func (r *Request) claimsAddress(step string) bool {
+	return r.imagined != nil && r.Topology.ClaimSetsAddresses(step)
 }
 
 // poolAddress is an address that an imagined node gives, or a gateway of it.
@@ -363,6 +363,8 @@ func each(err error) []error {
 // imagination is an imagined sandbox with its host. It is filled with what the planner
 // queries.
 type imagination struct {
+	have, view *netstate.Snapshot // the plan's: as observed, and with all wants so far applied
+
 	mtu    uint32 // of every device and link, in bytes
 	domain string // of PCI addresses
 	uplink bool   // the sandbox has a default route
@@ -500,11 +502,10 @@ var linkTypeInfiniBand = []string{
 	`device.attributes["dra.networking"].?linkType.orValue("") == "infiniband"`,
 }
 
-// imagine adds an object that has to be observed on a real node. Links of the sandbox are
-// always known; see imagineLink.
-func (p *Planner) imagine(o netstate.Object) {
-	im := p.req.imagined
-	if im == nil || p.view.Known(o) {
+// add adds an object that has to be observed on a real node. Links of the sandbox are
+// always known; see addLink.
+func (im *imagination) add(o netstate.Object) {
+	if im == nil || im.view.Known(o) {
 		return
 	}
 	switch o := o.(type) {
@@ -520,46 +521,42 @@ func (p *Planner) imagine(o netstate.Object) {
 			d.MAC, d.LinkKind, d.PortGUID = nil, netstate.InfiniBandKind, "00:00:"+*l.MAC
 			l.LinkKind, l.MAC = d.LinkKind, new("00:00:00:01:fe:80:00:00:00:00:00:00:"+d.PortGUID)
 		}
-		p.put(d)
-		p.put(l)
+		im.put(d)
+		im.put(l)
 	case netstate.Link:
 		if im.occupied {
-			p.put(im.link(o.Name))
+			im.put(im.link(o.Name))
 			return
 		}
-		p.putAbsent(o.Key())
+		im.putAbsent(o.Key())
 	default:
 		if setting, ok := netstate.Imagine(o, netstate.Imagined{MAC: im.mac, Domain: im.domain}); ok {
-			p.put(setting)
+			im.put(setting)
 			return
 		}
-		p.putAbsent(o.Key())
+		im.putAbsent(o.Key())
 	}
 }
 
-func (p *Planner) put(o netstate.Object) {
-	p.req.Have.Put(o)
-	p.view.Put(o)
+func (im *imagination) put(o netstate.Object) {
+	im.have.Put(o)
+	im.view.Put(o)
 }
 
-func (p *Planner) putAbsent(k netstate.Key) {
-	p.req.Have.PutAbsent(k)
-	p.view.PutAbsent(k)
+func (im *imagination) putAbsent(k netstate.Key) {
+	im.have.PutAbsent(k)
+	im.view.PutAbsent(k)
 }
 
-// imagineLink adds a link that a step builds on and no step before has made: one of the pod
+// addLink adds a link that a step builds on and no step before has made: one of the pod
 // or of the host. If a later step makes that link, the error is that it is missing, as on a
 // real node.
-func (p *Planner) imagineLink(name string, missing error) (netstate.Link, error) {
-	im := p.req.imagined
-	if im == nil {
-		return netstate.Link{}, missing
-	}
+func (im *imagination) addLink(name string, missing error) (netstate.Link, error) {
 	if err := im.spend(netstate.Link{}.Traits().Cost); err != nil {
 		return netstate.Link{}, err
 	}
 	if !netstate.OnHost(name) {
-		im.links[name] = p.stepError(p.StepName(), missing)
+		im.links[name] = missing
 	}
 	l := im.link(name)
 	if base := netstate.BaseName(name); len(base) > 15 { // an alternative name
@@ -568,42 +565,58 @@ func (p *Planner) imagineLink(name string, missing error) (netstate.Link, error)
 		if own.Name = fmt.Sprintf("own%d", im.macs); netstate.OnHost(name) {
 			own.Name = netstate.HostName(own.Name)
 		}
-		p.put(own)
+		im.put(own)
 	}
-	p.put(l)
+	im.put(l)
 	return l, nil
 }
 
-// imagineEthtool gives a link the setting that is queried. A device that has moved already
+// addEthtool gives a link the setting that is queried. A device that has moved already
 // had the setting on the host.
-func (p *Planner) imagineEthtool(want netstate.Ethtool) {
-	if _, known := netstate.Lookup(p.view, want); known || p.req.imagined == nil {
+func (im *imagination) addEthtool(want netstate.Ethtool) {
+	if im == nil {
 		return
 	}
-	l, ok := p.view.Link(want.Link)
-	if !ok || p.view.Fresh(want.Link) && l.DeviceID == "" {
+	if _, known := netstate.Lookup(im.view, want); known {
+		return
+	}
+	l, ok := im.view.Link(want.Link)
+	if !ok || im.view.Fresh(want.Link) && l.DeviceID == "" {
 		return // queried again once the link exists
 	}
 	want.Value = new("as it is")
-	p.view.Put(want)
-	if d, ok := p.req.Have.Device(l.DeviceID); ok && d.At != nil {
+	im.view.Put(want)
+	if d, ok := im.have.Device(l.DeviceID); ok && d.At != nil {
 		want.Link = *d.At
 	}
-	p.req.Have.Put(want)
+	im.have.Put(want)
 }
 
-// make records that the step makes a link; each name may be used once.
-func (p *Planner) make(name string) error {
-	if im := p.req.imagined; im != nil && im.links[name] != nil {
+// makers are the steps that make links, by link.
+type makers map[string]string
+
+// addLink records that a step makes a link, or both links of a pair.
+func (m makers) addLink(step string, l netstate.Link, im *imagination) error {
+	if l.Veth != nil && l.Veth.Peer != nil {
+		if err := m.add(step, *l.Veth.Peer, im); err != nil {
+			return err
+		}
+	}
+	return m.add(step, l.Name, im)
+}
+
+// add records that a step makes a link; each name may be used once.
+func (m makers) add(step, name string, im *imagination) error {
+	if im != nil && im.links[name] != nil {
 		return im.links[name]
 	}
-	if other, taken := p.makers[name]; taken && other != p.StepName() {
+	if other, taken := m[name]; taken && other != step {
 		return fault.New(fault.Invalid,
 			fmt.Errorf("makes an interface %q, as step %q does already: give one of them another name", netstate.BaseName(name), other))
 	}
-	p.makers[name] = p.StepName()
-	if im := p.req.imagined; im != nil && im.made != nil {
-		im.made[name] = p.StepName()
+	m[name] = step
+	if im != nil && im.made != nil {
+		im.made[name] = step
 	}
 	return nil
 }

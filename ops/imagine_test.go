@@ -10,7 +10,7 @@ import (
 // refuse a topology because it is absent on the imagined one.
 func TestSettingsAreImagined(t *testing.T) {
 	for _, k := range netstate.Kinds() {
-		if !netstate.TraitsOf(k).Setting || k == netstate.KindEthtool { // see imagineEthtool
+		if !netstate.TraitsOf(k).Setting || k == netstate.KindEthtool { // see addEthtool
 			continue
 		}
 		o, err := netstate.ReadObject(k, []byte(`{}`))
@@ -18,8 +18,7 @@ func TestSettingsAreImagined(t *testing.T) {
 			t.Fatal(err)
 		}
 		have := netstate.NewSnapshot()
-		p := &Planner{req: Request{Have: have, imagined: &imagination{mtu: 1500, domain: "ffff"}}, view: have}
-		p.imagine(o)
+		(&imagination{have: have, view: have, mtu: 1500, domain: "ffff"}).add(o)
 		got, there := have.Get(o.Key())
 		if !there || len(netstate.Fields(got)) == 0 {
 			t.Errorf("%s: %+v, there %v; want one with values", k, got, there)

@@ -170,7 +170,7 @@ func noLonger(what string) string { return "the topology has no " + what + " for
 
 // remake has a link made again, but for a bridge or VRF that others are in, or may be: it stays as it is.
 func (l *leftovers) remake(link, why string) {
-	if l.p.maker(link) != "" && !l.sharedWithOthers(link) {
+	if l.p.wants.maker(link) != "" && !l.sharedWithOthers(link) {
 		l.outdated[link] = cmp.Or(l.outdated[link], why)
 	}
 }
@@ -186,7 +186,7 @@ func (l *leftovers) sharedWithOthers(link string) bool {
 // fieldsOf finds the fields of an object that no step wants, and no other topology.
 func (l *leftovers) fieldsOf(c netstate.Change, wanted map[string]bool) {
 	o, isLink := c.After.(netstate.Link)
-	if isLink && (l.p.maker(o.Name) == "" || netstate.OnHost(o.Name) && o.KindTraits().Shared) {
+	if isLink && (l.p.wants.maker(o.Name) == "" || netstate.OnHost(o.Name) && o.KindTraits().Shared) {
 		return // all pods of the node have the bridge
 	}
 	if isLink && !wanted["mtu"] && l.staysOn(o.Name) && !l.ofOther(c.Key(), "mtu") {
@@ -314,7 +314,7 @@ func (l *leftovers) settleMTUs() error {
 			delete(l.fields[k], "mtu")
 			continue
 		}
-		if _, port := l.p.bondOf(k.ID); port {
+		if _, port := l.p.claims.bondOf(l.p.view, k.ID); port {
 			continue // the bond gives it its own
 		}
 		have, _ := l.p.view.Link(k.ID)

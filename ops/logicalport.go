@@ -48,7 +48,7 @@ func (p *Planner) WantInstalled(port netstate.OVSPort) error {
 		why = fmt.Errorf("its interface has an error: %s", have.Failure)
 	}
 	needs := fmt.Sprintf("the installation of port %q by OVN", netstate.BaseName(port.Link))
-	p.await(needs, &settling{fault.New(fault.NotReady,
+	p.current.await(needs, &settling{fault.New(fault.NotReady,
 		fmt.Errorf("port %q of bridge %q: %w", netstate.BaseName(port.Link), *port.Bridge, why))})
 	return nil
 }

@@ -129,7 +129,7 @@ func (s *rules) wantLogical(links []string) error {
 		s.p.current = s.p.steps[s.p.makers[link]]
 		for _, r := range s.of(link).LogicalRules {
 			if err := s.p.Want(r.Of(s.ports[link], link)); err != nil {
-				return s.p.stepError(s.p.current.step.Name, err)
+				return s.p.req.stepError(s.p.current.step.Name, err)
 			}
 		}
 	}

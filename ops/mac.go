@@ -18,12 +18,12 @@ func (p *Planner) chosenMAC(l netstate.Link) (*string, error) {
 	if l.MAC != nil || !l.KindTraits().OwnMAC || passthru {
 		return nil, nil
 	}
-	of := p.macOf(l.Name)
+	of := p.req.macOf(l.Name)
 	if netstate.OnHost(l.Name) && l.KindTraits().Shared {
 		of = macOf(p.req.BootID, l.Name)
 	}
 	if have, there := p.req.Have.Link(l.Name); there {
-		switch made, ours := p.recorded(l.Name); {
+		switch made, ours := p.req.recorded(l.Name); {
 		case !ours:
 			return nil, nil
 		case made.MAC != nil:
@@ -39,12 +39,12 @@ func (p *Planner) chosenMAC(l netstate.Link) (*string, error) {
 // chosenPeerMAC is chosenMAC of the other end of a pair.
 func (p *Planner) chosenPeerMAC(link, peer string) (*string, error) {
 	if _, there := p.req.Have.Link(link); there {
-		made, ours := p.recorded(link)
+		made, ours := p.req.recorded(link)
 		if !ours || made.Veth == nil || made.Veth.PeerMAC == nil {
 			return nil, nil
 		}
 	}
-	return p.chooseMAC(peer, p.macOf(peer))
+	return p.chooseMAC(peer, p.req.macOf(peer))
 }
 
 func (p *Planner) chooseMAC(link, mac string) (*string, error) {
@@ -53,8 +53,8 @@ func (p *Planner) chooseMAC(link, mac string) (*string, error) {
 }
 
 // recorded returns a link that we made, as the record has it.
-func (p *Planner) recorded(link string) (netstate.Link, bool) {
-	for _, c := range p.req.Owned {
+func (r *Request) recorded(link string) (netstate.Link, bool) {
+	for _, c := range r.Owned {
 		if made, ok := c.After.(netstate.Link); ok && made.Name == link && c.Before == nil {
 			return made, true
 		}
@@ -63,8 +63,8 @@ func (p *Planner) recorded(link string) (netstate.Link, bool) {
 }
 
 // macOf is the MAC of a link that this sandbox has.
-func (p *Planner) macOf(link string) string {
-	return macOf(p.req.Client+"\x00"+p.req.Sandbox+"\x00"+p.req.Topology.Name, link)
+func (r *Request) macOf(link string) string {
+	return macOf(r.Client+"\x00"+r.Sandbox+"\x00"+r.Topology.Name, link)
 }
 
 // macOf makes a MAC of who has a link: unicast, and administered locally (IEEE 802, section 8.4).
@@ -76,10 +76,10 @@ func macOf(owner, link string) string {
 }
 
 // withChosenMACs drops from the wants each MAC that we chose for a link to which a step gives one.
-func (p *Planner) withChosenMACs() []want {
-	out := slices.Clone(p.wants)
+func (all wants) withChosenMACs(by claims) wants {
+	out := slices.Clone(all)
 	for i, w := range out {
-		if _, claimed := p.claims[w.obj.Key()]["mac"]; w.choseMAC && claimed {
+		if _, claimed := by[w.obj.Key()]["mac"]; w.choseMAC && claimed {
 			l := w.obj.(netstate.Link)
 			l.MAC = nil
 			out[i].obj = l

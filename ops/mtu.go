@@ -39,7 +39,7 @@ func (m *mtus) settle() error {
 		if _, ok := m.claimOf(l.Name); ok {
 			own = append(own, l.Name)
 		}
-		if bond, ok := m.p.bondOf(l.Name); ok {
+		if bond, ok := m.p.claims.bondOf(m.p.view, l.Name); ok {
 			ports[bond] = append(ports[bond], l.Name)
 		}
 	}
@@ -50,7 +50,7 @@ func (m *mtus) settle() error {
 		for _, name := range own {
 			raised := []string{name}
 			for len(raised) > 0 {
-				if err := m.p.ended(); err != nil {
+				if err := ended(m.p.ctx); err != nil {
 					return err
 				}
 				more, err := m.demand(raised[0], ports)
@@ -79,7 +79,7 @@ func (m *mtus) tunnelsInBonds(ports map[string][]string) error {
 			if l.Headers() == 0 || l.LivesOn() == (netstate.Key{}) || room == 0 || room >= forced {
 				continue
 			}
-			return m.p.stepError(m.p.claims[l.Key()]["master"].step, Invalid("mtu",
+			return m.p.req.stepError(m.p.claims[l.Key()]["master"].step, Invalid("mtu",
 				"the bond %q has %d without one, and the tunnel %q in it can have %d: "+
 					"give the bond an mtu of %d or less, or the link below the tunnel a larger one", bond, forced, port, room, room))
 		}
@@ -108,7 +108,7 @@ func (m *mtus) demand(name string, ports map[string][]string) (raised []string, 
 			return nil, err
 		}
 	}
-	if bond, ok := m.p.bondOf(name); ok {
+	if bond, ok := m.p.claims.bondOf(m.p.view, name); ok {
 		if err := demand(bond, 0, bondRule); err != nil {
 			return nil, err
 		}
@@ -128,12 +128,12 @@ func (m *mtus) demand(name string, ports map[string][]string) (raised []string, 
 
 // bondOf returns the bond that a step wants the link in. A bond to which the pod added
 // the link does not count.
-func (p *Planner) bondOf(port string) (string, bool) {
-	c, ok := p.claims[netstate.LinkKey(port)]["master"]
+func (c claims) bondOf(view *netstate.Snapshot, port string) (string, bool) {
+	master, ok := c[netstate.LinkKey(port)]["master"]
 	if !ok {
 		return "", false
 	}
-	bond, ok := p.view.Link(c.value.(string))
+	bond, ok := view.Link(master.value.(string))
 	return bond.Name, ok && bond.KindTraits().ForcesPorts
 }
 
@@ -164,12 +164,13 @@ func (m *mtus) raise(upper string, c claim, headers uint32, lower, why string) (
 		if headers > 0 {
 			with = fmt.Sprintf(" and %d bytes of headers", headers)
 		}
-		return false, m.p.stepError(c.step, Invalid("mtu",
+		return false, m.p.req.stepError(c.step, Invalid("mtu",
 			"%d of %q%s exceeds the %s of %q below it, which is not part of the topology: raise it there first, or ask for less",
 			c.value, upper, with, have, netstate.BaseName(lower)))
 	case want > maxMTU:
-		return false, m.p.stepError(c.step, Invalid("mtu", "%d of %q needs %d of %q below it, and no link has more than %d: ask for less",
-			c.value, upper, want, netstate.BaseName(lower), maxMTU))
+		return false,
+			m.p.req.stepError(c.step, Invalid("mtu", "%d of %q needs %d of %q below it, and no link has more than %d: ask for less",
+				c.value, upper, want, netstate.BaseName(lower), maxMTU))
 	}
 	m.setClaim(lower, claim{c.step, want, true})
 	return true, nil
@@ -246,7 +247,7 @@ func (m *mtus) setClaim(link string, c claim) {
 }
 
 func (m *mtus) conflict(upper string, c claim, lower string, prev claim, why string) error {
-	return m.p.stepError(c.step, fault.New(fault.Invalid, fmt.Errorf(
+	return m.p.req.stepError(c.step, fault.New(fault.Invalid, fmt.Errorf(
 		"mtu: step %q wants %v on %q, but step %q wants %v on %q, and %s: make them agree",
 		c.step, c.value, upper, prev.step, prev.value, lower, why)))
 }
@@ -273,7 +274,8 @@ func (m *mtus) belowIPv6(link string) bool {
 func (m *mtus) checkIPv6(s netstate.Sysctl, now *netstate.Snapshot) error {
 	link := s.Link()
 	mtu := mtuIn(now, link)
-	if !strings.HasPrefix(s.Path, "net/ipv6/") || mtu == 0 || mtu >= netstate.MinIPv6MTU || m.p.pooled(link) { // a pool may have no IPv6
+	if !strings.HasPrefix(s.Path, "net/ipv6/") || mtu == 0 || mtu >= netstate.MinIPv6MTU ||
+		m.p.req.imagined.givesAddresses(link) { // a pool may have no IPv6
 		return nil
 	}
 	if below, ok := m.below[link]; ok && !below {

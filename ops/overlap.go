@@ -21,7 +21,7 @@ func (s *routes) checkOverlaps() error {
 		switch o := w.obj.(type) {
 		case netstate.Addr:
 			if pre, err := netip.ParsePrefix(o.Address); err == nil && !netstate.OnHost(o.Link) && !pre.Addr().IsLinkLocalUnicast() {
-				table, _ := s.p.vrfTable(o.Link)
+				table, _ := vrfTable(s.p.view, o.Link)
 				addrs = append(addrs, placed{w.step, o.Link, table, pre})
 			}
 		case netstate.Route:
@@ -56,7 +56,7 @@ func (s *routes) foreignAddrs() []placed {
 			pre.Addr().IsLinkLocalUnicast() || s.p.Wanted(a.Key()) || s.p.Leaves(a.Key()) {
 			continue
 		}
-		table, _ := s.p.vrfTable(a.Link)
+		table, _ := vrfTable(s.p.view, a.Link)
 		out = append(out, placed{"", a.Link, table, pre})
 	}
 	return out
@@ -70,8 +70,8 @@ func (s *routes) noteConnected(step string, r netstate.Route) {
 		return
 	}
 	for _, on := range slices.Sorted(maps.Keys(s.p.makers)) {
-		if s.ownNetworks()[networkOn{on, pre}] && s.p.tableOf(on) == r.Table {
-			s.p.noteFor(step,
+		if s.ownNetworks()[networkOn{on, pre}] && tableOf(s.p.view, on) == r.Table {
+			s.p.plan.noteFor(step,
 				"its route to %s via %s is never used: %q has an address of that network, so the kernel's own route to it comes first; "+
 					"give the address the prefix length %d, or remove the route",
 				r.Dst, r.Gateway, on, pre.Addr().BitLen())
@@ -112,14 +112,14 @@ func (s *routes) noteTargets(step string, bond netstate.Link) {
 		if pre, err := netip.ParsePrefix(of); err == nil {
 			lead = append(lead, pre.Masked())
 		}
-		if s.p.pooled(netstate.LinkOf(w.obj)) || s.p.req.imagined != nil && s.p.req.Topology.ClaimSetsAddresses(w.step) {
+		if s.p.req.imagined.givesAddresses(netstate.LinkOf(w.obj)) || s.p.req.claimsAddress(w.step) {
 			return
 		}
 	}
 	for _, target := range bond.Bond.ARPIPTargets {
 		to, err := netip.ParseAddr(target)
 		if err == nil && !slices.ContainsFunc(lead, func(p netip.Prefix) bool { return p.Contains(to) }) {
-			s.p.noteFor(step,
+			s.p.plan.noteFor(step,
 				"arpIpTargets: no address and no route of %q leads to %s, so that the kernel sends no probes there where the pod has "+
 					"another default route, and takes its ports for down: give %q an address in the network of the target, or use miimon",
 				bond.Name, to, bond.Name)
@@ -141,7 +141,7 @@ func (s *routes) noteForeign(step string, r netstate.Route) {
 		if r.IPv6() {
 			effect = "the kernel uses both"
 		}
-		s.p.noteFor(step, "its route to %s via %s has the table and the metric of that via %s on %q, which is not of this topology: "+
+		s.p.plan.noteFor(step, "its route to %s via %s has the table and the metric of that via %s on %q, which is not of this topology: "+
 			"%s; give it another metric",
 			r.Dst, nextHop(r), nextHop(other), other.Link, effect)
 		return
@@ -166,7 +166,7 @@ func (s *routes) noteRoutes(a, b ownRoute) {
 	if b.IPv6() {
 		effect = "the kernel spreads the traffic over both"
 	}
-	s.p.noteFor(b.step,
+	s.p.plan.noteFor(b.step,
 		"its route to %s via %s has the table and the metric of that via %s of step %q: %s; give one of them another metric",
 		b.Dst, nextHop(b.Route), nextHop(a.Route), a.step, effect)
 }
@@ -214,7 +214,7 @@ func (s *routes) noteSubnets(addrs []placed, noted map[string]bool) {
 		}
 	}
 	for _, link := range slices.Sorted(maps.Keys(s.ungated)) {
-		s.p.noteFor(s.ungated[link], ungatedNote, link)
+		s.p.plan.noteFor(s.ungated[link], ungatedNote, link)
 	}
 }
 
@@ -248,7 +248,7 @@ func (s *routes) checkTwice(addrs []placed) (noted map[string]bool, err error) {
 			}
 			noted[pair(a, other)] = true
 			if l, _ := s.p.view.Link(a.link); l.LinkKind == "ipvlan" && at.network != "" { // ipvlan_addr_busy
-				return nil, s.p.stepError(a.step, Invalid("addresses", "%s is already the address of %q %s, "+
+				return nil, s.p.req.stepError(a.step, Invalid("addresses", "%s is already the address of %q %s, "+
 					"and the kernel takes an address on only one ipvlan link of a master: change one of them",
 					a.prefix.Addr(), other.link, other.whose()))
 			}
@@ -256,7 +256,7 @@ func (s *routes) checkTwice(addrs []placed) (noted map[string]bool, err error) {
 			if a.prefix.Addr().Is6() {
 				effect = "on one network, duplicate address detection lets one of the two interfaces have it"
 			}
-			s.p.noteFor(a.step, "its address %s on %q is also the address of %q %s: %s; change one of them", a.prefix.Addr(), a.link,
+			s.p.plan.noteFor(a.step, "its address %s on %q is also the address of %q %s: %s; change one of them", a.prefix.Addr(), a.link,
 				other.link, other.whose(), effect)
 		}
 	}
@@ -301,12 +301,13 @@ func (s *routes) noteSubnet(a, other placed) {
 		return
 	}
 	from = slices.Compact(from)
-	s.p.noteFor(a.step, "its address %s on %q and %s on %q %s are of one subnet and one routing table: answers from %s leave by one of "+
-		"the two interfaces only; set sourceRouting: true on both, put one into a VRF, or use another subnet",
+	s.p.plan.noteFor(a.step,
+		"its address %s on %q and %s on %q %s are of one subnet and one routing table: answers from %s leave by one of "+
+			"the two interfaces only; set sourceRouting: true on both, put one into a VRF, or use another subnet",
 		a.prefix, a.link, other.prefix, other.link, other.whose(), strings.Join(from, " and "))
 }
 
 // noteFor adds a note on a step other than the current one.
-func (p *Planner) noteFor(step, format string, args ...any) {
-	p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("step %q: ", step)+fmt.Sprintf(format, args...))
+func (p *Plan) noteFor(step, format string, args ...any) {
+	p.Notes = append(p.Notes, fmt.Sprintf("step %q: ", step)+fmt.Sprintf(format, args...))
 }

@@ -173,12 +173,12 @@ func newPlanner(ctx context.Context, req Request, settled map[string]uint32) *Pl
 	p := &Planner{
 		ctx:     ctx,
 		req:     req,
-		claims:  map[netstate.Key]map[string]claim{},
+		claims:  claims{},
 		missing: map[netstate.Key]netstate.Object{},
-		steps:   map[string]*stepState{},
+		steps:   stepStates{},
 		results: map[string]topology.Result{},
-		makers:  map[string]string{},
-		ipv6:    map[string]netstate.Addr{},
+		makers:  makers{},
+		ipv6:    ipv6Addrs{},
 
 		unsettledLinks: map[string]bool{},
 
@@ -199,13 +199,16 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.checkRecipients(); err != nil {
+	if err := p.req.checkRecipients(); err != nil {
 		return nil, err
 	}
 	if p.renames.recognize(); len(p.missing) > 0 {
 		return &Plan{Missing: sortedObjects(p.missing)}, nil
 	}
 	p.view = p.req.Have.Clone()
+	if im := p.req.imagined; im != nil {
+		im.have, im.view = p.req.Have, p.view
+	}
 	p.leftovers.reset()
 	refused, err := r.planSteps(p, order)
 	if err != nil {
@@ -244,7 +247,7 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 func (r *Registry) planSteps(p *Planner, order []*topology.Step) (refused []error, err error) {
 	results, blocked := p.results, map[string]bool{}
 	for _, step := range order {
-		if err := p.ended(); err != nil {
+		if err := ended(p.ctx); err != nil {
 			return nil, err
 		}
 		st := &stepState{step: step, gateway: map[netstate.Key]string{}}
@@ -253,7 +256,7 @@ func (r *Registry) planSteps(p *Planner, order []*topology.Step) (refused []erro
 			blocked[step.Name] = true
 			continue
 		}
-		if dep := p.pendingDependency(step); dep != "" {
+		if dep := p.steps.pendingDependency(step); dep != "" {
 			st.pending = "step " + dep
 			continue
 		}
@@ -264,21 +267,21 @@ func (r *Registry) planSteps(p *Planner, order []*topology.Step) (refused []erro
 		st.inputs = topology.Merge(inputs...)
 		err := r.planStep(p, step, results)
 		if err == nil {
-			err = p.allTaken()
+			err = st.allTaken(p.req.Given[step.Name])
 		}
 		switch {
 		case err == nil:
-			results[step.Name] = p.mtus.withSettled(p.result(st, p.view, pick(results, step.DependOn)))
+			results[step.Name] = p.mtus.withSettled(st.result(p.req.Netns, p.view, pick(results, step.DependOn)))
 		case p.waits(st, err):
 		case errors.Is(err, errMissing):
 			blocked[step.Name] = true
 		case p.req.imagined != nil && !errors.Is(err, errUnaffordable) && p.ctx.Err() == nil:
 			// Vet continues, to report all problems; steps that depend on this one are
 			// skipped.
-			refused = append(refused, p.stepError(step.Name, err))
+			refused = append(refused, p.req.stepError(step.Name, err))
 			blocked[step.Name] = true
 		default:
-			return nil, p.stepError(step.Name, err)
+			return nil, p.req.stepError(step.Name, err)
 		}
 	}
 	return refused, nil
@@ -297,7 +300,7 @@ func (p *Planner) waits(st *stepState, err error) bool {
 	case errors.As(err, &unknown):
 		st.pending = unknown.Error()
 		if unknown.ref.Field == "ips" {
-			st.withheld = cmp.Or(p.routerless(unknown.ref.Step), p.awaitsNetwork(unknown.ref.Step))
+			st.withheld = cmp.Or(p.steps.routerless(unknown.ref.Step), p.steps.amongDependencies(unknown.ref.Step, p.leases.awaits))
 		}
 	default:
 		return false
@@ -306,8 +309,8 @@ func (p *Planner) waits(st *stepState, err error) bool {
 }
 
 // maker returns the step that makes a link or would make it, "" if there is none.
-func (p *Planner) maker(link string) string {
-	for _, w := range p.wants {
+func (all wants) maker(link string) string {
+	for _, w := range all {
 		if l, ok := w.obj.(netstate.Link); ok && l.Name == link && l.LinkKind != "" {
 			return w.step
 		}
@@ -324,7 +327,7 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 		return fault.New(fault.Invalid,
 			fmt.Errorf("type: unknown step type %q; known types are %s", step.Type, strings.Join(r.Types(), ", ")))
 	}
-	if err := p.checkGiven(op.Contract()); err != nil {
+	if err := p.req.Given[p.StepName()].check(op.Contract()); err != nil {
 		return err
 	}
 	p.current.userspace = op.Contract().Output.InsteadOfInterface()
@@ -336,7 +339,7 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 		}
 		v, err := res.Field(t)
 		p.mtus.note(res, t, v)
-		if err != nil && t.Sub == "gateway" && p.routerless(t.Step) != nil {
+		if err != nil && t.Sub == "gateway" && p.steps.routerless(t.Step) != nil {
 			return nil, &unknownRef{t}
 		}
 		if errors.Is(err, topology.ErrUnknown) {
@@ -388,9 +391,9 @@ type unknownRef struct{ ref ref.Ref }
 
 func (u *unknownRef) Error() string { return u.ref.Step + "." + u.ref.Path() }
 
-func (p *Planner) pendingDependency(step *topology.Step) string {
+func (s stepStates) pendingDependency(step *topology.Step) string {
 	for _, d := range step.DependOn {
-		if st, ok := p.steps[d]; ok && st.pending != "" {
+		if st, ok := s[d]; ok && st.pending != "" {
 			return d
 		}
 	}

@@ -22,10 +22,10 @@ type Planner struct {
 	ctx       context.Context // of this one plan, see ended
 	req       Request
 	view      *netstate.Snapshot // as observed, with all wants so far applied
-	claims    map[netstate.Key]map[string]claim
-	wants     []want
+	claims    claims
+	wants     wants
 	missing   map[netstate.Key]netstate.Object
-	steps     map[string]*stepState
+	steps     stepStates
 	current   *stepState
 	results   map[string]topology.Result
 	plan      Plan // as far as steps have said what it has
@@ -37,14 +37,17 @@ type Planner struct {
 	mtus      mtus
 	leases    leases
 	leftovers leftovers
-	makers    map[string]string        // link to the step that makes it
-	ipv6      map[string]netstate.Addr // wanted, by link and address without its prefix length
+	makers    makers
+	ipv6      ipv6Addrs
 	// unsettledLinks are to come up in a later stage, which knows their settings.
 	unsettledLinks map[string]bool
 	tables         map[string]string // see NamedTables
 	// settling are the objects that have to be ready for use, see unsettled.
 	settling []netstate.Object
 }
+
+// claims are the fields that steps want, by object and path.
+type claims map[netstate.Key]map[string]claim
 
 // claim is one field's wanted value and the step that wants it.
 type claim struct {
@@ -53,6 +56,9 @@ type claim struct {
 	// derived claims follow from another step's claim and yield to it.
 	derived bool
 }
+
+// wants are what steps asked for, in that order.
+type wants []want
 
 // want is one object a step asked for.
 type want struct {
@@ -63,6 +69,9 @@ type want struct {
 	// choseMAC says that the MAC of the link is not the step's, and yields to another.
 	choseMAC bool
 }
+
+// stepStates are those of the steps planned so far, by name.
+type stepStates map[string]*stepState
 
 // stepState is the state of a step while planning.
 type stepState struct {
@@ -105,11 +114,11 @@ var errMissing = errors.New("not observed yet")
 // ended returns the error of the context once that has ended. It is checked for every
 // object that is wanted or planned, so that even a large topology does not delay a
 // signal or a deadline.
-func (p *Planner) ended() error {
-	if p.ctx.Err() == nil {
+func ended(ctx context.Context) error {
+	if ctx.Err() == nil {
 		return nil
 	}
-	return fault.New(fault.NotReady, &cutShort{context.Cause(p.ctx)})
+	return fault.New(fault.NotReady, &cutShort{context.Cause(ctx)})
 }
 
 // cutShort is the error of planning that was not finished; no step caused it.
@@ -180,7 +189,7 @@ func (p *Planner) Leaves(k netstate.Key) bool { return p.Owned(k) && !p.Wanted(k
 // is an error of kind Unsupported.
 func (p *Planner) Ethtool(link, class, name string) (netstate.Ethtool, bool, error) {
 	want := netstate.Ethtool{Link: link, Class: class, Name: name}
-	p.imagineEthtool(want)
+	p.req.imagined.addEthtool(want)
 	if got, ok := netstate.Lookup(p.view, want); ok {
 		return got, true, nil
 	}
@@ -256,7 +265,11 @@ func (p *Planner) Link(name string) (netstate.Link, error) {
 	if netstate.OnHost(name) {
 		where = "on the host"
 	}
-	return p.imagineLink(name, fault.New(fault.NotReady, fmt.Errorf("no link %q %s", netstate.BaseName(name), where)))
+	missing := fault.New(fault.NotReady, fmt.Errorf("no link %q %s", netstate.BaseName(name), where))
+	if im := p.req.imagined; im != nil {
+		return im.addLink(name, p.req.stepError(p.StepName(), missing))
+	}
+	return netstate.Link{}, missing
 }
 
 // OwnName returns the name of a link that a config may call by an alternative name of it. The
@@ -330,7 +343,7 @@ func (p *Planner) Addrs(link string) []netstate.Addr {
 
 // Lookup returns an object as it will be, observing it first when needed.
 func Lookup[T netstate.Object](p *Planner, o T) (T, bool, error) {
-	p.imagine(o)
+	p.req.imagined.add(o)
 	if err := p.view.Withheld(o); err != nil {
 		return o, false, &withheld{err}
 	}
@@ -431,7 +444,7 @@ func (p *Planner) Attach(id, configured string, link netstate.Link, cfg AddressC
 	if err := usedByHost(d); err != nil {
 		return err
 	}
-	if err := p.make(name); err != nil {
+	if err := p.makers.add(p.StepName(), name, p.req.imagined); err != nil {
 		return err
 	}
 	if link.MAC != nil && d.LinkKind == netstate.InfiniBandKind {
@@ -528,7 +541,7 @@ func (p *Planner) Want(o netstate.Object) error { return p.want(o, false) }
 func (p *Planner) Adopt(o netstate.Object) error { return p.want(o, true) }
 
 func (p *Planner) want(o netstate.Object, adopt bool) error {
-	if err := p.ended(); err != nil {
+	if err := ended(p.ctx); err != nil {
 		return err
 	}
 	if err := p.req.imagined.spendWant(o); err != nil {
@@ -539,14 +552,14 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 	}
 	l, isLink := o.(netstate.Link)
 	if isLink && l.LinkKind != "" && !adopt {
-		if err := p.makeLink(l); err != nil {
+		if err := p.makers.addLink(p.StepName(), l, p.req.imagined); err != nil {
 			return err
 		}
 	}
 	if err := p.guard(o); err != nil {
 		return err
 	}
-	if err := p.claim(o); err != nil {
+	if err := p.claims.add(p.StepName(), o); err != nil {
 		return err
 	}
 	if !adopt {
@@ -566,7 +579,7 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 		}
 	}
 	if err := p.view.Withheld(o); err != nil {
-		p.await(err.Error(), err)
+		p.current.await(err.Error(), err)
 		return nil
 	}
 	p.wants = append(p.wants, want{step: p.StepName(), obj: o, adopt: adopt, choseMAC: chosen})
@@ -582,7 +595,7 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 	}
 	builtOn := isLink && l.LinkKind == ""
 	if !builtOn {
-		p.imagine(o)
+		p.req.imagined.add(o)
 	} else if _, err := p.Link(l.Name); err != nil && !errors.Is(err, errMissing) {
 		return err
 	}
@@ -603,7 +616,7 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 // WantNone declares that an object that the kernel makes by itself is not to be there, such as the VLAN that each
 // port of a bridge is in.
 func (p *Planner) WantNone(o netstate.Object) error {
-	if err := p.ended(); err != nil {
+	if err := ended(p.ctx); err != nil {
 		return err
 	}
 	if err := p.req.imagined.spendWant(o); err != nil {
@@ -643,52 +656,42 @@ func (p *Planner) prepared(o netstate.Object) error {
 	return nil
 }
 
-// makeLink records that the step makes a link, or both links of a pair.
-func (p *Planner) makeLink(l netstate.Link) error {
-	if l.Veth != nil && l.Veth.Peer != nil {
-		if err := p.make(*l.Veth.Peer); err != nil {
-			return err
-		}
-	}
-	return p.make(l.Name)
-}
-
-// claim records each field of o for the current step.
-func (p *Planner) claim(o netstate.Object) error {
+// add records each field of o for a step.
+func (c claims) add(step string, o netstate.Object) error {
 	k := o.Key()
-	if p.claims[k] == nil {
-		p.claims[k] = map[string]claim{}
+	if c[k] == nil {
+		c[k] = map[string]claim{}
 	}
 	for _, f := range netstate.Fields(o) {
-		prev, taken := p.claims[k][f.Path]
+		prev, taken := c[k][f.Path]
 		if taken && netstate.FormatValue(prev.value) != netstate.FormatValue(f.Value) {
-			if prev.step == p.StepName() {
+			if prev.step == step {
 				return fault.New(fault.Invalid, fmt.Errorf("wants %s %s = %s and also %s: remove one of them",
 					k, f.Path, netstate.FormatValue(prev.value), netstate.FormatValue(f.Value)))
 			}
 			return fault.New(fault.Invalid, fmt.Errorf("wants %s %s = %s, but step %q wants %s: remove one of them",
 				k, f.Path, netstate.FormatValue(f.Value), prev.step, netstate.FormatValue(prev.value)))
 		}
-		p.claims[k][f.Path] = claim{step: p.StepName(), value: f.Value}
+		c[k][f.Path] = claim{step: step, value: f.Value}
 	}
 	return nil
 }
 
-func (p *Planner) stepError(step string, err error) error {
+func (r *Request) stepError(step string, err error) error {
 	if already, ok := errors.AsType[*StepError](err); ok {
 		return already
 	}
 	if errors.As(err, new(*cutShort)) {
 		return err
 	}
-	return &StepError{p.req.Topology.Name, step, err}
+	return &StepError{r.Topology.Name, step, err}
 }
 
 func (p *Planner) need(o netstate.Object) { p.missing[o.Key()] = o }
 
 // result builds the step's result from a snapshot: what the dependencies had,
 // then the links this step made, then its addresses and routes.
-func (p *Planner) result(st *stepState, s *netstate.Snapshot, deps []topology.Result) topology.Result {
+func (st *stepState) result(netns string, s *netstate.Snapshot, deps []topology.Result) topology.Result {
 	res := topology.Merge(deps...)
 	index := map[string]int{}
 	for i := range res.Interfaces {
@@ -700,7 +703,7 @@ func (p *Planner) result(st *stepState, s *netstate.Snapshot, deps []topology.Re
 		}
 		i := topology.Interface{Name: netstate.BaseName(name)}
 		if !netstate.OnHost(name) {
-			i.Sandbox = p.req.Netns
+			i.Sandbox = netns
 		}
 		index[name] = len(res.Interfaces)
 		res.Interfaces = append(res.Interfaces, i)

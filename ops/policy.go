@@ -103,7 +103,7 @@ func (p *Planner) policy(link string, cfg AddressConfig) error {
 	if !cfg.SourceRouting {
 		return nil
 	}
-	return p.sourceRouting(link, cfg)
+	return p.routes.fromSources(link, cfg)
 }
 
 // object checks a rule beyond its contract.
@@ -162,54 +162,6 @@ func sourceTable(link string) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(link))
 	return 0x70000000 | h.Sum32()&0x00ffffff
-}
-
-// sourceRouting routes packets from an address over its link.
-func (p *Planner) sourceRouting(link string, cfg AddressConfig) error {
-	if len(cfg.Addresses) == 0 && p.claimsAddress() {
-		return nil
-	}
-	if len(cfg.Addresses) == 0 {
-		return Invalid("sourceRouting", "needs addresses in the same step")
-	}
-	byGateway := sourcedBy(cfg.Addresses)
-	for i, a := range cfg.Addresses {
-		field := fmt.Sprintf("addresses[%d]", i)
-		pre, err := netip.ParsePrefix(a.Address)
-		if err != nil || pre.Addr().IsLinkLocalUnicast() {
-			continue
-		}
-		host := netip.PrefixFrom(pre.Addr(), pre.Addr().BitLen())
-		rule, err := Rule{Priority: SourceRulePriority, From: host.String(), Table: sourceTable(byGateway[i].name(link))}.object(field)
-		if err != nil {
-			return err
-		}
-		if err := p.Want(rule); err != nil {
-			return err
-		}
-	}
-	done := map[sourcing]bool{}
-	var routes []deferredRoute
-	for _, s := range byGateway {
-		if done[s] {
-			continue
-		}
-		done[s] = true
-		table := sourceTable(s.name(link))
-		if other, ok := p.routes.sourced[table]; ok && other != link {
-			return Invalid("sourceRouting", "the names %q and %q lead to one routing table: rename one of them", link, other)
-		}
-		p.routes.sourced[table] = link
-		for _, d := range s.routes(cfg) {
-			d.step, d.link, d.route.Table, d.sourced = p.current, link, &table, true
-			routes = append(routes, d)
-		}
-	}
-	p.routes.deferred = append(p.routes.deferred, routes...)
-	if !slices.ContainsFunc(routes, func(d deferredRoute) bool { return d.route.Gateway != "" || strings.HasPrefix(d.field, "routes") }) {
-		p.routes.ungated[link] = p.StepName()
-	}
-	return nil
 }
 
 // sourcing selects a routing table for packets from an address: the family, and the gateway if the

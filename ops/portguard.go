@@ -80,7 +80,7 @@ func (s *guards) want() error {
 	if len(s.ports) == 0 {
 		return nil
 	}
-	wants := s.p.withChosenMACs()
+	wants := s.p.wants.withChosenMACs(s.p.claims)
 	type sends struct {
 		senders
 		addresses []string
@@ -125,20 +125,20 @@ func (s *guards) want() error {
 				want.Gateways = append(slices.Clip(want.Gateways), local.String())
 			}
 		}
-		if have, there := s.p.req.Have.Get(want.Key()); there && s.p.waiting() {
+		if have, there := s.p.req.Have.Get(want.Key()); there && s.p.steps.waiting() {
 			want.Addresses = append(want.Addresses, have.(netstate.PortGuard).Addresses...)
 		}
 		want.Addresses, want.Gateways = sortedOnce(want.Addresses), sortedOnce(want.Gateways)
 		if err := s.p.Want(want); err != nil {
-			return s.p.stepError(g.step.step.Name, err)
+			return s.p.req.stepError(g.step.step.Name, err)
 		}
 	}
 	return nil
 }
 
 // waiting reports whether a step waits for something, so that not all addresses are known.
-func (p *Planner) waiting() bool {
-	for _, st := range p.steps {
+func (s stepStates) waiting() bool {
+	for _, st := range s {
 		if st.pending != "" || st.later != "" {
 			return true
 		}

@@ -104,7 +104,7 @@ func (q *sequencer) deadlock() error {
 		}
 	}
 	w := q.waiting[0]
-	return q.p.stepError(w.step, fault.New(fault.Unsupported,
+	return q.p.req.stepError(w.step, fault.New(fault.Unsupported,
 		fmt.Errorf("link %q and another link wait for each other to come up: change the order of the steps in dependOn", w.link.Name)))
 }
 

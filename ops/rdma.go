@@ -317,7 +317,7 @@ func (p *Planner) keepNodes(of netstate.Key, nodes []string) error {
 		node, _, _ := strings.Cut(nodes, " ")
 		return path.Base(node)
 	}
-	p.await("the device nodes of containers", fault.New(fault.NotReady,
+	p.current.await("the device nodes of containers", fault.New(fault.NotReady,
 		fmt.Errorf("containers were given %s, the device is %s now: create the pod again", first(given), first(now))))
 	return nil
 }

@@ -128,9 +128,9 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 func (p *Planner) awaitRequired(device string, wrong []string) {
 	unmet := fmt.Errorf("require: RDMA device %q: %s", device, strings.Join(wrong, "; "))
 	if p.req.Kept {
-		p.await("what it requires of "+device, fault.New(fault.NotReady, unmet))
+		p.current.await("what it requires of "+device, fault.New(fault.NotReady, unmet))
 	} else {
-		p.await("what it requires of "+device, &settling{unmet})
+		p.current.await("what it requires of "+device, &settling{unmet})
 	}
 }
 
@@ -144,7 +144,7 @@ func (p *Planner) imagineGID(link string, r *RDMARequirement) error {
 		d.GIDIndex = new(0)
 		// The kernel gives a link that is up a link-local address of IPv6.
 		given := r.GID.Type != "IB" && (r.GID.Scope == "global" || r.GID.Scope == "" && r.GID.Family == "IPv4")
-		if given && link != "" && !netstate.OnHost(link) && !p.claimsAddress() {
+		if given && link != "" && !netstate.OnHost(link) && !p.req.claimsAddress(p.StepName()) {
 			p.req.imagined.gids = append(p.req.imagined.gids, imaginedGID{p.StepName(), link, r.GID.Family})
 		}
 	}

@@ -63,13 +63,13 @@ func (r *renames) attribute(have *netstate.Snapshot) error {
 	var out []netstate.Change
 	for _, c := range r.changes {
 		name := c.Key().ID
-		c.Step = r.p.maker(name)
+		c.Step = r.p.wants.maker(name)
 		other, taken := have.Link(name)
 		switch {
 		case !taken:
 			out = append(out, c)
 		case c.Step != "":
-			return r.p.stepError(c.Step,
+			return r.p.req.stepError(c.Step,
 				ConflictWith(name, "the name %q is taken in the sandbox by a %s that is not ours; ours was renamed to %q",
 					name, describeKind(other), *c.Before.(netstate.Link).Called))
 		}

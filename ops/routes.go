@@ -1,7 +1,10 @@
 package ops
 
 import (
+	"cmp"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -45,7 +48,7 @@ func (s *routes) settle() error {
 			err = s.p.Want(r)
 		}
 		if err != nil {
-			return s.p.stepError(d.step.step.Name, err)
+			return s.p.req.stepError(d.step.step.Name, err)
 		}
 	}
 	return nil
@@ -59,7 +62,7 @@ func (s *routes) route(d deferredRoute) (netstate.Route, error) {
 	if r.IPv6() {
 		r.Scope = nil // of IPv6 routes the kernel has none: it says "global" of all
 	}
-	if vrf, member := s.p.vrfTable(d.link); d.sourced && member {
+	if vrf, member := vrfTable(s.p.view, d.link); d.sourced && member {
 		return r, Invalid("sourceRouting",
 			"%q is in a VRF, which routes by its table %d alone: leave out sourceRouting, or take the interface out of the VRF",
 			d.link, vrf)
@@ -82,7 +85,7 @@ func (s *routes) route(d deferredRoute) (netstate.Route, error) {
 // noteSource adds a note on a source that is no address of the sandbox: the kernel refuses the route (fib_valid_prefsrc in
 // net/ipv4/fib_semantics.c, ip6_route_info_create in net/ipv6/route.c).
 func (s *routes) noteSource(d deferredRoute, r netstate.Route) {
-	if r.Source == nil || d.sourced || s.p.claimsAddress() || s.addresses()[*r.Source] {
+	if r.Source == nil || d.sourced || s.p.req.claimsAddress(s.p.StepName()) || s.addresses()[*r.Source] {
 		return
 	}
 	s.p.Note("%s.src: no interface of the pod has the address %s, and the kernel refuses the route until one has: "+
@@ -120,7 +123,7 @@ func nextHop(r netstate.Route) string {
 // net/ipv4/fib_frontend.c).
 func (s *routes) madeByKernel(d deferredRoute, r netstate.Route) bool {
 	pre, err := netip.ParsePrefix(r.Dst)
-	if err != nil || pre.Addr().Is4() && pre.IsSingleIP() || r.Gateway != "" || r.Table != s.p.tableOf(d.link) || s.p.Owned(r.Key()) {
+	if err != nil || pre.Addr().Is4() && pre.IsSingleIP() || r.Gateway != "" || r.Table != tableOf(s.p.view, d.link) || s.p.Owned(r.Key()) {
 		return false
 	}
 	o := d.route
@@ -135,12 +138,7 @@ func (s *routes) routeTable(d deferredRoute) uint32 {
 	if d.route.Table != nil {
 		return *d.route.Table
 	}
-	return s.p.tableOf(d.link)
-}
-
-// tableOf is the table by which packets over a link are routed: that of its VRF, else the main one.
-func (p *Planner) tableOf(link string) uint32 {
-	return tableOf(p.view, link)
+	return tableOf(s.p.view, d.link)
 }
 
 func tableOf(s *netstate.Snapshot, link string) uint32 {
@@ -148,11 +146,6 @@ func tableOf(s *netstate.Snapshot, link string) uint32 {
 		return t
 	}
 	return netstate.TableMain
-}
-
-// vrfTable returns the table of the VRF a link is in.
-func (p *Planner) vrfTable(link string) (uint32, bool) {
-	return vrfTable(p.view, link)
 }
 
 func vrfTable(s *netstate.Snapshot, link string) (uint32, bool) {
@@ -175,10 +168,10 @@ func (s *routes) onLink(d deferredRoute, r netstate.Route) bool {
 	if err != nil || gw.Is6() && gw.IsLinkLocalUnicast() {
 		return true // the kernel judges it
 	}
-	if im := s.p.req.imagined; im != nil && im.links[d.link] != nil || s.p.pooled(d.link) {
+	if im := s.p.req.imagined; im != nil && im.links[d.link] != nil || s.p.req.imagined.givesAddresses(d.link) {
 		return true // whatever addresses it has
 	}
-	if s.p.claimsAddress() {
+	if s.p.req.claimsAddress(s.p.StepName()) {
 		return true // the validation tries addresses of claims, too
 	}
 	at := tableOn{d.link, r.Table}
@@ -206,7 +199,7 @@ type tableOn struct {
 // (fib_check_nh in net/ipv4/fib_semantics.c, ip6_route_check_nh in net/ipv6/route.c). It is a
 // set, since there may be thousands of routes to check against it.
 func (s *routes) subnetsOf(at tableOn) map[netip.Prefix]bool {
-	link, usual := at.link, s.p.tableOf(at.link)
+	link, usual := at.link, tableOf(s.p.view, at.link)
 	out := map[netip.Prefix]bool{}
 	add := func(prefix string) {
 		if pre, err := netip.ParsePrefix(prefix); err == nil {
@@ -260,4 +253,88 @@ func (s *routes) fillGateway(d deferredRoute, r netstate.Route) {
 		}
 		delete(d.step.ungated, subnet)
 	}
+}
+
+// ofAddress wants a route of a link. refused are gateways that its addresses rule out, with the reason.
+func (s *routes) ofAddress(link, field string, r Route, refused map[netip.Addr]string) error {
+	if r.Gateway != "" && strings.Contains(r.Gateway, ":") != strings.Contains(r.Destination, ":") {
+		return Invalid(field+".gateway", "%q and destination %q are of different families", r.Gateway, r.Destination)
+	}
+	v4 := !strings.Contains(r.Destination+r.Gateway, ":")
+	gw, _ := netip.ParseAddr(r.Gateway) // invalid for none
+	switch why := cmp.Or(refused[gw], notARouter(gw)); {
+	case gw.IsUnspecified():
+		return Invalid(field+".gateway", "%q is the unspecified address: for a route on the link remove the key", r.Gateway)
+	case why != "":
+		return Invalid(field+".gateway", "%q is %s: write the address of a router", r.Gateway, why)
+	case v4 && r.Gateway == "" && r.OnLink != nil && *r.OnLink:
+		return Invalid(field+".onlink", "needs a gateway: name it, or remove onlink")
+	case v4 && r.Gateway != "" && r.Scope != nil && *r.Scope != "global":
+		return Invalid(field+".scope",
+			"%q is for routes without a gateway, and the route has gateway %q: remove one of the two", *r.Scope, r.Gateway)
+	case r.Source != nil && strings.Contains(*r.Source, ":") != strings.Contains(r.Destination, ":"):
+		return Invalid(field+".src", "%q and destination %q are of different families", *r.Source, r.Destination)
+	case r.Source != nil && !isSource(*r.Source):
+		return Invalid(field+".src", "%q cannot be a source address: name an address of the pod, or remove the key", *r.Source)
+	case r.Table != nil && *r.Table == 255 && !s.p.Kept():
+		return Invalid(field+".table", "255 is the kernel's table \"local\", of the node's own addresses: use another, or none")
+	}
+	if err := s.p.req.imagined.spend(netstate.Route{}.Traits().Cost); err != nil {
+		return err
+	}
+	if !v4 { // the kernel refuses the route on a link without IPv6, which it may have of the namespace
+		if err := s.p.Want(netstate.Sysctl{Path: "net/ipv6/conf/" + link + "/disable_ipv6", Value: new("0")}); err != nil {
+			return err
+		}
+	}
+	s.deferred = append(s.deferred, deferredRoute{step: s.p.current, link: link, field: field, route: r})
+	return nil
+}
+
+// fromSources routes packets from an address over its link.
+func (s *routes) fromSources(link string, cfg AddressConfig) error {
+	if len(cfg.Addresses) == 0 && s.p.req.claimsAddress(s.p.StepName()) {
+		return nil
+	}
+	if len(cfg.Addresses) == 0 {
+		return Invalid("sourceRouting", "needs addresses in the same step")
+	}
+	byGateway := sourcedBy(cfg.Addresses)
+	for i, a := range cfg.Addresses {
+		field := fmt.Sprintf("addresses[%d]", i)
+		pre, err := netip.ParsePrefix(a.Address)
+		if err != nil || pre.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		host := netip.PrefixFrom(pre.Addr(), pre.Addr().BitLen())
+		rule, err := Rule{Priority: SourceRulePriority, From: host.String(), Table: sourceTable(byGateway[i].name(link))}.object(field)
+		if err != nil {
+			return err
+		}
+		if err := s.p.Want(rule); err != nil {
+			return err
+		}
+	}
+	done := map[sourcing]bool{}
+	var routes []deferredRoute
+	for _, src := range byGateway {
+		if done[src] {
+			continue
+		}
+		done[src] = true
+		table := sourceTable(src.name(link))
+		if other, ok := s.sourced[table]; ok && other != link {
+			return Invalid("sourceRouting", "the names %q and %q lead to one routing table: rename one of them", link, other)
+		}
+		s.sourced[table] = link
+		for _, d := range src.routes(cfg) {
+			d.step, d.link, d.route.Table, d.sourced = s.p.current, link, &table, true
+			routes = append(routes, d)
+		}
+	}
+	s.deferred = append(s.deferred, routes...)
+	if !slices.ContainsFunc(routes, func(d deferredRoute) bool { return d.route.Gateway != "" || strings.HasPrefix(d.field, "routes") }) {
+		s.ungated[link] = s.p.StepName()
+	}
+	return nil
 }

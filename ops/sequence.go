@@ -38,7 +38,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			q.made[c.Key()] = true
 		}
 	}
-	wants := q.withDerivedMTU(p.withChosenMACs())
+	wants := q.withDerivedMTU(p.wants.withChosenMACs(p.claims))
 	for _, w := range wants {
 		if l, ok := w.obj.(netstate.Link); ok {
 			have, seen := q.full[l.Key()]
@@ -65,7 +65,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			if w.obj.Traits().Phase != phase {
 				continue
 			}
-			if err := p.ended(); err != nil {
+			if err := ended(p.ctx); err != nil {
 				return nil, err
 			}
 			if phase != netstate.PhaseLinks && q.waits(netstate.LinkOf(w.obj)) {
@@ -73,7 +73,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 			}
 			q.share(w)
 			if err := q.emit(w); err != nil {
-				return nil, p.stepError(w.step, err)
+				return nil, p.req.stepError(w.step, err)
 			}
 			if phase == netstate.PhaseLinks {
 				q.rise(i)
@@ -101,11 +101,11 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 		if st.later != "" {
 			plan.Pending = append(plan.Pending, Pending{Step: step.Name, Needs: st.later, Withheld: st.withheld})
 		}
-		res := p.result(st, q.now, pick(results, step.DependOn))
+		res := st.result(p.req.Netns, q.now, pick(results, step.DependOn))
 		results[step.Name] = res
 		plan.Results = append(plan.Results, topology.StepResult{Name: step.Name, Type: step.Type, Result: res})
 	}
-	plan.Chosen = p.choices(len(plan.Pending) > 0)
+	plan.Chosen = p.req.choices(plan.Chosen, len(plan.Pending) > 0)
 	return plan, nil
 }
 
@@ -145,7 +145,7 @@ func (q *sequencer) withDerivedMTU(wants []want) []want {
 			continue
 		}
 		mtu := netstate.Link{Name: l.Name, MTU: new(c.value.(uint32))}
-		if _, port := q.p.bondOf(l.Name); port && l.Master == nil {
+		if _, port := q.p.claims.bondOf(q.p.view, l.Name); port && l.Master == nil {
 			continue
 		}
 		done[l.Key()] = true
@@ -312,7 +312,7 @@ func (q *sequencer) setting(w want) error {
 		}
 	}
 	switch {
-	case !ok && (q.now.Fresh(link) || q.p.getsIPv6(link)):
+	case !ok && (q.now.Fresh(link) || getsIPv6(q.p.req.Have, link)):
 		q.do(netstate.Change{Step: w.step, After: w.obj})
 		return nil
 	case !ok:
@@ -384,7 +384,7 @@ func (q *sequencer) link(w want, o netstate.Link) error {
 	have, exists := q.now.Link(o.Name)
 	creates := o.LinkKind != "" && o.LinkKind != "device"
 	if up := full.Up; up != nil && *up {
-		bond, port := q.p.bondOf(o.Name)
+		bond, port := q.p.claims.bondOf(q.p.view, o.Name)
 		joins := port && (have.Master == nil || *have.Master != bond) // which sets it up
 		if !joins && (o.Up != nil || creates && !exists) {
 			q.hold(w.step, netstate.Link{Name: o.Name, Up: up})

@@ -78,53 +78,48 @@ func (p *Planner) autoconfigure(link string, cfg AddressConfig) error {
 	p.current.advertised = append(p.current.advertised, link)
 	if im := p.req.imagined; im != nil {
 		im.pooled[link] = true
-		p.put(netstate.Addr{Link: link, Address: im.addresses(p.position())[1].String(), Kernel: true})
+		im.put(netstate.Addr{Link: link, Address: im.addresses(p.req.position(p.StepName()))[1].String(), Kernel: true})
 		return nil
 	}
 	if cfg.DAD == dadWait && len(advertisedOn(p.req.Have, link)) == 0 {
-		p.await(fmt.Sprintf("an address of a router advertisement on %q", link), p.noAdvertisement(link, "an address"))
+		p.current.await(fmt.Sprintf("an address of a router advertisement on %q", link), p.req.noAdvertisement(link, "an address"))
 	}
 	return nil
 }
 
-// position is that of the current step in the topology.
-func (p *Planner) position() int {
-	return slices.IndexFunc(p.req.Topology.Steps, func(s topology.Step) bool { return s.Name == p.StepName() })
+// position is that of a step in the topology.
+func (r *Request) position(step string) int {
+	return slices.IndexFunc(r.Topology.Steps, func(s topology.Step) bool { return s.Name == step })
 }
 
 // noAdvertisement is why something waits for an address of a router. A running sandbox is not
 // made to wait.
-func (p *Planner) noAdvertisement(link, what string) error {
+func (r *Request) noAdvertisement(link, what string) error {
 	err := fmt.Errorf("no router advertisement has given %q %s: "+
 		"it needs carrier, and a router on its network that advertises a prefix of /64 for autoconfiguration", link, what)
-	if p.req.Kept {
+	if r.Kept {
 		return fault.New(fault.NotReady, err)
 	}
 	return &settling{err}
 }
 
-// awaitsNetwork is why a reference to an address of a step cannot be resolved yet, nil
-// if that is not because of a router or a DHCP server.
-func (p *Planner) awaitsNetwork(step string) error {
-	return p.amongDependencies(step, p.awaits)
-}
-
-func (p *Planner) awaits(st *stepState) error {
+// awaits is why a reference to an address of a step cannot be resolved yet, nil if that is not because of a router or a DHCP server.
+func (s *leases) awaits(st *stepState) error {
 	if len(st.advertised) > 0 {
-		return p.noAdvertisement(st.advertised[0], "the address that is referenced")
+		return s.p.req.noAdvertisement(st.advertised[0], "the address that is referenced")
 	}
 	if len(st.leased) > 0 {
-		have, _ := netstate.Lookup(p.req.Have, netstate.DHCPLease{Link: st.leased[0]})
-		return p.leases.none(st.leased[0], have.Failure)
+		have, _ := netstate.Lookup(s.p.req.Have, netstate.DHCPLease{Link: st.leased[0]})
+		return s.none(st.leased[0], have.Failure)
 	}
 	return nil
 }
 
 // amongDependencies returns the first error that a step or what it depends on has.
-func (p *Planner) amongDependencies(step string, why func(*stepState) error) error {
+func (s stepStates) amongDependencies(step string, why func(*stepState) error) error {
 	seen := map[string]bool{step: true}
 	for queue := []string{step}; len(queue) > 0; queue = queue[1:] {
-		st := p.steps[queue[0]]
+		st := s[queue[0]]
 		if st == nil {
 			continue
 		}

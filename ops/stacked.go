@@ -116,17 +116,23 @@ func (c StackedConfig) parent(p *Planner) (string, error) {
 			return at(d), err
 		})
 	}
-	d, exists, err := Lookup(p, netstate.Device{ID: id})
-	switch {
-	case err != nil:
+	d, err := carrier(p, id)
+	if err != nil {
 		return "", err
-	case !exists || d.At == nil || !netstate.OnHost(*d.At):
-		return "", Conflict("device %q has no interface on the host to stack on", id)
 	}
 	if _, err := p.Link(*d.At); err != nil {
 		return "", err
 	}
 	return *d.At, nil
+}
+
+// carrier returns a device that has an interface on the host.
+func carrier(p *Planner, id string) (netstate.Device, error) {
+	d, exists, err := Lookup(p, netstate.Device{ID: id})
+	if err == nil && (!exists || d.At == nil || !netstate.OnHost(*d.At)) {
+		err = Conflict("device %q has no interface on the host to stack on", id)
+	}
+	return d, err
 }
 
 // onNetwork finds the interface of the host with an address in the network: the device that
@@ -224,12 +230,10 @@ func SharedLink(p *Planner, named, key string) (string, error) {
 	if !ok || p.req.imagined != nil { // what is imagined is of no kind
 		return "", nil
 	}
-	d, exists, err := Lookup(p, netstate.Device{ID: id})
+	d, err := carrier(p, id)
 	switch {
 	case err != nil:
 		return "", err
-	case !exists || d.At == nil || !netstate.OnHost(*d.At):
-		return "", Conflict("device %q has no interface on the host to stack on", id)
 	case named != "" && *d.At != p.OwnName(netstate.HostName(named)) && !slices.Contains(d.AltNames, named):
 		return "", Invalid(key, "%q is not the interface %q of the device that was allocated: "+
 			"remove the key, or have the step's selector choose that interface", named, netstate.BaseName(*d.At))

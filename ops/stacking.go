@@ -33,27 +33,27 @@ func (s *stacking) check() error {
 		}
 	}
 	for _, l := range s.p.view.LinksWhere(func(l netstate.Link) bool { return s.p.claims[l.Key()] != nil }) {
-		if err := s.p.ended(); err != nil {
+		if err := ended(s.p.ctx); err != nil {
 			return err
 		}
 		if step, err := s.checkMaster(l); err != nil {
-			return s.p.stepError(step, err)
+			return s.p.req.stepError(step, err)
 		}
 		if err := s.checkParent(l); err != nil {
-			return s.p.stepError(s.p.maker(l.Name), err)
+			return s.p.req.stepError(s.p.wants.maker(l.Name), err)
 		}
 		if c, claimed := s.p.claims[l.Key()]["mac"]; claimed && l.KindTraits().FixedMAC {
-			return s.p.stepError(c.step, Invalid("mac",
+			return s.p.req.stepError(c.step, Invalid("mac",
 				"%q is %s, which has its master's MAC and cannot be given another: remove mac", l.Name, netstate.KindPhrase(l.LinkKind)))
 		}
 		n, loop := s.height(l.Name)
 		switch step := s.responsible(l); {
 		case step == "": // a link of others that happens to stand below
 		case loop:
-			return s.p.stepError(step, Invalid("",
+			return s.p.req.stepError(step, Invalid("",
 				"link %q would stand on itself, by way of its ports or of the links below: remove one of them", netstate.BaseName(l.Name)))
 		case n > maxNesting:
-			return s.p.stepError(step,
+			return s.p.req.stepError(step,
 				Invalid("", "link %q would be the %dth of links that stand on one another, and the kernel takes %d at most",
 					netstate.BaseName(l.Name), n, maxNesting))
 		}
@@ -84,7 +84,8 @@ func (s *stacking) notePorts() {
 			m, isPort := masters[o.Link]
 			if isPort && !noted[on{w.step, o.Link}] {
 				noted[on{w.step, o.Link}] = true
-				s.p.noteFor(w.step, "its address %s is on %q, a port of the %s %q, which receives in its place: move the address to %q",
+				s.p.plan.noteFor(w.step,
+					"its address %s is on %q, a port of the %s %q, which receives in its place: move the address to %q",
 					o.Address, o.Link, m.LinkKind, m.Name, m.Name)
 			}
 		case netstate.Link:
@@ -93,8 +94,9 @@ func (s *stacking) notePorts() {
 				continue // of the step that makes it, MACs of virtual functions have another purpose
 			}
 			if own, given := s.p.claims[m.Key()]["mac"]; given && own.value != *o.MAC || !given && first[m.Name] != o.Name {
-				s.p.noteFor(w.step, "its mac has no effect on %q, a port of the bond %q, which gives its ports one MAC: set mac in step %q",
-					o.Name, m.Name, s.p.maker(m.Name))
+				s.p.plan.noteFor(w.step,
+					"its mac has no effect on %q, a port of the bond %q, which gives its ports one MAC: set mac in step %q",
+					o.Name, m.Name, s.p.wants.maker(m.Name))
 			}
 		}
 	}
@@ -139,7 +141,7 @@ func (s *stacking) noteSpoofChecks() {
 		}
 		for i := 0; i < len(below); i++ {
 			if step, checked := links[below[i]]; checked {
-				s.p.noteFor(s.p.maker(name),
+				s.p.plan.noteFor(s.p.wants.maker(name),
 					"%q sends with another MAC than the virtual function of step %q, whose spoofchk drops such frames: "+
 						"set spoofchk to off and trust to on there%s",
 					name, step, instead)
@@ -182,14 +184,14 @@ func (s *stacking) checkTunnels() error {
 		if vrf == "" {
 			in, out = other, l
 		}
-		step := s.p.maker(l.Name)
+		step := s.p.wants.maker(l.Name)
 		if step == "" {
-			step = s.p.maker(other.Name)
+			step = s.p.wants.maker(other.Name)
 		}
 		if step == "" {
 			continue // both belong to the pod
 		}
-		return s.p.stepError(step, ConflictWith(other.Name,
+		return s.p.req.stepError(step, ConflictWith(other.Name,
 			"the tunnel %q goes through the VRF %q and %q through none, and both use UDP port %d: give one of them another port",
 			in.Name, s.vrfOf(in.LivesOn().ID), out.Name, at.port))
 	}
@@ -216,7 +218,7 @@ func (s *stacking) vrfOf(link string) string {
 
 // responsible is the step that makes a link, or enslaves it.
 func (s *stacking) responsible(l netstate.Link) string {
-	if step := s.p.maker(l.Name); step != "" {
+	if step := s.p.wants.maker(l.Name); step != "" {
 		return step
 	}
 	return s.p.claims[l.Key()]["master"].step

@@ -19,21 +19,21 @@ func (p *Planner) guard(o netstate.Object) error {
 	case p.Kept() || link == "" || netstate.OnHost(link) || p.makers[link] != "":
 		return nil
 	case link == "lo":
-		return Invalid(p.fieldNaming(link),
+		return Invalid(p.current.fieldNaming(link),
 			"%q is the loopback device of the pod, which no step may change: use an interface of type dummy instead", link)
-	case p.req.Topology.AllowPodUplink || !p.uplink(link):
+	case p.req.Topology.AllowPodUplink || !p.req.uplink(link):
 		return nil
 	case slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return linkOf(c.Object()) == link }):
 		return nil // what an earlier version applied to a running pod stays valid
 	}
-	return Invalid(p.fieldNaming(link),
+	return Invalid(p.current.fieldNaming(link),
 		"%q is the pod's own interface to the cluster: set spec.allowPodUplink to true if this topology is meant to change it", link)
 }
 
-// fieldNaming returns the field of the current step's config that names a link, "" for
+// fieldNaming returns the field of the step's config that names a link, "" for
 // none. Lists are not searched: errors about their entries name the entry already.
-func (p *Planner) fieldNaming(link string) string {
-	config := p.current.config
+func (s *stepState) fieldNaming(link string) string {
+	config := s.config
 	for _, field := range slices.Sorted(maps.Keys(config)) {
 		switch value := config[field].(type) {
 		case string:
@@ -53,11 +53,11 @@ func (p *Planner) fieldNaming(link string) string {
 
 // uplink reports whether a link carries a default route of others or has the
 // name of the pod's own interface.
-func (p *Planner) uplink(link string) bool {
+func (r *Request) uplink(link string) bool {
 	if link == topology.PodInterface {
 		return true
 	}
-	return slices.ContainsFunc(netstate.All[netstate.Route](p.req.Have), func(r netstate.Route) bool {
+	return slices.ContainsFunc(netstate.All[netstate.Route](r.Have), func(r netstate.Route) bool {
 		return r.Link == link && r.IsDefault() && r.Table == netstate.TableMain && r.Protocol != netstate.RouteProtocol
 	})
 }

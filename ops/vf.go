@@ -198,7 +198,7 @@ func (c VFConfig) WantVF(p *Planner, id string) error {
 		return Invalid("",
 			"device %q is not a virtual function: settings on a physical function do not apply to it; use type host-device", id)
 	}
-	if err := p.checkInfiniBand(vf, have); err != nil {
+	if err := checkInfiniBand(vf, have, p.Imagined()); err != nil {
 		return err
 	}
 	if err := p.uniqueGUID(vf); err != nil {
@@ -211,7 +211,7 @@ func (c VFConfig) WantVF(p *Planner, id string) error {
 }
 
 // checkInfiniBand refuses a GUID for a virtual function of Ethernet, and a MAC address for one of InfiniBand, which has its GUID for that.
-func (p *Planner) checkInfiniBand(vf, have netstate.VF) error {
+func checkInfiniBand(vf, have netstate.VF, imagined bool) error {
 	for _, guid := range []struct {
 		field      string
 		want, have *string
@@ -222,7 +222,7 @@ func (p *Planner) checkInfiniBand(vf, have netstate.VF) error {
 					"as those of InfiniBand do since Linux 5.5: remove the key", guid.field, netstate.BaseName(have.PF)))
 		}
 	}
-	if vf.MAC != nil && have.PortGUID != nil && p.req.imagined == nil {
+	if vf.MAC != nil && have.PortGUID != nil && !imagined {
 		return Invalid("mac", "the function is one of InfiniBand, whose hardware address has its GUID: use portGUID")
 	}
 	return nil

@@ -58,7 +58,7 @@ func SetsRates(c contract.Contract) bool {
 // one that sends through the function. The config may have a rate, too.
 func (p *Planner) ruleForVF(id string, config *uint32) (*PFRule, error) {
 	rule, ok := RuleForPF(p.req.Rules.Of(p.StepName()).Filters)
-	if !ok || !p.sendsAlone(p.StepName()) {
+	if !ok || !p.req.sendsAlone(p.StepName()) {
 		return nil, nil
 	}
 	have, ok, err := Lookup(p, netstate.VF{ID: id})
@@ -85,10 +85,10 @@ func (p *Planner) ruleForVF(id string, config *uint32) (*PFRule, error) {
 }
 
 // sendsAlone reports whether the steps that build on a step make no interface of their own.
-func (p *Planner) sendsAlone(step string) bool {
-	for i := range p.req.Topology.Steps {
-		s := &p.req.Topology.Steps[i]
-		if slices.Contains(s.DependOn, step) && (s.Type != "tuning" && s.Type != "vrf" || !p.sendsAlone(s.Name)) {
+func (r *Request) sendsAlone(step string) bool {
+	for i := range r.Topology.Steps {
+		s := &r.Topology.Steps[i]
+		if slices.Contains(s.DependOn, step) && (s.Type != "tuning" && s.Type != "vrf" || !r.sendsAlone(s.Name)) {
 			return false
 		}
 	}
