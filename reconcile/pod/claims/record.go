@@ -61,7 +61,7 @@ type Topology struct {
 	// Parameters are the claim's values in the configs of steps, permitted by the topology when the claim was prepared.
 	Parameters []topology.Parameters `json:"parameters,omitempty"`
 
-	read []decoded // Object and Next, as they were when the record was read, or Next before it is recorded
+	read []decoded // Object and Next, as they were when the record was read, or as kept before
 }
 
 // decoded is a generation of an object, decoded.
@@ -111,18 +111,15 @@ func (t *Topology) Generations() (out []*topology.Topology) {
 	return out
 }
 
-// Decode returns a later generation without the claim's parameters. Generation returns that with them from now on.
-func (t *Topology) Decode(o *v1alpha1.NetworkTopology) (*topology.Topology, error) {
-	of, err := topology.FromObject(o)
-	next := decoded{uid: o.UID, generation: o.Generation}
-	next.topology, next.err = t.With(of, err)
-	now := slices.DeleteFunc(slices.Clone(t.read),
-		func(d decoded) bool { return d.uid != t.Object.UID || d.generation != t.Object.Generation })
-	t.read = append(now, next)
-	return of, err
+// Keep has Generation return a generation that the caller has decoded, with the claim's parameters: Object, or a later one.
+func (t *Topology) Keep(o *v1alpha1.NetworkTopology, of *topology.Topology) {
+	now := slices.DeleteFunc(slices.Clone(t.read), func(d decoded) bool {
+		return d.uid != t.Object.UID || d.generation != t.Object.Generation
+	})
+	t.read = append(now, decoded{uid: o.UID, generation: o.Generation, topology: of})
 }
 
-// Generation returns Object, Next, or what Decode has decoded, with the claim's parameters. Any other generation is decoded.
+// Generation returns a generation with the claim's parameters. One that is neither of the record that was read nor kept is decoded.
 func (t *Topology) Generation(o *v1alpha1.NetworkTopology) (*topology.Topology, error) {
 	for _, d := range t.read {
 		if d.uid == o.UID && d.generation == o.Generation {

@@ -336,6 +336,7 @@ func (p *Plugin) resolve(ctx context.Context, of claim.Source, assigned []claim.
 			return nil, err
 		}
 		ct := claims.Topology{Object: claims.Pinned(o), Parameters: permitted}
+		ct.Keep(o, t)
 		ct.Prepared = slices.ContainsFunc(t.Steps, func(s topology.Step) bool { return claims.GivesNodes(p.Contracts, &s) })
 		for _, d := range a.Devices {
 			host, err := locate(found, d)

@@ -31,18 +31,19 @@ func (h *HeldBack) Unwrap() error { return h.Err }
 // Follow returns an error unless a topology of a claim can have a later generation with
 // the claim's devices. It is a HeldBack if that takes another device, or another port of
 // ovn-kubernetes, which needs a new claim, and of kind Invalid if the generation is not valid here: admission may have
-// been bypassed, or be of another version.
+// been bypassed, or be of another version. The topology of the claim keeps the generation as it was decoded.
 func Follow(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology, set contract.Set, ported Ported) error {
 	was, err := t.Decoded()
 	if err != nil {
 		return fault.New(fault.Invalid, err)
 	}
-	decoded, err := t.Decode(o)
+	decoded, err := topology.FromObject(o)
 	if err == nil {
 		if err := permitted(decoded, t.Parameters); err != nil {
 			return err
 		}
 		decoded = decoded.With(t.Parameters)
+		t.Keep(o, decoded)
 		if err := samePorts(ctx, t.Given, was, decoded, set, ported); err != nil {
 			return err
 		}
