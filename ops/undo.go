@@ -19,8 +19,9 @@ import (
 // applies the first change, so that a crash does not lose them.
 //
 // Undo of a whole record is a release, undo of one pass is a rollback, and undo of objects
-// that no step wants any more is pruning.
-func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
+// that no step wants any more is pruning. Of a rollback, kept is the record before the pass: sysctls of links that it holds are
+// written again where the undo writes one that the kernel gives each link.
+func Undo(have *netstate.Snapshot, history []netstate.Change, kept ...netstate.Change) (changes []netstate.Change, missing []netstate.Object) {
 	u := &undoer{
 		made: map[netstate.Key]bool{}, ends: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{},
 		willDelete: map[string]bool{}, touched: map[string]bool{}, leaves: map[string]string{},
@@ -31,8 +32,14 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 	u.overlay = newOverlay(have, u.lose)
 	u.locate(history)
 	u.collectDeleted(history)
+	kept = overwritten(history, kept)
 	for _, c := range backward(history) {
-		u.undo(c)
+		if !slices.ContainsFunc(kept, func(k netstate.Change) bool { return k.Key() == c.Key() }) {
+			u.undo(c)
+		}
+	}
+	for _, k := range kept {
+		u.undo(netstate.Change{Step: k.Step, Before: k.After, After: k.After})
 	}
 	for _, w := range slices.Backward(u.mtus) { // a link before those on it
 		if have, there := u.now.Link(w.link.Name); there {
@@ -49,6 +56,17 @@ func Undo(have *netstate.Snapshot, history []netstate.Change) (changes []netstat
 		return nil, sortedObjects(u.missing)
 	}
 	return u.changes, nil
+}
+
+// overwritten returns of a record the sysctls of links to which the kernel gives another value when a history is undone.
+func overwritten(history, record []netstate.Change) []netstate.Change {
+	return slices.DeleteFunc(slices.Clone(record), func(c netstate.Change) bool {
+		s, is := c.After.(netstate.Sysctl)
+		return !is || !slices.ContainsFunc(history, func(of netstate.Change) bool {
+			all, is := of.Object().(netstate.Sysctl)
+			return is && all.SpreadsTo(s)
+		})
+	})
 }
 
 // backward is a history from its end, but for kinds that are restored in the order

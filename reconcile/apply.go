@@ -454,7 +454,7 @@ func (p *pass) fail(ctx context.Context, cause error) error {
 	// The caller's deadline may be the cause of the failure; the rollback has its own.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.r.opts.Patience)
 	defer cancel()
-	if err := p.undo(ctx, p.executed); err != nil {
+	if err := p.undo(ctx, p.executed, p.before.History...); err != nil {
 		p.record.Phase, p.record.Updated = Failed, p.r.opts.Now()
 		p.record.fail(cause)
 		return errors.Join(cause, fmt.Errorf("roll back: %w", err), p.r.opts.Store.Settle(p.record))

@@ -20,8 +20,8 @@ const shortWait = time.Second
 
 // undo undoes a history, compared with what is observed, until nothing is left to undo.
 // Ensure waits for what is not ready, as its caller wants all or nothing; any other
-// pass leaves that to the next one.
-func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
+// pass leaves that to the next one. Of a rollback, kept is the record before the pass.
+func (p *pass) undo(ctx context.Context, history []netstate.Change, kept ...netstate.Change) error {
 	history = netstate.Coalesce(nil, history...)
 	patience := shortWait
 	if p.trigger == TriggerEnsure {
@@ -31,7 +31,7 @@ func (p *pass) undo(ctx context.Context, history []netstate.Change) error {
 	wait := 5 * time.Millisecond
 	var failed error
 	for rounds := 0; ; {
-		changes, absent, err := p.planUndo(ctx, history)
+		changes, absent, err := p.planUndo(ctx, history, kept)
 		if err != nil {
 			return err
 		}
@@ -193,13 +193,13 @@ func onHost(history []netstate.Change) []netstate.Object {
 	return out
 }
 
-func (p *pass) planUndo(ctx context.Context, history []netstate.Change) (changes []netstate.Change, absent []string, err error) {
+func (p *pass) planUndo(ctx context.Context, history, kept []netstate.Change) (changes []netstate.Change, absent []string, err error) {
 	if err := p.observe(ctx); err != nil {
 		return nil, nil, err
 	}
 	for range 32 {
 		start := p.r.opts.Now()
-		changes, missing := ops.Undo(p.snapshot, history)
+		changes, missing := ops.Undo(p.snapshot, history, kept...)
 		p.timing.Plan += p.r.opts.Now().Sub(start)
 		if len(missing) == 0 {
 			return changes, ops.Absent(p.snapshot, history), nil

@@ -59,12 +59,9 @@ ip route add default via 10.244.0.1
 ip rule add from 10.244.0.7 lookup 500 priority 5000
 `
 
-// ofAllLinks is the fixture with sysctls that the kernel gives each link.
-const ofAllLinks = "sysctls of all links"
-
 var driftFixtures = []driftFixture{
 	{
-		name: ofAllLinks,
+		name: "sysctls of all links",
 		steps: `
     - {name: d, type: dummy, config: {name: d0, addresses: ["2001:db8::5/64"], routes: [{dst: "2001:db8:1::/64", gw: "2001:db8::1"}]}}
     - {name: t, type: tuning, dependOn: [d], config: {sysctl: {net.ipv6.conf.all.disable_ipv6: 1, net.ipv4.ip_forward: 1, net.ipv4.conf.IFNAME.forwarding: 0}}}

@@ -560,3 +560,32 @@ func TestSysctlOfAllRemoved(t *testing.T) {
 		t.Error("the address is gone")
 	}
 }
+
+// TestSysctlOfAllUndone: an edit that removes a sysctl of all links, or adds one, fails and is undone. The sysctls of links, and addresses,
+// are as before it.
+func TestSysctlOfAllUndone(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const link = `
+  - {name: d, type: dummy, config: {name: d0, addresses: ["2001:db8::5/64"]}}
+`
+	of := func(sysctls string) *optest.Case {
+		c := &optest.Case{Topology: steps(t, link+"  - {name: t, type: tuning, dependOn: [d], config: {sysctl: {"+sysctls+"}}}\n")}
+		for _, path := range []string{"ipv4/ip_forward", "ipv4/conf/default/forwarding", "ipv6/conf/all/disable_ipv6", "ipv6/conf/default/disable_ipv6"} {
+			c.Have = append(c.Have, netstate.Sysctl{Path: "net/" + path, Value: new("0")})
+		}
+		return c
+	}
+	const ofLink = "net.ipv4.conf.IFNAME.forwarding: 0"
+	for _, with := range []string{"net.ipv6.conf.all.disable_ipv6: 1", "net.ipv4.ip_forward: 1", "net.ipv6.conf.all.disable_ipv6: 1, net.ipv4.ip_forward: 1"} {
+		for _, edit := range [][2]string{{with + ", " + ofLink, ofLink}, {ofLink, with + ", " + ofLink}, {with + ", " + ofLink, "net.ipv4.conf.IFNAME.forwarding: 1"}} {
+			t.Run(edit[0]+" to "+edit[1], func(t *testing.T) {
+				if !edited(t, reg, of(edit[0]), of(edit[1]), nil) {
+					t.Error("the edit was not made")
+				}
+			})
+		}
+	}
+}

@@ -204,7 +204,7 @@ func (e *edit) checkUndone(t *testing.T, w *World, changes []netstate.Change, wh
 	t.Helper()
 	w = w.clone()
 	w.Snapshot = netstate.NewSnapshot(netstate.All[netstate.Object](w.Snapshot)...)
-	if err := undo(w, netstate.Coalesce(nil, changes...)); err != nil {
+	if err := undo(w, netstate.Coalesce(nil, changes...), e.a.history...); err != nil {
 		t.Errorf("edited%s, and undone: %v", when, err)
 	} else if diff := differences(e.start, w, e.a.history); len(diff) > 0 {
 		t.Errorf("edited%s, and undone (before / after):\n%s", when, strings.Join(diff, "\n"))

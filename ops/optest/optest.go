@@ -766,9 +766,9 @@ func (c *Case) with(w *World, added []netstate.Object) *Case {
 	return &then
 }
 
-func undo(w *World, history []netstate.Change) error {
+func undo(w *World, history []netstate.Change, kept ...netstate.Change) error {
 	for range 32 {
-		changes, missing := ops.Undo(w.Snapshot, history)
+		changes, missing := ops.Undo(w.Snapshot, history, kept...)
 		if len(missing) > 0 {
 			w.observe(missing)
 			continue
