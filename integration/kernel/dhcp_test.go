@@ -774,7 +774,7 @@ func TestHostileDHCP(t *testing.T) {
 		}},
 	}
 	brief := n.engine(l, 4*time.Second, shortestLease)
-	for _, c := range effort.Sample(t, 2, refused) {
+	for _, c := range effort.Sample(t, 4, refused) {
 		h.answer(c.reply)
 		// A pause of the machine may leave no time for an answer.
 		for tries := 1; ; tries++ {

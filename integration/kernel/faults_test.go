@@ -473,13 +473,13 @@ func (l *lane) killableEngine(life *process, changed func(), writing func(write 
 }
 
 // TestFailureAtEveryChange: any change of any act fails once. A repair keeps what
-// works, all else is as it was before. The short form takes every twenty-ninth change of every second act.
+// works, all else is as it was before. The short form takes every forty-seventh change of every second act.
 func TestFailureAtEveryChange(t *testing.T) {
 	eachScenario(t, scenarios, func(t *testing.T, s *fixture, act string) {
 		if act == "attach" && len(s.sandbox.Given.Devices()) > 0 {
 			return // TestEveryChangeFailsOnce
 		}
-		first, stride := effort.Stride(t, 29)
+		first, stride := effort.Stride(t, 47)
 		for n, reached := first, true; reached; n += stride {
 			s.prepare(act)
 			before := s.state(s.path)
@@ -505,10 +505,11 @@ func TestFailureAtEveryChange(t *testing.T) {
 	})
 }
 
-// diesAtEveryChange ends the process after any change of an act.
+// diesAtEveryChange ends the process after any change of an act, in the short form after every fourth.
 func diesAtEveryChange(t *testing.T, s *fixture, act string) {
 	t.Helper()
-	for n, reached := 1, true; reached; n++ {
+	first, stride := effort.Stride(t, 4)
+	for n, reached := first, true; reached; n += stride {
 		s.prepare(act)
 		life, made := &process{}, 0
 		err := s.act(act, s.killableEngine(life, func() { made++; life.dead = made == n }, nil))
@@ -519,20 +520,21 @@ func diesAtEveryChange(t *testing.T, s *fixture, act string) {
 	}
 }
 
-// TestKilledInRepairAndUpdate is that with a real process and a real signal,
-// after every third change.
+// TestKilledInRepairAndUpdate is that with a real process and a real signal. The short
+// form takes every sixth change.
 func TestKilledInRepairAndUpdate(t *testing.T) {
 	for _, act := range []string{"repair", "update"} {
 		t.Run(act, func(t *testing.T) {
 			s := scenarios[0].fixture(t)
-			for n, reached := 1, true; reached; n += 3 {
+			first, stride := effort.Stride(t, 6)
+			for n, reached := first, true; reached; n += stride {
 				s.prepare(act)
 				spec := childSpec{Sandbox: s.sandbox, Dir: s.dir, At: n, Repair: act == "repair"}
 				if act == "update" {
 					spec.Sandbox = s.edit
 				}
 				reached = s.runKilled(childEnv, spec)
-				s.invariants(act, fmt.Sprintf("%s, killed after change %d", act, n), n/3)
+				s.invariants(act, fmt.Sprintf("%s, killed after change %d", act, n), n/stride)
 			}
 		})
 	}

@@ -73,7 +73,7 @@ type hostile struct {
 func TestHostilePod(t *testing.T) {
 	// The short form is for every change and uses the same seed each time; the long form
 	// uses new ones.
-	length, seed := effort.Duration(t, 20*time.Second), uint64(1)
+	length, seed := effort.Duration(t, 10*time.Second), uint64(1)
 	if effort.Long() {
 		seed = effort.Seed(t)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -27,13 +28,13 @@ func TestForgedIdentity(t *testing.T) {
 		return // no PCI there
 	}
 	const disown = "$ip link set net1 alias plumbline:nobody; "
-	for _, tc := range []struct{ name, pod string }{
+	for _, tc := range effort.Sample(t, 2, []struct{ name, pod string }{
 		{"alias", disown},
 		{"tap with its alias", disown + `modprobe tun; ip netns exec $NS ip tuntap add dev evil mode tap; $ip link set evil up; $ip link set evil alias plumbline:$VF`},
 		{"veth with its alias", disown + `$ip link add evil type veth peer name far; $ip link set evil up alias plumbline:$VF; $ip link set far up`},
 		{"dummy with its name", `$ip link set net1 down; $ip link set net1 name hidden; $ip link add net1 type dummy; $ip link set net1 up`},
 		{"names of the host", `$ip link property add dev net1 altname enp3s0f1; $ip link property add dev net1 altname other`},
-	} {
+	}) {
 		for _, end := range []string{"release", "death"} {
 			t.Run(tc.name+"/"+end, func(t *testing.T) {
 				s := movedFunction.fixture(t)

@@ -138,7 +138,7 @@ func ctxFor(t *testing.T) context.Context {
 
 // TestApplyTwiceRelease is the life of a sandbox without failures.
 func TestApplyTwiceRelease(t *testing.T) {
-	each(t, 2, func(t *testing.T, c kernelCase) {
+	each(t, 4, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		ctx := ctxFor(t)
@@ -203,12 +203,12 @@ func TestApplyTwiceRelease(t *testing.T) {
 }
 
 // TestEveryChangeFailsOnce: a failure at any change leaves the start. The short
-// form takes every fourth change of every third case.
+// form takes every eighth change of every third case.
 func TestEveryChangeFailsOnce(t *testing.T) {
 	each(t, 3, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
-		first, stride := effort.Stride(t, 4)
+		first, stride := effort.Stride(t, 8)
 		for n := first; ; n += stride {
 			applied := 0
 			r := l.engine(func(d reconcile.Domain) reconcile.Domain {
@@ -315,7 +315,7 @@ func TestKilledBetweenChanges(t *testing.T) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		sb := c.sandbox(path)
-		first, stride := effort.Stride(t, 6)
+		first, stride := effort.Stride(t, 12)
 		again := first%2 == 1
 		for n := first; l.runKilled(childEnv, childSpec{Sandbox: sb, Dir: l.dir, At: n}); n += stride {
 			if again {
@@ -342,7 +342,7 @@ func TestKilledBetweenChanges(t *testing.T) {
 // TestNamespaceDies: the namespace is deleted with everything in it; release finds
 // the devices on the host and puts them right.
 func TestNamespaceDies(t *testing.T) {
-	each(t, 2, func(t *testing.T, c kernelCase) {
+	each(t, 4, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		hostStart := l.state("")
 		sb := c.sandbox(path)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
@@ -25,7 +26,7 @@ func TestMultiNIC(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, mode := range []string{"l2", "l3", "l3s"} {
+	for _, mode := range effort.Sample(t, 2, []string{"l2", "l3", "l3s"}) {
 		t.Run(mode, func(t *testing.T) {
 			l := newLane(t)
 			s := &foreignWriter{t: t}

@@ -210,7 +210,7 @@ func mustBeSettled(t *testing.T, where string, of map[string][]raised) {
 // up with another MAC, MTU or sysctl than it keeps: at attach, when a repair makes links again, and when an
 // edit adds a step. Each link that was made is deleted in turn, with what is on it.
 func TestOrder(t *testing.T) {
-	each(t, 4, func(t *testing.T, c kernelCase) {
+	each(t, 6, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		r, sb := l.engine(nil), c.sandbox(path)
 		watched := func(what string, do func() (reconcile.Report, error)) (up int) {

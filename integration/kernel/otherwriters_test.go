@@ -19,7 +19,7 @@ import (
 // disturbed, and nothing of others.
 func TestOtherWriters(t *testing.T) {
 	seed := effort.Seed(t)
-	worlds := 2
+	worlds := 1
 	if effort.Long() {
 		worlds = 300
 	}

@@ -58,7 +58,7 @@ func TestStackedPairs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, low := range effort.Sample(t, 2, slices.Sorted(maps.Keys(lowers))) {
+	for _, low := range effort.Sample(t, 4, slices.Sorted(maps.Keys(lowers))) {
 		lower := lowers[low]
 		for up, upper := range uppers {
 			for _, target := range []string{"low0", "d0"} {
