@@ -172,8 +172,7 @@ func (c *Cluster) Install(ctx context.Context, values ...string) error {
 // upgraded, or rolled back.
 func (c *Cluster) InstallRelease(ctx context.Context, r Release, values ...string) (err error) {
 	if r == (Release{}) {
-		r.chart = filepath.Join(c.places.checkout, "chart", "plumbline")
-		if r.archive, err = c.Product(ctx); err != nil {
+		if r, err = c.ofCheckout(ctx); err != nil {
 			return fmt.Errorf("install plumbline: %w", err)
 		}
 	}
@@ -188,18 +187,47 @@ func (c *Cluster) InstallRelease(ctx context.Context, r Release, values ...strin
 			return fmt.Errorf("install plumbline: %w", err)
 		}
 	}
+	if err := c.applyChart(ctx, r, values...); err != nil {
+		return fmt.Errorf("install plumbline: %w", err)
+	}
+	return c.Installed(ctx)
+}
+
+// InstallAhead applies plumbline's chart before there are nodes, whose NodeOptions.Images have to name its image: they run it as soon
+// as they are registered. Installed waits for that.
+func (c *Cluster) InstallAhead(ctx context.Context, values ...string) error {
+	r, err := c.ofCheckout(ctx)
+	if err == nil {
+		err = c.applyChart(ctx, r, values...)
+	}
+	if err != nil {
+		return fmt.Errorf("install plumbline: %w", err)
+	}
+	return nil
+}
+
+// ofCheckout is the release of the checkout.
+func (c *Cluster) ofCheckout(ctx context.Context) (r Release, err error) {
+	r.chart = filepath.Join(c.places.checkout, "chart", "plumbline")
+	r.archive, err = c.Product(ctx)
+	return r, err
+}
+
+func (c *Cluster) applyChart(ctx context.Context, r Release, values ...string) error {
 	manifest, err := c.render(ctx, r.chart, false, append([]string{
 		"image.repository=" + productImage, "image.tag=" + r.tag(), "image.pullPolicy=Never", "controller.replicas=1",
 		"webhook.timeoutSeconds=30", // the machine is emulated
 	}, values...)...)
 	if err != nil {
-		return fmt.Errorf("install plumbline: %w", err)
+		return err
 	}
 	namespace := "apiVersion: v1\nkind: Namespace\nmetadata: {name: " + ProductNamespace + "}\n---\n"
-	if _, err := c.Kubectl(ctx, strings.NewReader(namespace+manifest), "apply", "--server-side", "--force-conflicts", "-f",
-		"-"); err != nil {
-		return fmt.Errorf("install plumbline: %w", err)
-	}
+	_, err = c.Kubectl(ctx, strings.NewReader(namespace+manifest), "apply", "--server-side", "--force-conflicts", "-f", "-")
+	return err
+}
+
+// Installed returns when plumbline's controller and agents are ready.
+func (c *Cluster) Installed(ctx context.Context) error {
 	for _, workload := range []string{"deployment/plumbline-controller", "daemonset/plumbline-agent"} {
 		if _, err := c.Kubectl(ctx, nil, "-n", ProductNamespace, "rollout", "status", "--timeout=540s", workload); err != nil {
 			logs, _ := c.Kubectl(ctx, nil, "-n", ProductNamespace, "logs", "--tail=20", workload)
@@ -216,6 +244,19 @@ func (c *Cluster) Await(ctx context.Context, objects ...string) error {
 	defer cancel()
 	return poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		_, err := c.Kubectl(ctx, nil, append([]string{"get", "-o", "name"}, objects...)...)
+		return err
+	})
+}
+
+// AwaitSlices returns when a driver has published devices of a node.
+func (c *Cluster) AwaitSlices(ctx context.Context, driver, node string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return poll(ctx, 200*time.Millisecond, func(ctx context.Context) error {
+		said, err := c.Kubectl(ctx, nil, "get", "resourceslices", "-o", "name", "--field-selector=spec.driver="+driver+",spec.nodeName="+node)
+		if err == nil && said == "" {
+			err = fmt.Errorf("driver %q has published no devices of node %q", driver, node)
+		}
 		return err
 	})
 }

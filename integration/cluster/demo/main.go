@@ -64,6 +64,7 @@ func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay 
 	if err != nil {
 		return err
 	}
+	ahead := d.ahead(ctx)
 	for range nodes {
 		n, err := c.AddNode(ctx, cluster.NodeOptions{
 			Containerd: containerd, RDMA: true, NoCNI: true, NICs: "quad", Images: images,
@@ -76,7 +77,7 @@ func run(ctx context.Context, out io.Writer, nodes int, containerd string, stay 
 		d.nodes = append(d.nodes, n)
 	}
 	ready = time.Now()
-	if err := d.kubectl(ctx, "", "get", "nodes", "-o", "wide"); err != nil {
+	if err := errors.Join(<-ahead, d.kubectl(ctx, "", "get", "nodes", "-o", "wide")); err != nil {
 		return err
 	}
 	if err := d.story(ctx); err != nil || !stay {
@@ -94,10 +95,21 @@ func (d demo) images(ctx context.Context) ([]string, error) {
 	return []string{product, gpu}, errors.Join(err, gpuErr)
 }
 
+// ahead applies while the nodes boot what they run as soon as they are registered.
+func (d demo) ahead(ctx context.Context) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		done <- errors.Join(d.InstallAhead(ctx, "podNetwork.enabled=true", "networkQoS.enabled=true"), story.ApplyGPU(ctx, d.Cluster))
+	}()
+	return done
+}
+
 // story runs from kubectl apply until every VF is back on the host.
 func (d demo) story(ctx context.Context) error {
-	d.say("plumbline, by its chart")
-	if err := d.Install(ctx, "podNetwork.enabled=true", "networkQoS.enabled=true"); err != nil {
+	d.say("plumbline, by its chart, and a stand-in for a GPU vendor's driver; meanwhile a host at the other end of the wires")
+	wired := make(chan error, 1)
+	go func() { wired <- d.shell(ctx, partner) }()
+	if err := errors.Join(d.Installed(ctx), <-wired); err != nil {
 		return err
 	}
 	d.say("the pods' own network; the nodes are Ready with it")
@@ -107,15 +119,8 @@ func (d demo) story(ctx context.Context) error {
 	if err := d.kubectl(ctx, "", "get", "nodes"); err != nil {
 		return err
 	}
-	d.say("a stand-in for a GPU vendor's driver, which starts meanwhile")
-	gpu := make(chan error, 1)
-	go func() { gpu <- story.InstallGPU(ctx, d.Cluster, d.node()) }()
-	d.say("a host at the other end of the wires")
-	if err := d.shell(ctx, partner); err != nil {
-		return err
-	}
 	home, err := d.vfs(ctx)
-	if err := errors.Join(err, <-gpu); err != nil {
+	if err := errors.Join(err, story.InstallGPU(ctx, d.Cluster, d.node())); err != nil {
 		return err
 	}
 	d.say("the platform team's topology, and the DeviceClasses made of it")

@@ -56,7 +56,7 @@ func GPUImage(ctx context.Context, c *cluster.Cluster) (string, error) {
 	return c.Image(ctx, "plumbline.test/gpu:1", "./integration/cluster/gpu")
 }
 
-// InstallGPU installs the stand-in for the GPU vendor's driver on a node.
+// InstallGPU installs the stand-in for the GPU vendor's driver on a node, and returns when it has published its devices.
 func InstallGPU(ctx context.Context, c *cluster.Cluster, n *cluster.Node) error {
 	archive, err := GPUImage(ctx, c)
 	if err != nil {
@@ -65,13 +65,18 @@ func InstallGPU(ctx context.Context, c *cluster.Cluster, n *cluster.Node) error 
 	if err := n.Import(ctx, archive); err != nil {
 		return err
 	}
-	for _, manifest := range []string{gpuDriver, GPUClass} {
-		if err := c.Apply(ctx, manifest); err != nil {
-			return err
-		}
+	if err := ApplyGPU(ctx, c); err != nil {
+		return err
 	}
-	_, err = c.Kubectl(ctx, nil, "-n", "kube-system", "rollout", "status", "--timeout=540s", "daemonset/gpu")
-	return err
+	if _, err := c.Kubectl(ctx, nil, "-n", "kube-system", "rollout", "status", "--timeout=540s", "daemonset/gpu"); err != nil {
+		return err
+	}
+	return c.AwaitSlices(ctx, "gpu.nvidia.com", n.Name)
+}
+
+// ApplyGPU applies the objects of the stand-in. A node that has its image runs it.
+func ApplyGPU(ctx context.Context, c *cluster.Cluster) error {
+	return errors.Join(c.Apply(ctx, gpuDriver), c.Apply(ctx, GPUClass))
 }
 
 // Pod is the user's pod.
