@@ -100,6 +100,8 @@ push: release ## push image and chart of a release, with docker's credentials (V
 demo-cluster: ## from kubectl apply to a pod with its network, on a Kubernetes with a node in a virtual machine
 	@. .ci/lib
 	begin 'the demo on a cluster'
+	# The first run: beside the download of modules, which leaves the processors idle. The demo waits for it.
+	setpriv --pdeathsig TERM integration/machine/root cluster >/dev/null &
 	$(GO) run ./integration/cluster/demo </dev/null
 	end
 
