@@ -60,6 +60,7 @@ func (s *stacking) check() error {
 	}
 	s.notePorts()
 	s.noteSpoofChecks()
+	s.noteVLANs()
 	return s.checkTunnels()
 }
 
@@ -152,6 +153,44 @@ func (s *stacking) noteSpoofChecks() {
 					below = append(below, b)
 				}
 			}
+		}
+	}
+}
+
+// noteVLANs adds notes on bonds of virtual functions that their physical functions put into different VLANs.
+func (s *stacking) noteVLANs() {
+	type function struct {
+		step string
+		vlan uint16
+	}
+	vlans, functions, first := map[string]uint16{}, map[string]function{}, map[string]function{} // by device, by link, by bond
+	for _, w := range s.p.wants {
+		if vf, ok := w.obj.(netstate.VF); ok && vf.VLAN != nil {
+			vlans[vf.ID] = *vf.VLAN
+		}
+	}
+	for _, w := range s.p.wants {
+		if d, ok := w.obj.(netstate.Device); ok && d.At != nil {
+			if vlan, has := vlans[d.ID]; has {
+				functions[*d.At] = function{w.step, vlan}
+			}
+		}
+	}
+	for _, w := range s.p.wants {
+		l, ok := w.obj.(netstate.Link)
+		port, has := functions[l.Name]
+		if !ok || !has || l.Master == nil {
+			continue
+		}
+		if m, there := s.p.view.Link(*l.Master); !there || m.LinkKind != "bond" {
+			continue
+		}
+		switch other, seen := first[*l.Master]; {
+		case !seen:
+			first[*l.Master] = port
+		case other.vlan != port.vlan:
+			s.p.plan.noteFor(w.step, "the ports of the bond %q are in different VLANs, %d by step %q and %d by step %q: a frame is in "+
+				"that of the port that sends it; give both steps the same vlan", *l.Master, other.vlan, other.step, port.vlan, port.step)
 		}
 	}
 }
