@@ -253,7 +253,8 @@ func (c *Cluster) AwaitSlices(ctx context.Context, driver, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return poll(ctx, 200*time.Millisecond, func(ctx context.Context) error {
-		said, err := c.Kubectl(ctx, nil, "get", "resourceslices", "-o", "name", "--field-selector=spec.driver="+driver+",spec.nodeName="+node)
+		said, err := c.Kubectl(ctx, nil, "get", "resourceslices", "-o", "name",
+			"--field-selector=spec.driver="+driver+",spec.nodeName="+node)
 		if err == nil && said == "" {
 			err = fmt.Errorf("driver %q has published no devices of node %q", driver, node)
 		}
