@@ -349,6 +349,23 @@ func TestSpec(t *testing.T) {
 	}
 }
 
+// TestPair: a constraint on all devices of a topology is not one on those of another driver, which lack its attributes.
+func TestPair(t *testing.T) {
+	topo := pair()
+	topo.ClaimTemplate = &v1alpha1.ClaimTemplate{BondPorts: v1alpha1.AnyPF, Constraints: []v1alpha1.ClaimConstraint{
+		{MatchAttribute: "dra.networking/vfIndex"}, {Steps: []string{"vf1"}, DistinctAttribute: "d.e/f"},
+	}}
+	spec := claim.Spec(topo, contracts(t))
+	claim.Pair(&spec, "gpu.example.com")
+	var got []string
+	for _, c := range spec.Devices.Constraints {
+		got = append(got, fmt.Sprint(c.Requests))
+	}
+	if want := []string{"[vf0 vf1]", "[vf1]", "[vf0 vf0-pair]", "[vf1 vf1-pair]"}; !slices.Equal(got, want) {
+		t.Errorf("constraints on %q, want %q", got, want)
+	}
+}
+
 // TestOnePF holds which devices a note reports as failing together.
 func TestOnePF(t *testing.T) {
 	topo := &topology.Topology{Name: "t", Steps: []topology.Step{

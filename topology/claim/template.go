@@ -64,8 +64,18 @@ func Spec(t *topology.Topology, set contract.Set) resourceapi.ResourceClaimSpec 
 const PCIeRoot resourceapi.FullyQualifiedName = "resource.kubernetes.io/pcieRoot"
 
 // Pair adds to each request of a claim one for a device of another class, such as a GPU, that is below the same PCIe root. It is
-// called as the request, with "-pair" at the end.
+// called as the request, with "-pair" at the end. Constraints on all requests stay those on the requests there were: an attribute that a
+// device lacks is equal to none, and the pod would stay Pending.
 func Pair(spec *resourceapi.ResourceClaimSpec, class string) {
+	var own []string
+	for _, r := range spec.Devices.Requests {
+		own = append(own, r.Name)
+	}
+	for i := range spec.Devices.Constraints {
+		if c := &spec.Devices.Constraints[i]; len(c.Requests) == 0 {
+			c.Requests = slices.Clone(own)
+		}
+	}
 	for _, r := range slices.Clone(spec.Devices.Requests) {
 		pair := r.Name + "-pair"
 		spec.Devices.Requests = append(spec.Devices.Requests, resourceapi.DeviceRequest{
