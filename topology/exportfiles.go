@@ -57,8 +57,8 @@ type File struct {
 }
 
 // Files returns the files that containers are given, by name, as Variables does the variables. devices returns the topology file of
-// NCCL for devices with these PCI addresses; nil without a node.
-func (t *Topology) Files(set contract.Set, results []StepResult, devices func(pci []string) (string, error)) ([]File, error) {
+// NCCL for devices with these PCI addresses, and those of RDMA devices by name; nil without a node.
+func (t *Topology) Files(set contract.Set, results []StepResult, devices func(pci, rdma []string) (string, error)) ([]File, error) {
 	if t.Export == nil {
 		return nil, nil
 	}
@@ -73,7 +73,7 @@ func (t *Topology) Files(set contract.Set, results []StepResult, devices func(pc
 			f.Needs = "the PCI devices of a node"
 		default:
 			var err error
-			if f.Content, err = devices(of.pci(t.Roots())); err != nil {
+			if f.Content, err = devices(of.pci(t.Roots()), of.rdma("")); err != nil {
 				errs = append(errs, fmt.Errorf("spec.export.presets: %s: %w", v1alpha1.ExportNCCLTopology, err))
 			}
 		}

@@ -73,7 +73,12 @@ var presets = []preset{
 	}},
 	{v1alpha1.ExportNCCLTopology, func(t *Topology, _ steps) []Variable {
 		return []Variable{{Name: "NCCL_TOPO_FILE", Value: FilesDir + "/" + t.Name + "/" + topologyFile}}
-	}, noDevice},
+	}, func(t *Topology, set contract.Set) string {
+		if noDevice(t, set) == "" {
+			return ""
+		}
+		return unlessDevice(t, set, "rdmaDevice", "no step takes a device, or gives its pod the RDMA device of a shared one")
+	}},
 }
 
 // topologyFile is the file of the preset ncclTopology.
@@ -111,8 +116,20 @@ func noNetwork(t *Topology, set contract.Set) string {
 // unless returns why, unless a step may have a part of a result, or a field of its device.
 func unless(t *Topology, set contract.Set, part ref.Source, device, why string) string {
 	for i := range t.Steps {
-		s := &t.Steps[i]
-		if mayHave(set, s, ref.Field{Source: part}) || device != "" && mayHave(set, s, ref.Field{Path: device, Source: ref.Devices}) {
+		if mayHave(set, &t.Steps[i], ref.Field{Source: part}) {
+			return ""
+		}
+	}
+	if device == "" {
+		return why
+	}
+	return unlessDevice(t, set, device, why)
+}
+
+// unlessDevice returns why, unless a step may have a field of its device.
+func unlessDevice(t *Topology, set contract.Set, device, why string) string {
+	for i := range t.Steps {
+		if mayHave(set, &t.Steps[i], ref.Field{Path: device, Source: ref.Devices}) {
 			return ""
 		}
 	}

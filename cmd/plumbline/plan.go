@@ -239,10 +239,10 @@ func (t *target) show(a *app, sb reconcile.Sandbox, plan *ops.Plan, imagined boo
 	if err != nil {
 		return fmt.Errorf("NetworkTopology %q: %w", sb.Topology.Name, err)
 	}
-	var devices func([]string) (string, error)
+	var devices func(pci, rdma []string) (string, error)
 	if !imagined {
-		devices = func(own []string) (string, error) {
-			return ncclfile.Node{Sys: "/sys", CPUInfo: "/proc/cpuinfo", Arch: runtime.GOARCH}.Of(own, nil)
+		devices = func(own, rdma []string) (string, error) {
+			return ncclfile.Node{Sys: "/sys", CPUInfo: "/proc/cpuinfo", Arch: runtime.GOARCH}.Of(own, rdma, nil)
 		}
 	}
 	files, err := sb.Topology.Files(a.registry, plan.Results, devices)

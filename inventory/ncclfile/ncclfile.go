@@ -64,10 +64,15 @@ type Node struct {
 	Arch    string // as GOARCH
 }
 
-// Of returns the file for devices of the node, by PCI address. One that the node does not have is an error; beside are devices of other
-// drivers, which are left out then.
-func (n Node) Of(own, beside []string) (string, error) {
+// Of returns the file for devices of the node, by PCI address, and for those of RDMA devices by name. A PCI address that the node does
+// not have is an error; beside are devices of other drivers, which are left out then.
+func (n Node) Of(own, rdma, beside []string) (string, error) {
 	addresses := slices.Clone(own)
+	for _, name := range rdma {
+		if a := n.below(name); a != "" {
+			addresses = append(addresses, a)
+		}
+	}
 	for _, a := range beside {
 		if a = strings.ToLower(a); address.MatchString(a) {
 			if _, err := os.Stat(n.link(a)); err == nil {
@@ -89,6 +94,19 @@ func (n Node) Of(own, beside []string) (string, error) {
 	})
 	out, err := xml.MarshalIndent(top, "", "  ")
 	return string(out) + "\n", err
+}
+
+// below returns the PCI address of the device that an RDMA device is of, as NCCL finds it; "" for one in software. In exclusive mode sysfs
+// shows only RDMA devices of the host: one in a pod is of a function that the step takes.
+func (n Node) below(rdma string) string {
+	if rdma != filepath.Base(rdma) {
+		return ""
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Join(n.Sys, "class/infiniband", rdma, "device"))
+	if a := filepath.Base(dir); err == nil && address.MatchString(a) {
+		return a
+	}
+	return ""
 }
 
 func (n Node) link(device string) string { return filepath.Join(n.Sys, "bus/pci/devices", device) }

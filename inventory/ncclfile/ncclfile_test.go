@@ -19,7 +19,8 @@ import (
 var update = flag.Bool("update", false, "write the golden file")
 
 // TestFile holds the file of two switches on two CPUs, with a GPU and a function below the first, a virtual function below the second, and
-// a function at a root port. An unknown value of a link is written as such, and is no limit.
+// a function at a root port. The first function is shared, and known by its RDMA device only. An unknown value of a link is written as
+// such, and is no limit.
 func TestFile(t *testing.T) {
 	archive, err := txtar.ParseFile("testdata/switches.txtar")
 	if err != nil {
@@ -27,7 +28,8 @@ func TestFile(t *testing.T) {
 	}
 	_, sys := sysfstest.Unpack(t, archive)
 	node := ncclfile.Node{Sys: sys, CPUInfo: filepath.Join(sys, "cpuinfo"), Arch: "amd64"}
-	got, err := node.Of([]string{"0000:83:00.2", "0000:04:00.0", "0000:04:00.0"}, []string{"0000:03:00.0", "0000:C1:00.0", "0000:05:00.0", "../../x", ""})
+	got, err := node.Of([]string{"0000:83:00.2", "0000:83:00.2"}, []string{"mlx5_4", "mlx5_1", "mlx5_1", "rxe0", "mlx5_9", "../mlx5_4", ""},
+		[]string{"0000:03:00.0", "0000:C1:00.0", "0000:05:00.0", "../../x", ""})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,11 +44,11 @@ func TestFile(t *testing.T) {
 		t.Errorf("%v: have\n%s\nwant\n%s", err, got, want)
 	}
 	for _, bad := range []string{"0000:05:00.0", "../../../etc", "0000:03:00.8", ""} {
-		if got, err := node.Of([]string{bad}, nil); err == nil {
+		if got, err := node.Of([]string{bad}, nil, nil); err == nil {
 			t.Errorf("%q: %s", bad, got)
 		}
 	}
-	if _, err := node.Of(make([]string, 129), nil); err == nil || !strings.Contains(err.Error(), "129 devices, at most 128") {
+	if _, err := node.Of(make([]string, 129), nil, nil); err == nil || !strings.Contains(err.Error(), "129 devices, at most 128") {
 		t.Errorf("too many: %v", err)
 	}
 }

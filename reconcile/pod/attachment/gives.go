@@ -134,7 +134,7 @@ func (k *Keeper) exports(t *topology.Topology, results []topology.StepResult, be
 	if all.variables, err = t.Variables(k.Contracts, results); err != nil {
 		return all, fault.New(fault.Unsupported, fmt.Errorf("topology %q: %w", t.Name, err))
 	}
-	files, err := t.Files(k.Contracts, results, func(pci []string) (string, error) { return k.TopologyFile(pci, beside) })
+	files, err := t.Files(k.Contracts, results, func(pci, rdma []string) (string, error) { return k.TopologyFile(pci, rdma, beside) })
 	if err != nil {
 		return all, fault.New(fault.Unsupported, fmt.Errorf("topology %q: %w", t.Name, err))
 	}

@@ -167,10 +167,11 @@ func TestExportFiles(t *testing.T) {
 	export("a", v1alpha1.Export{Files: map[string]v1alpha1.ExportContent{"rails": "{{ d.interfaceName }}\n"}, Presets: []v1alpha1.ExportPreset{"ncclTopology"}})
 	w.results = interfaceOf("rail0", "")
 	w.results[0].Result.Interfaces[0].PCIID = "0000:03:00.2"
+	w.results[0].Result.Devices = &topology.Devices{RDMADevice: "mlx5_4", DeviceNodes: []string{"/dev/infiniband/uverbs4"}}
 	pod := w.sandbox("s1", 1)
 	w.ok(w.Attach(t.Context(), pod))
 	w.wantEnv("a", "NCCL_TOPO_FILE=/var/run/dra.networking/files/t1/nccl-topology.xml")
-	if rails, devices := file("a", "rails"), file("a", "nccl-topology.xml"); rails != "rail0\n" || devices != "[0000:03:00.2] [0000:0a:00.0]" {
+	if rails, devices := file("a", "rails"), file("a", "nccl-topology.xml"); rails != "rail0\n" || devices != "[0000:03:00.2] [mlx5_4] [0000:0a:00.0]" {
 		t.Errorf("files %q and %q", rails, devices)
 	}
 

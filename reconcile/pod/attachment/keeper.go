@@ -95,8 +95,9 @@ type Options struct {
 	// Lost returns those of the device nodes that are no longer those of a device, "" for none, or of an RDMA device in
 	// software, by its name. A driver that is loaded again may have given them to another one. Nil finds none.
 	Lost func(device, rdma string, nodes []string) []string
-	// TopologyFile returns the topology file of NCCL for devices of the node, and for those beside that it has, by PCI address.
-	TopologyFile func(own, beside []string) (string, error)
+	// TopologyFile returns the topology file of NCCL for devices of the node by PCI address, for those of RDMA devices by name, and for
+	// those beside that the node has, by PCI address.
+	TopologyFile func(own, rdma, beside []string) (string, error)
 	Log          *slog.Logger
 	// Identify identifies the namespace at a path; an error of kind Gone if there is
 	// none. Default: by device and inode.

@@ -112,7 +112,7 @@ func (w *world) restart(dir, bootID string) {
 	w.gate = gate.Dir(filepath.Join(dir, "cdi"))
 	w.logs = cmp.Or(w.logs, slog.Handler(slog.NewTextHandler(&w.log, nil)))
 	w.Keeper = attachment.New(attachment.Options{
-		TopologyFile: func(own, beside []string) (string, error) { return fmt.Sprint(own, beside), nil },
+		TopologyFile: func(own, rdma, beside []string) (string, error) { return fmt.Sprint(own, rdma, beside), nil },
 		Store:        w.store, Engine: w, Gate: w.gate, Contracts: registry, Reporter: w, Identify: w.identify, Now: time.Now,
 		GiveBack: func(uid types.UID) error { return w.writes("give back " + string(uid)) },
 		Refine:   func(context.Context, *claims.Claim, [][]topology.StepResult) error { return nil },
