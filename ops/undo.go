@@ -21,9 +21,9 @@ import (
 // Undo of a whole record is a release, undo of one pass is a rollback, and undo of objects
 // that no step wants any more is pruning. Of a rollback, kept is the record before the pass: sysctls of links that it holds are
 // written again where the undo writes one that the kernel gives each link.
-func Undo(have *netstate.Snapshot, history []netstate.Change,
-	kept ...netstate.Change,
-) (changes []netstate.Change, missing []netstate.Object) {
+func Undo(have *netstate.Snapshot, history []netstate.Change, kept ...netstate.Change) (
+	changes []netstate.Change, missing []netstate.Object,
+) {
 	u := &undoer{
 		made: map[netstate.Key]bool{}, ends: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{},
 		willDelete: map[string]bool{}, touched: map[string]bool{}, leaves: map[string]string{},

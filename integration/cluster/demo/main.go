@@ -299,8 +299,8 @@ func (d demo) limited(ctx context.Context) error {
 
 // rate receives from the pod for three seconds.
 func (d demo) rate(ctx context.Context) (kbit int, err error) {
-	const command = "{ timeout 3 ip netns exec partner busybox wget -q -O - http://10.100.0.5/zeros || true; " +
-		"} | wc -c | awk '{ print int($1 * 8 / 3 / 1000) }'"
+	const command = "{ timeout 3 ip netns exec partner busybox wget -q -O - http://10.100.0.5/zeros || true; }" +
+		" | wc -c | awk '{ print int($1 * 8 / 3 / 1000) }'"
 	said, err := d.node().Shell(ctx, command)
 	fmt.Fprintf(d.out, "%s$ %s\n%s", d.node().Name, command, said)
 	if err != nil {
@@ -336,8 +336,10 @@ func (d demo) edited(ctx context.Context, topology string) error {
 
 // event waits for an Event of the pod, and shows it.
 func (d demo) event(ctx context.Context, reason, text string) error {
-	arguments := []string{"get", "events", "--field-selector=involvedObject.name=ai-training,reason=" +
-		reason, "-o", `jsonpath={range .items[*]}{.message}{"\n"}{end}`}
+	arguments := []string{
+		"get", "events", "--field-selector=involvedObject.name=ai-training,reason=" + reason,
+		"-o", `jsonpath={range .items[*]}{.message}{"\n"}{end}`,
+	}
 	fmt.Fprintf(d.out, "$ kubectl %s\n", strings.Join(arguments, " "))
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
