@@ -171,7 +171,7 @@ func stopped(t testing.TB, share bool, opts Options) *Watcher {
 }
 
 // patience is how long a test waits before it concludes that nothing comes.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // listening receives the events of a watcher. One change may cause two events, as some
 // of its notifications come late (linkwatch waits up to a second), so an event that was

@@ -35,6 +35,7 @@ type item struct {
 	// overflowAt: notifications were lost; resyncAt: periodic.
 	overflowAt, resyncAt time.Time
 	checkAt              time.Time // check whether the namespace still exists
+	suspected            bool      // its end was reported, or that was lost, and no check has begun since
 	gone                 bool      // it does not: deliver only that, at once
 
 	firstChange      time.Time     // the first one since the last delivery
@@ -118,13 +119,13 @@ func (q *queue) overflow(id reconcile.SandboxID) {
 		if free := it.overflowReported.Add(every); !it.overflowReported.IsZero() && free.After(it.overflowAt) {
 			it.overflowAt = free
 		}
-		it.checkAt = earliest(it.checkAt, it.overflowAt)
+		it.checkAt, it.suspected = earliest(it.checkAt, it.overflowAt), true
 	})
 }
 
 // suspect records that the sandbox's namespace may no longer exist.
 func (q *queue) suspect(id reconcile.SandboxID) {
-	q.update(id, func(it *item, now time.Time) { it.checkAt = now })
+	q.update(id, func(it *item, now time.Time) { it.checkAt, it.suspected = now, true })
 }
 
 func (q *queue) update(id reconcile.SandboxID, f func(*item, time.Time)) {
@@ -178,7 +179,7 @@ func (q *queue) next() (o offer, wait time.Duration) {
 	case it.gone:
 		o.event.Reason = Changed
 	case due(it.checkAt, now):
-		o.check = true
+		o.check, it.suspected = true, false
 	case !it.overflowAt.IsZero():
 		o.event.Reason = Overflow
 	case due(it.changedAt, now):
@@ -308,10 +309,14 @@ func (q *queue) postpone(it *item) bool {
 	return true
 }
 
-// arm sets the next check of the namespace: with the next event that no notification
-// caused, and every checkEvery where that is set.
+// arm sets the next check of the namespace: at once where its end may have come while an event was received
+// or a check looked at its path, else with the next event that no notification caused, and every checkEvery
+// where that is set.
 func (it *item) arm(now time.Time) {
 	it.checkAt = time.Time{}
+	if it.suspected {
+		it.checkAt = now
+	}
 	for _, t := range []time.Time{it.overflowAt, it.resyncAt} {
 		if t.After(now) {
 			it.checkAt = earliest(it.checkAt, t)

@@ -395,6 +395,54 @@ func TestGone(t *testing.T) {
 	})
 }
 
+// TestGoneMeanwhile holds that the end of a namespace is found if the kernel reports it, or may have, while an event of
+// its sandbox is received or while an earlier check looks at its path.
+func TestGoneMeanwhile(t *testing.T) {
+	for name, meanwhile := range map[string]func(*queue) (done func()){
+		"an event is received": func(q *queue) func() {
+			q.changed("a")
+			time.Sleep(time.Second)
+			o, _ := q.next()
+			q.suspect("a")
+			return func() { q.delivered(o) }
+		},
+		"an event is received, and notifications are lost": func(q *queue) func() {
+			q.changed("a")
+			time.Sleep(time.Second)
+			q.overflow("a")
+			o, _ := q.next()
+			time.Sleep(time.Second)
+			return func() { q.delivered(o) }
+		},
+		"a check looks": func(q *queue) func() {
+			q.suspect("a")
+			o, _ := q.next()
+			q.suspect("a")
+			return func() { q.checked(o, false) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				opts, err := Options{}.withDefaults()
+				if err != nil {
+					t.Fatal(err)
+				}
+				q := newQueue(opts, nil)
+				q.add("a", 0)
+				meanwhile(q)()
+				o, wait := q.next()
+				if o.item == nil || !o.check {
+					t.Fatalf("%+v, to wait %v: want a check", o.event, wait)
+				}
+				q.checked(o, false)
+				if o, _ := q.next(); o.item != nil {
+					t.Errorf("%+v after the check, check: %v", o.event, o.check)
+				}
+			})
+		})
+	}
+}
+
 // Every notification is followed by an event in time, whatever else comes.
 func TestNothingIsLost(t *testing.T) {
 	for seed := range uint64(20) {
