@@ -101,18 +101,6 @@ type Packet struct {
 	Fragment bool
 }
 
-// Matches reports whether the rule matches a packet. Members says which addresses are in a
-// set.
-func (r *Rule) Matches(p Packet, members func(SetID) []netip.Addr) bool {
-	if len(r.Ports) > 0 && !slices.ContainsFunc(r.Ports, func(q Port) bool {
-		return q.Protocol == p.Protocol && (q.Port == 0 || q.Port == p.Port && !p.Fragment)
-	}) {
-		return false
-	}
-	return r.Any || r.Addresses != nil && r.Addresses.Contains(p.Destination) ||
-		slices.ContainsFunc(r.Sets, func(id SetID) bool { return slices.Contains(members(id), p.Destination) })
-}
-
 // Places says where each rule of an attachment stands, from 0 for the winning one: each
 // precedence has a place of its own, whatever other rules there are. Of two rules with one
 // precedence, the second moves to the next free place, so that there are up to twice as many

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/qos/qostest"
 	"github.com/plumbline/plumbline/qos/v1alpha1"
 	topologyv1alpha1 "github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -426,7 +427,7 @@ func (w *world) check(t *testing.T, c *qos.Compiler, what string) {
 			for range 12 {
 				p := qos.Packet{Destination: w.address(), Protocol: pick(w.rng, qos.TCP, qos.UDP, qos.SCTP, 1), Port: uint16(80 + w.rng.IntN(4)), Fragment: w.rng.IntN(6) == 0}
 				want, found := w.decide(pod, at, p)
-				n := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(p, c.Members) })
+				n := slices.IndexFunc(rules, func(r qos.Rule) bool { return qostest.Matches(&r, p, c.Members) })
 				if (n >= 0) != found {
 					t.Fatalf("%s: pod %s on %s, packet %+v: rule %d, want %+v", what, key, at.Interface, p, n, want)
 				}

@@ -134,7 +134,7 @@ func (b *bench) enforce(objects string) decide {
 	}
 	b.apply(rules, c.Members)
 	return func(p qos.Packet) *qos.Rule {
-		i := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(p, c.Members) })
+		i := slices.IndexFunc(rules, func(r qos.Rule) bool { return qostest.Matches(&r, p, c.Members) })
 		if i < 0 {
 			return nil
 		}

@@ -66,7 +66,7 @@ func (n *worker) ruled(s *reconcile.Sandbox, object string) decide {
 	}
 	s.Filters, s.LogicalRules = nil, enforced.LogicalRules
 	return func(p qos.Packet) *qos.Rule {
-		if i := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(p, members) }); i >= 0 {
+		if i := slices.IndexFunc(rules, func(r qos.Rule) bool { return qostest.Matches(&r, p, members) }); i >= 0 {
 			return &rules[i]
 		}
 		return nil

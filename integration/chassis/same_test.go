@@ -148,7 +148,7 @@ func TestSameObject(t *testing.T) {
 	t.Cleanup(sender.Close)
 
 	decide := func(p qos.Packet) *qos.Rule {
-		if i := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(p, members) }); i >= 0 {
+		if i := slices.IndexFunc(rules, func(r qos.Rule) bool { return qostest.Matches(&r, p, members) }); i >= 0 {
 			return &rules[i]
 		}
 		return nil

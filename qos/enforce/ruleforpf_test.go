@@ -99,7 +99,7 @@ func TestRuleForPFDecides(t *testing.T) {
 		found++
 		for range 50 {
 			p := qostest.Packet(rng)
-			n := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(p, members) })
+			n := slices.IndexFunc(rules, func(r qos.Rule) bool { return qostest.Matches(&r, p, members) })
 			if n < 0 || fmt.Sprintf("ns/q[%d]", rules[n].Index) != rule.Rule || uint32(rules[n].RateKbit+999)/1000 != rule.Mbps {
 				t.Fatalf("seed %d, packet %+v: rule %d decides, and the physical function has %+v", seed, p, n, rule)
 			}

@@ -39,7 +39,7 @@ func TestObjects(t *testing.T) {
 		m := matcher{port: "port"}
 		for range 200 {
 			m.packet = qostest.Packet(rng)
-			want := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(m.packet, of) })
+			want := slices.IndexFunc(rules, func(r qos.Rule) bool { return qostest.Matches(&r, m.packet, of) })
 			mark := m.best(t, objects, func(netstate.LogicalRule) bool { return true })
 			meter := m.best(t, objects, func(q netstate.LogicalRule) bool { return *q.Rate > 0 })
 			other := m

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 
 	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/types"
@@ -76,4 +77,16 @@ func Packet(rng *rand.Rand) qos.Packet {
 		Destination: Address(rng), Protocol: protocols[rng.IntN(4)], Port: uint16(80 + rng.IntN(4)),
 		Fragment: rng.IntN(6) == 0,
 	}
+}
+
+// Matches reports whether a rule matches a packet, as NetworkQoS defines it: the backends are compared with it. Members says
+// which addresses are in a set.
+func Matches(r *qos.Rule, p qos.Packet, members func(qos.SetID) []netip.Addr) bool {
+	if len(r.Ports) > 0 && !slices.ContainsFunc(r.Ports, func(q qos.Port) bool {
+		return q.Protocol == p.Protocol && (q.Port == 0 || q.Port == p.Port && !p.Fragment)
+	}) {
+		return false
+	}
+	return r.Any || r.Addresses != nil && r.Addresses.Contains(p.Destination) ||
+		slices.ContainsFunc(r.Sets, func(id qos.SetID) bool { return slices.Contains(members(id), p.Destination) })
 }

@@ -32,7 +32,7 @@ func TestFilters(t *testing.T) {
 		wellFormed(t, out)
 		for range 200 {
 			p := qostest.Packet(rng)
-			want := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(p, members) })
+			want := slices.IndexFunc(rules, func(r qos.Rule) bool { return qostest.Matches(&r, p, members) })
 			f, _ := out.Decide(p)
 			if f == nil || want < 0 {
 				if (f == nil) != (want < 0) {
@@ -94,13 +94,13 @@ func TestFragmentsAreLimited(t *testing.T) {
 			p := qostest.Packet(rng)
 			var want, have []int
 			for i := range rules {
-				if rules[i].Matches(p, members) {
+				if qostest.Matches(&rules[i], p, members) {
 					break
 				}
 				whole := p
 				whole.Fragment = false
 				for port := uint16(80); port < 84; port++ { // all that there are
-					if whole.Port = port; p.Fragment && rules[i].RateKbit > 0 && rules[i].Matches(whole, members) {
+					if whole.Port = port; p.Fragment && rules[i].RateKbit > 0 && qostest.Matches(&rules[i], whole, members) {
 						want = append(want, i)
 						break
 					}

@@ -214,7 +214,7 @@ func (w *wired) enforce(objects string) (filters []netstate.Filter, decide func(
 		w.create(filters[i])
 	}
 	return filters, func(p qos.Packet) *qos.Rule {
-		i := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(p, c.Members) })
+		i := slices.IndexFunc(rules, func(r qos.Rule) bool { return qostest.Matches(&r, p, c.Members) })
 		if i < 0 {
 			return nil
 		}

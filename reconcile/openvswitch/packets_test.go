@@ -84,7 +84,9 @@ func TestPackets(t *testing.T) {
 		server.Nbctl("--wait=sb", "sync")
 		for range 12 {
 			p := qostest.Packet(rng)
-			want := slices.IndexFunc(rules, func(r qos.Rule) bool { return r.Matches(p, func(id qos.SetID) []netip.Addr { return members[id] }) })
+			want := slices.IndexFunc(rules, func(r qos.Rule) bool {
+				return qostest.Matches(&r, p, func(id qos.SetID) []netip.Addr { return members[id] })
+			})
 			dscp, rate := -1, 0
 			if want >= 0 {
 				dscp, rate = int(rules[want].DSCP), int(rules[want].RateKbit)
