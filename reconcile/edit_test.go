@@ -8,6 +8,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
 )
@@ -130,7 +131,7 @@ func TestEditLeavesNothing(t *testing.T) {
 					t.Fatalf("%s: %v", name, err)
 				}
 				e.unchanged(t, after)
-				diff := slices.DeleteFunc(fresh.k.Equal(e.k.Snapshot), func(line string) bool {
+				diff := slices.DeleteFunc(netstatetest.Differences(fresh.k.Snapshot, e.k.Snapshot), func(line string) bool {
 					return strings.Contains(line, " mac: ") || strings.Contains(line, "sysctl net/ipv") // see below
 				})
 				for _, s := range netstate.All[netstate.Sysctl](e.k.Snapshot) { // as a new link has it, and as every step wants it

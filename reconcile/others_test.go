@@ -7,6 +7,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/topology"
@@ -100,7 +101,7 @@ func TestTwoTopologies(t *testing.T) {
 				e.ensure(t, e.b)
 				e.unchanged(t, e.a)
 				end(t, e)
-				if diff := e.start.Equal(e.k.Snapshot); len(diff) > 0 {
+				if diff := netstatetest.Differences(e.start, e.k.Snapshot); len(diff) > 0 {
 					t.Errorf("after both are released: %v", diff)
 				}
 			})
@@ -215,7 +216,7 @@ func TestStepTakenBack(t *testing.T) {
 	e.ensure(t, bridged)
 	e.unchanged(t, bridged)
 	e.release(t, bridged)
-	if diff := e.start.Equal(e.k.Snapshot); len(diff) > 0 {
+	if diff := netstatetest.Differences(e.start, e.k.Snapshot); len(diff) > 0 {
 		t.Errorf("after the release: %v", diff)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/topology"
@@ -203,7 +204,7 @@ func TestPreparedDeath(t *testing.T) {
 				if _, err := r.Release(t.Context(), prepared.ID); err != nil {
 					t.Fatalf("%s: %v", when, err)
 				}
-				if diff := hostName.Equal(k.Snapshot); len(diff) > 0 {
+				if diff := netstatetest.Differences(hostName, k.Snapshot); len(diff) > 0 {
 					t.Errorf("%s: in the end: %v", when, diff)
 				}
 			}

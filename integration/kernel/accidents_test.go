@@ -14,6 +14,7 @@ import (
 	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -42,7 +43,7 @@ func TestPathReused(t *testing.T) {
 				t.Errorf("repair: %v, %v", err, rep.Changes)
 			}
 			spared := func(when string) {
-				for _, d := range others.Equal(s.state(s.path)) {
+				for _, d := range netstatetest.Differences(others, s.state(s.path)) {
 					if !s.moved(d) { // a device of the sandbox returns later
 						t.Errorf("%s: in the other namespace: %s", when, d)
 					}
@@ -153,7 +154,7 @@ done
 		t.Fatal(err)
 	}
 	var left []string
-	for _, d := range home.Equal(l.state("")) {
+	for _, d := range netstatetest.Differences(home, l.state("")) {
 		if !strings.Contains(d, " mac: ") { // a card gives its functions new ones when it starts
 			left = append(left, d)
 		}

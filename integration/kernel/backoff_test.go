@@ -12,6 +12,7 @@ import (
 
 	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 )
 
@@ -87,7 +88,7 @@ func TestBackoff(t *testing.T) {
 	began := time.Now()
 	l.loopOf(dir, time.Minute, r)
 	eventually.True(t, patience, "the time is over, or there were too many passes", func() bool {
-		l.disturb(boxes["writer"], another, another.Inverse())
+		l.disturb(boxes["writer"], another, netstatetest.Inverse(another))
 		for name := range boxes {
 			if tried(name) > tooMany {
 				return true

@@ -19,6 +19,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/binding"
 	"github.com/plumbline/plumbline/reconcile/hostports"
@@ -292,7 +293,7 @@ func (l *lane) mustEqual(start *netstate.Snapshot, path, when string) {
 	var diff []string
 	deadline := time.Now().Add(15 * time.Second)
 	for {
-		if diff = start.Equal(l.state(path)); len(diff) == 0 || time.Now().After(deadline) {
+		if diff = netstatetest.Differences(start, l.state(path)); len(diff) == 0 || time.Now().After(deadline) {
 			break // a VF reports its carrier and MTU with delay
 		}
 		runtime.Gosched()

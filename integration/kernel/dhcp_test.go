@@ -26,6 +26,7 @@ import (
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/dhcp"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -278,7 +279,7 @@ func TestDHCP(t *testing.T) {
 	if _, err := e.Release(ctxFor(t), one.ID); err != nil {
 		t.Fatal(err)
 	}
-	if diff := start.Equal(l.state(one.Netns)); len(diff) > 0 {
+	if diff := netstatetest.Differences(start, l.state(one.Netns)); len(diff) > 0 {
 		t.Errorf("released, and left %v", diff)
 	}
 
@@ -390,7 +391,7 @@ func TestDHCPOptions(t *testing.T) {
 	if _, err := e.Release(ctxFor(t), sb.ID); err != nil {
 		t.Fatal(err)
 	}
-	if diff := start.Equal(l.state(sb.Netns)); len(diff) > 0 {
+	if diff := netstatetest.Differences(start, l.state(sb.Netns)); len(diff) > 0 {
 		t.Errorf("released, and left %v", diff)
 	}
 }
@@ -436,7 +437,7 @@ func TestDHCPServerAway(t *testing.T) {
 	if fault.Of(err) != fault.NotReady || !strings.Contains(fmt.Sprint(err), `step "a" waits: no DHCP server has given "net1" an address: `) || !strings.Contains(fmt.Sprint(err), "DHCPDISCOVER in ") {
 		t.Errorf("without a server: %s: %v", fault.Of(err), err)
 	}
-	if diff := start.Equal(l.state(lonely.Netns)); len(diff) > 0 {
+	if diff := netstatetest.Differences(start, l.state(lonely.Netns)); len(diff) > 0 {
 		t.Errorf("the failed attach left %v", diff)
 	}
 	if left, err := filepath.Glob(l.dir + "-dhcp/*.lease"); err != nil || len(left) > 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -445,7 +446,7 @@ func (g driftFixture) run(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.mustEqual(home, "", "after release")
-	for _, d := range start.Equal(l.state(path)) {
+	for _, d := range netstatetest.Differences(start, l.state(path)) {
 		if !strings.HasPrefix(d, "+ ") { // earlier rows have left it there
 			t.Errorf("after release: %s", d)
 		}
@@ -512,7 +513,7 @@ func (l *lane) row(r *reconcile.Reconciler, s *foreignWriter, repaired, observed
 	if len(rep.Changes) > 0 || err != nil && fault.Of(err) != row.refused {
 		t.Errorf("observed: %v, %v", err, rep.Changes)
 	}
-	if diff := damaged.Equal(l.state(path)); len(diff) > 0 {
+	if diff := netstatetest.Differences(damaged, l.state(path)); len(diff) > 0 {
 		t.Errorf("observed, and changed: %v", diff)
 	}
 
@@ -536,7 +537,7 @@ func (l *lane) row(r *reconcile.Reconciler, s *foreignWriter, repaired, observed
 	}
 	var left []string
 	for range 20 { // a VF reports its carrier and MTU with delay
-		left = slices.DeleteFunc(before.Equal(l.state(path)), func(d string) bool {
+		left = slices.DeleteFunc(netstatetest.Differences(before, l.state(path)), func(d string) bool {
 			return row.remaining != "" && strings.Contains(d, row.remaining)
 		})
 		if len(left) == 0 {

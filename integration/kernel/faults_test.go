@@ -19,6 +19,7 @@ import (
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/hostports"
 	"github.com/plumbline/plumbline/reconcile/journal"
@@ -302,13 +303,13 @@ func (s *fixture) untouched(when string) {
 	t := s.lane.t
 	t.Helper()
 	inside := s.state(s.path)
-	for _, d := range s.start.Equal(inside) {
+	for _, d := range netstatetest.Differences(s.start, inside) {
 		if !strings.HasPrefix(d, "+ ") && !s.moved(d) {
 			t.Fatalf("%s: what is the pod's: %s", when, d)
 		}
 	}
 	now := s.state("")
-	for _, d := range s.home.Equal(now) {
+	for _, d := range netstatetest.Differences(s.home, now) {
 		if !s.moved(d) {
 			t.Fatalf("%s: on the host: %s", when, d)
 		}

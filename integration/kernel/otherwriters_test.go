@@ -10,6 +10,7 @@ import (
 
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -215,7 +216,7 @@ func (w *writers) mustStay(boxes []reconcile.Sandbox, when string) {
 				w.fatal("%s, %s of topology %q: %v, changed %v", when, pass, sb.Topology.Name, err, rep.Changes)
 			}
 		}
-		if diff := before.Equal(w.state(w.path)); len(diff) > 0 {
+		if diff := netstatetest.Differences(before, w.state(w.path)); len(diff) > 0 {
 			w.fatal("%s: passes of topology %q changed %v", when, sb.Topology.Name, diff)
 		}
 		if now := w.details(); now != odds {

@@ -14,6 +14,7 @@ import (
 	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -153,7 +154,7 @@ func (c *chaos) step() {
 		c.act(a, "release", rec.Sandbox)
 	}
 	for o, was := range others {
-		if diff := was.Equal(o.state(o.path)); len(diff) > 0 {
+		if diff := netstatetest.Differences(was, o.state(o.path)); len(diff) > 0 {
 			c.fatal("sandbox %q was not meant: %v", o.name, diff)
 		}
 	}
@@ -318,7 +319,7 @@ func (c *chaos) checkDevices() {
 	}
 	var diff []string
 	for range 200 { // a VF reports its carrier and MTU with delay
-		diff = slices.DeleteFunc(c.home.Equal(c.state("")), func(d string) bool {
+		diff = slices.DeleteFunc(netstatetest.Differences(c.home, c.state("")), func(d string) bool {
 			return slices.ContainsFunc(slices.AppendSeq(slices.Clone(made), maps.Keys(moved)), func(of string) bool { return strings.Contains(d, of) })
 		})
 		if len(diff) == 0 {

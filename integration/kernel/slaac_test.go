@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology"
@@ -243,7 +244,7 @@ func TestAutoconfiguration(t *testing.T) {
 	if fault.Of(err) != fault.NotReady || !strings.Contains(fmt.Sprint(err), `step "a" waits: no router advertisement has given "net1" an address`) {
 		t.Errorf("without a router: %s: %v", fault.Of(err), err)
 	}
-	if diff := start.Equal(l.state(lonely.Netns)); len(diff) > 0 {
+	if diff := netstatetest.Differences(start, l.state(lonely.Netns)); len(diff) > 0 {
 		t.Errorf("the failed attach left %v", diff)
 	}
 

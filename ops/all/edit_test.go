@@ -9,6 +9,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/ops/optest"
 	"github.com/plumbline/plumbline/topology"
 )
@@ -337,7 +338,7 @@ func TestEditUndone(t *testing.T) {
 				if err := w.undo(owned); err != nil {
 					t.Errorf("%s: release: %v", when, err)
 				}
-				if diff := netstate.NewSnapshot(c.have...).Equal(w.have); len(diff) > 0 {
+				if diff := netstatetest.Differences(netstate.NewSnapshot(c.have...), w.have); len(diff) > 0 {
 					t.Errorf("%s, is released to:\n%s", when, strings.Join(diff, "\n"))
 				}
 			}
@@ -359,7 +360,7 @@ func TestEditUndone(t *testing.T) {
 						t.Errorf("change %d, made %t: %v", n+1, made, err)
 						continue
 					}
-					if diff := start.Equal(w.have); len(diff) > 0 {
+					if diff := netstatetest.Differences(start, w.have); len(diff) > 0 {
 						t.Errorf("change %d (%s), made %t, is undone to:\n%s", n+1, changes[n], made, strings.Join(diff, "\n"))
 						continue
 					}
@@ -394,7 +395,7 @@ func TestDriftIsNotGivenBack(t *testing.T) {
 	if err := w.undo(netstate.Compact(recorded(owned, repairs), w.have, held...)); err != nil {
 		t.Error(err)
 	}
-	if diff := netstate.NewSnapshot(vf(0)...).Equal(w.have); len(diff) > 0 {
+	if diff := netstatetest.Differences(netstate.NewSnapshot(vf(0)...), w.have); len(diff) > 0 {
 		t.Errorf("released to:\n%s", strings.Join(diff, "\n"))
 	}
 }
@@ -519,7 +520,7 @@ func TestRDMADeviceRenamedByPod(t *testing.T) {
 		if err := w.undo(owned); err != nil {
 			t.Error(err)
 		}
-		if diff := netstate.NewSnapshot(start...).Equal(w.have); len(diff) > 0 {
+		if diff := netstatetest.Differences(netstate.NewSnapshot(start...), w.have); len(diff) > 0 {
 			t.Errorf("released %s to:\n%s", when, strings.Join(diff, "\n"))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 )
 
 // TestReplace: what cannot be changed in place is one change that names the field
@@ -86,7 +87,7 @@ func inRecord(t *testing.T, have *netstate.Snapshot, changes []netstate.Change) 
 			now.Apply(c)
 		}
 	}
-	if diff := have.Equal(now); len(diff) > 0 {
+	if diff := netstatetest.Differences(have, now); len(diff) > 0 {
 		t.Errorf("undone, it differs from the start: %v", diff)
 	}
 }

@@ -95,12 +95,6 @@ func (c Change) Object() Object {
 // Key returns the key of the object changed.
 func (c Change) Key() Key { return c.Object().Key() }
 
-// Inverse returns the change that takes the object back.
-func (c Change) Inverse() Change {
-	c.Before, c.After = c.After, c.Before
-	return c
-}
-
 // Fields returns what differs between Before and After.
 func (c Change) Fields() []FieldDiff {
 	switch c.Action() {

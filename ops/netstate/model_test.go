@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 )
 
 // TestLastAddress holds what goes along with an IPv4 address, and what does not.
@@ -282,7 +283,7 @@ func TestDefaultVLAN(t *testing.T) {
 		if got := vlans(); got != want {
 			t.Errorf("default %d: %q, want %q", pvid, got, want)
 		}
-		s.Apply(join.Inverse())
+		s.Apply(netstatetest.Inverse(join))
 		if got := vlans(); got != "" {
 			t.Errorf("default %d: %q after it left", pvid, got)
 		}

@@ -152,29 +152,6 @@ func (s *Snapshot) LinksWhere(match func(Link) bool) []Link {
 // Fresh reports whether the link appeared through Apply.
 func (s *Snapshot) Fresh(link string) bool { return s.fresh[link] }
 
-// Equal reports the first differences between two snapshots in what plumbline
-// manages, nil when there is none. Observed-only fields do not count. It is
-// meant for tests: "rolled back to a state equal to the start".
-func (s *Snapshot) Equal(other *Snapshot) []string {
-	var out []string
-	for _, k := range slices.SortedFunc(maps.Keys(s.objects), compareKeys) {
-		o, ok := other.objects[k]
-		if !ok {
-			out = append(out, "- "+k.String())
-			continue
-		}
-		for _, d := range append(Diff(s.objects[k], o), Diff(o, s.objects[k])...) {
-			out = append(out, "~ "+k.String()+" "+d.Path+": "+FormatValue(d.After)+" / "+FormatValue(d.Before))
-		}
-	}
-	for _, k := range slices.SortedFunc(maps.Keys(other.objects), compareKeys) {
-		if _, ok := s.objects[k]; !ok {
-			out = append(out, "+ "+k.String())
-		}
-	}
-	return out
-}
-
 // ForeseenIn reports whether have matches the forecast s: every object with its
 // fields, what is absent absent, and nothing else but what the kernel makes by
 // itself on a link.
@@ -194,11 +171,4 @@ func (s *Snapshot) ForeseenIn(have *Snapshot) bool {
 		}
 	}
 	return true
-}
-
-func compareKeys(a, b Key) int {
-	if c := strings.Compare(string(a.Kind), string(b.Kind)); c != 0 {
-		return c
-	}
-	return strings.Compare(a.ID, b.ID)
 }

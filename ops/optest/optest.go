@@ -38,6 +38,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -547,7 +548,7 @@ func Disobey(ctx context.Context, t *testing.T, reg *ops.Registry, c *Case) {
 	obeyed := after(-1)
 	for i, ch := range p.Changes {
 		v := after(i)
-		if ch.Implied || len(obeyed.Equal(v.Snapshot)) == 0 {
+		if ch.Implied || len(netstatetest.Differences(obeyed.Snapshot, v.Snapshot)) == 0 {
 			continue // one that a later change undoes or recreates
 		}
 		if _, ok := p.Confirm(v.Snapshot); ok {
@@ -569,7 +570,7 @@ func checkUndo(t *testing.T, c *Case, w *World, history []netstate.Change, when 
 			start.Put(s) // was only observed
 		}
 	}
-	if diff := start.Equal(w.Snapshot); len(diff) > 0 {
+	if diff := netstatetest.Differences(start.Snapshot, w.Snapshot); len(diff) > 0 {
 		t.Errorf("%s, undo does not restore the start:\n%s", when, strings.Join(diff, "\n"))
 	}
 }
@@ -635,7 +636,7 @@ func Beside(ctx context.Context, t *testing.T, reg *ops.Registry, first, second 
 		w.end(t, a, b)
 		w.undisturbed(ctx, t, reg, b, "after the other was released")
 		w.end(t, b, nil)
-		if diff := NewWorld(first).Equal(w.Snapshot); len(diff) > 0 {
+		if diff := netstatetest.Differences(NewWorld(first).Snapshot, w.Snapshot); len(diff) > 0 {
 			t.Errorf("after both of two topologies were released, the first first: %t:\n%s", firstEnds, strings.Join(diff, "\n"))
 		}
 	}
@@ -675,7 +676,7 @@ func OnOneNode(ctx context.Context, t *testing.T, reg *ops.Registry, first, seco
 			*World
 			of *Case
 		}{{one, first}, {two, second}} {
-			if diff := NewWorld(w.of).Equal(w.Snapshot); len(diff) > 0 {
+			if diff := netstatetest.Differences(NewWorld(w.of).Snapshot, w.Snapshot); len(diff) > 0 {
 				t.Errorf("after two pods of a node ended, the first first: %t: of topology %q:\n%s", firstEnds, w.of.Topology.Name,
 					strings.Join(diff, "\n"))
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -114,7 +115,7 @@ func TestStore(t *testing.T) {
 	sameRecord(t, mustGet(t, open(t, dir), testID), record(testID, reconcile.Applied, bond0))
 
 	must(t, j.Put(record(testID, reconcile.Releasing, bond0)))
-	must(t, j.Intend(testID, []netstate.Change{bond0.Inverse()})) // it is about to go, and ours until then
+	must(t, j.Intend(testID, []netstate.Change{netstatetest.Inverse(bond0)})) // it is about to go, and ours until then
 	sameRecord(t, mustGet(t, open(t, dir), testID), record(testID, reconcile.Releasing, bond0))
 
 	must(t, j.Settle(record("a", reconcile.Failed))) // creates, too

@@ -18,6 +18,7 @@ import (
 
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
 )
@@ -128,7 +129,7 @@ func history(t testing.TB) (log []byte, states []*reconcile.Record) {
 	step(j.Intend(testID, []netstate.Change{mtu("net1", 9000, 1400)}))
 	step(j.Settle(record(testID, reconcile.Applied, made("bond0"))))
 	step(j.Put(record(testID, reconcile.Releasing, made("bond0"))))
-	step(j.Intend(testID, []netstate.Change{made("bond0").Inverse()}))
+	step(j.Intend(testID, []netstate.Change{netstatetest.Inverse(made("bond0"))}))
 	log, err := os.ReadFile(j.path("blue%2Fai", logSuffix))
 	must(t, err)
 	if got := bytes.Count(log, []byte("\n")); got != len(states)-1 {

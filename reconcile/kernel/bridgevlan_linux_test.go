@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -30,7 +31,7 @@ func TestBridgeVLANs(t *testing.T) {
 				before := b.observe(v)
 				c := b.update(netstate.BridgeVLAN{Link: link, VID: v.VID, Untagged: new(!*v.Untagged)})
 				b.holds(netstate.BridgeVLAN{Link: link, VID: v.VID, PVID: v.PVID, Untagged: new(!*v.Untagged)})
-				b.apply(c.Inverse())
+				b.apply(netstatetest.Inverse(c))
 				same(t, before, b.observe(v))
 			}
 			b.update(netstate.BridgeVLAN{Link: link, VID: 10, PVID: new(true)})

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -67,7 +68,7 @@ func TestDeviceMoves(t *testing.T) {
 		b.holds(netstate.Device{ID: "if:eth1", At: new("net1")})
 		b.update(netstate.Link{Name: "net1", Alias: &alias})
 
-		b.apply(there.Inverse())
+		b.apply(netstatetest.Inverse(there))
 		same(t, start, b.everything("if:eth1"))
 		b.holds(netstate.Link{Name: "host:eth1", Up: new(true), Alias: &alias})
 		b.absent(netstate.Link{Name: "net1"})
@@ -83,7 +84,7 @@ func TestDeviceWasRenamed(t *testing.T) {
 	b.apply(there)
 	other := &bench{TB: b.TB, ctx: b.ctx, host: b.host, ns: b.ns, Sandbox: b.open(), moved: slices.Clone(b.moved)}
 	other.update(netstate.Device{ID: "if:eth1", At: new("mine")})
-	b.apply(there.Inverse()) // it has observed it as net1
+	b.apply(netstatetest.Inverse(there)) // it has observed it as net1
 	same(t, start, b.everything("if:eth1"))
 }
 
@@ -106,7 +107,7 @@ func TestForgedDevice(t *testing.T) {
 		b.create(forged)
 		sandbox := b.everything()
 		b.absent(netstate.Device{ID: "if:eth1"})
-		b.refused(fault.Gone, there.Inverse(), "does not exist any more")
+		b.refused(fault.Gone, netstatetest.Inverse(there), "does not exist any more")
 		same(t, sandbox, b.everything())
 		b.absent(netstate.Link{Name: "host:eth1"})
 	}
@@ -196,7 +197,7 @@ func TestDeviceIsRenamed(t *testing.T) {
 		c := b.update(netstate.Device{ID: "if:eth1", At: new(place + "net1"), MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:07")})
 		b.holds(netstate.Link{Name: place + "net1", MTU: new(uint32(1400)), MAC: new("02:00:00:00:00:07"), Up: new(true)})
 		if place == "" { // on the host it would have to be found by its name
-			b.apply(c.Inverse())
+			b.apply(netstatetest.Inverse(c))
 			same(t, before, b.everything("if:eth1"))
 		}
 	}
@@ -236,10 +237,10 @@ func TestDeviceNameIsTakenOnHost(t *testing.T) {
 	b.update(netstate.Link{Name: "net1", Up: new(true), MTU: new(uint32(1400))})
 	b.create(dummy("host:eth1"))
 	before := b.everything("if:eth1")
-	b.refused(fault.Conflict, there.Inverse(), `"eth1" on the host`, `stays "net1" in the sandbox`)
+	b.refused(fault.Conflict, netstatetest.Inverse(there), `"eth1" on the host`, `stays "net1" in the sandbox`)
 	same(t, before, b.everything("if:eth1"))
 	// Under another name it can be moved.
-	back := there.Inverse()
+	back := netstatetest.Inverse(there)
 	back.After = netstate.Merge(back.After.(netstate.Device), netstate.Device{At: new("host:eth1-1")})
 	b.apply(back)
 	b.holds(netstate.Link{Name: "host:eth1-1", Up: new(true), MTU: new(uint32(1500))})
@@ -276,7 +277,7 @@ func TestDeviceAltNames(t *testing.T) {
 	b.apply(there)
 	b.holds(netstate.Device{ID: "if:eth1", AltNames: []string{"enp1s0"}})
 	b.update(netstate.Device{ID: "if:eth1", AltNames: []string{"foreign"}})
-	b.apply(there.Inverse())
+	b.apply(netstatetest.Inverse(there))
 	same(t, start, b.everything("if:eth1"))
 	b.update(netstate.Device{ID: "if:eth1", AltNames: []string{}})
 	b.holds(netstate.Device{ID: "if:eth1", AltNames: []string{}})

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -29,7 +30,7 @@ func TestEthtool(t *testing.T) {
 				t.Errorf("%s was so before", e.Key())
 				continue
 			}
-			b.apply(c.Inverse())
+			b.apply(netstatetest.Inverse(c))
 			same(t, before, b.observe(e))
 		}
 		fixed, _ := netstate.Lookup(b.observe(feature(link, "rx-fcs", "")), feature(link, "rx-fcs", ""))

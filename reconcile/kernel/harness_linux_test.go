@@ -14,6 +14,7 @@ import (
 
 	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -217,7 +218,7 @@ func (b *bench) absent(o netstate.Object) {
 // same fails unless two snapshots are equal in what plumbline manages.
 func same(t testing.TB, want, got *netstate.Snapshot) {
 	t.Helper()
-	if diff := settled(want).Equal(settled(got)); len(diff) > 0 {
+	if diff := netstatetest.Differences(settled(want), settled(got)); len(diff) > 0 {
 		t.Errorf("state differs (want / got):\n  %s", strings.Join(diff, "\n  "))
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 )
 
 // draw makes random wants that the kernel should accept.
@@ -195,13 +196,13 @@ func lawsOfLink(t *testing.T, d draw, kind string) {
 	c := b.update(update)
 	b.holds(update)
 	if c.After != nil {
-		b.apply(c.Inverse())
+		b.apply(netstatetest.Inverse(c))
 		same(t, made, b.observe())
 	}
 	have, _ := made.Get(want.Key())
 	b.remove(have)
 	same(t, start, b.observe())
-	b.apply(netstate.Change{Before: have}.Inverse()) // with all that was observed
+	b.apply(netstatetest.Inverse(netstate.Change{Before: have})) // with all that was observed
 	if kind == "veth" {
 		b.holds(have) // the other end gets a new random MAC
 	} else {
@@ -235,7 +236,7 @@ func lawsOfAddressing(t *testing.T, d draw) {
 		do(d.route())
 	}
 	for i, c := range slices.Backward(done) {
-		b.apply(c.Inverse())
+		b.apply(netstatetest.Inverse(c))
 		same(b, seen[i], b.observe())
 	}
 	same(b, start, b.observe())
@@ -293,11 +294,11 @@ func TestDump(t *testing.T) {
 		b.create(l)
 		changes = append(changes, netstate.Change{After: l})
 	}
-	if len(start.Equal(look())) == 0 {
+	if len(netstatetest.Differences(start, look())) == 0 {
 		t.Error("nothing differs")
 	}
 	for i := range changes {
-		b.apply(changes[len(changes)-1-i].Inverse())
+		b.apply(netstatetest.Inverse(changes[len(changes)-1-i]))
 	}
 	same(t, start, look())
 }

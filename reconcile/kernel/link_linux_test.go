@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 )
 
@@ -192,7 +193,7 @@ func TestLinkKinds(t *testing.T) {
 				before := b.observe(u)
 				c := b.update(u)
 				b.holds(u)
-				b.apply(c.Inverse())
+				b.apply(netstatetest.Inverse(c))
 				same(t, before, b.observe(u))
 				b.apply(c)
 				b.holds(u)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -81,7 +82,7 @@ func TestNeighborEntries(t *testing.T) {
 		other.MAC = new("02:00:00:00:00:0a")
 		c := b.update(other)
 		b.holds(other)
-		b.apply(c.Inverse())
+		b.apply(netstatetest.Inverse(c))
 		b.holds(n)
 		b.remove(n)
 		b.absent(n)
@@ -161,7 +162,7 @@ func TestFDB(t *testing.T) {
 			down := netstate.Change{Before: netstate.Link{Name: "x0", Up: new(true)}, After: netstate.Link{Name: "x0", Up: new(false)}}
 			b.apply(down)
 			b.holds(first)
-			b.apply(down.Inverse())
+			b.apply(netstatetest.Inverse(down))
 			b.remove(first)
 			b.absent(first)
 			b.holds(second)
@@ -178,7 +179,7 @@ func TestFDB(t *testing.T) {
 			b.create(listed)
 			b.holds(listed)
 			b.remove(listed)
-			b.apply(toList.Inverse())
+			b.apply(netstatetest.Inverse(toList))
 			b.absent(listed)
 			b.holds(second)
 			b.remove(tunnel)

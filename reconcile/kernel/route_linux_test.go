@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -64,7 +65,7 @@ func TestRoutes(t *testing.T) {
 			before := b.observe()
 			if c := b.update(want); c.After != nil {
 				b.holds(want)
-				b.apply(c.Inverse())
+				b.apply(netstatetest.Inverse(c))
 				same(t, before, b.observe())
 			}
 			b.remove(tc.route)
@@ -126,7 +127,7 @@ func TestRoutesInCompany(t *testing.T) {
 				b.haveMTU(1333, change)
 				b.haveMTU(0, others)
 				for _, c := range slices.Backward(done) {
-					b.apply(c.Inverse())
+					b.apply(netstatetest.Inverse(c))
 				}
 				same(t, full, b.observe())
 				b.remove(group[i])

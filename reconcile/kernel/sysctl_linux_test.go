@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -22,7 +23,7 @@ func TestSysctls(t *testing.T) {
 		before := b.observe(s)
 		c := b.update(s)
 		b.holds(s)
-		b.apply(c.Inverse())
+		b.apply(netstatetest.Inverse(c))
 		same(t, before, b.observe(s))
 	}
 	b.absent(netstate.Sysctl{Path: "net/core/netdev_max_backlog"}) // the host's alone

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -54,7 +55,7 @@ func TestChains(t *testing.T) {
 	astray.Goto = new(uint32(7))
 	c := b.update(astray)
 	b.holds(astray)
-	b.apply(c.Inverse())
+	b.apply(netstatetest.Inverse(c))
 	b.holds(lead)
 	b.remove(first)
 	b.absent(first)
@@ -107,7 +108,7 @@ func TestFilters(t *testing.T) {
 				other = netstate.Merge(f, other)
 				c := b.update(other)
 				b.holds(other)
-				b.apply(c.Inverse())
+				b.apply(netstatetest.Inverse(c))
 				b.holds(f)
 			}
 			other := f

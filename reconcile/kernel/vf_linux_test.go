@@ -14,6 +14,7 @@ import (
 
 	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile/kernel"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -158,7 +159,7 @@ func TestVFSettings(t *testing.T) {
 		if _, _, now := b.Counters(); now != writes+1 {
 			t.Errorf("%s again: %d messages", c, now-writes)
 		}
-		b.apply(c.Inverse())
+		b.apply(netstatetest.Inverse(c))
 		same(t, start, b.at(id))
 	}
 	got, _ := netstate.Lookup(start, netstate.VF{ID: id})
@@ -235,7 +236,7 @@ func TestVFMoves(t *testing.T) {
 	}
 	other.refused(fault.Gone, netstate.Change{After: netstate.Device{ID: id, At: new("net1")}}, "igbvf", "another namespace")
 	b.update(netstate.Link{Name: "net1", Up: new(true)})
-	b.apply(there.Inverse())
+	b.apply(netstatetest.Inverse(there))
 	same(t, start, b.at(id))
 }
 
@@ -283,10 +284,10 @@ func TestVFReturnsWithoutMAC(t *testing.T) {
 	settings := b.update(netstate.VF{ID: id, MAC: new("02:00:00:00:00:41")})
 	b.apply(there)
 	mac := b.update(netstate.Link{Name: "net1", MAC: new("02:00:00:00:00:41")})
-	b.refused(fault.NotReady, mac.Inverse(), "physical function holds another MAC")
-	b.refused(fault.NotReady, there.Inverse(), `on the host as "enp3s0f0v0"`, "not with its own MAC")
+	b.refused(fault.NotReady, netstatetest.Inverse(mac), "physical function holds another MAC")
+	b.refused(fault.NotReady, netstatetest.Inverse(there), `on the host as "enp3s0f0v0"`, "not with its own MAC")
 	b.holds(netstate.Device{ID: id, At: new("host:enp3s0f0v0"), MAC: new("02:00:00:00:00:41")})
-	b.apply(settings.Inverse())
+	b.apply(netstatetest.Inverse(settings))
 	back, _ := start.Device(id)
 	b.update(back) // its own MAC is the administrative one now
 	same(t, start, b.at(id))
@@ -295,8 +296,8 @@ func TestVFReturnsWithoutMAC(t *testing.T) {
 	b.apply(there)
 	b.update(netstate.Link{Name: "net1", MAC: new("02:00:00:00:00:41"), Up: new(true), MTU: new(uint32(1400))})
 	b.holds(netstate.Link{Name: "net1", MAC: new("02:00:00:00:00:41"), Up: new(true), MTU: new(uint32(1400))})
-	b.apply(settings.Inverse())
-	b.apply(there.Inverse())
+	b.apply(netstatetest.Inverse(settings))
+	b.apply(netstatetest.Inverse(there))
 	same(t, start, b.at(id))
 }
 
@@ -331,7 +332,7 @@ func TestVLANBeforeClearToSend(t *testing.T) {
 	// done.
 	b.awaitCarrier("net1")
 	b.remove(vlan) // otherwise it would stay, with its ID in use
-	b.apply(there.Inverse())
+	b.apply(netstatetest.Inverse(there))
 	same(t, start, b.at(ids[2]))
 	b.settle(pf)
 }
@@ -365,7 +366,7 @@ func TestVLANWithoutAnswer(t *testing.T) {
 		t.Errorf("on a link without a driver: %v", err)
 	}
 	b.remove(netstate.Link{Name: "d0"})
-	b.apply(there.Inverse())
+	b.apply(netstatetest.Inverse(there))
 	same(t, start, b.at(ids[2]))
 	b.settle(pf)
 }
@@ -392,7 +393,7 @@ func TestBondBeforeClearToSend(t *testing.T) {
 	b.awaitCarrier("net1") // as there
 	b.remove(netstate.Link{Name: "bond0"})
 	b.update(netstate.Link{Name: "net1", Up: new(false)})
-	b.apply(there.Inverse())
+	b.apply(netstatetest.Inverse(there))
 	same(t, start, b.at(ids[2]))
 	b.settle(pf)
 }
@@ -406,7 +407,7 @@ func TestVFsCost(t *testing.T) {
 	for i, id := range ids {
 		there := b.move(id, "net"+string(rune('1'+i)))
 		b.apply(there)
-		defer b.apply(there.Inverse())
+		defer b.apply(netstatetest.Inverse(there))
 		queried = append(queried, netstate.Device{ID: id}, netstate.VF{ID: id})
 	}
 	s := b.open()
@@ -457,7 +458,7 @@ func TestChain(t *testing.T) {
 	b.holds(netstate.Link{Name: "data0", Parent: new("bond0"), MTU: new(uint32(9000)), Up: new(true)})
 	b.remove(netstate.Link{Name: "bond0"}) // deletes the VLAN, its address and its route too
 	for i := range 4 {
-		b.apply(forward[3-i].Inverse())
+		b.apply(netstatetest.Inverse(forward[3-i]))
 	}
 	same(t, start, b.at(a, c))
 }
@@ -469,7 +470,7 @@ func TestCardEthtool(t *testing.T) {
 	there := b.move(id, "net1")
 	b.apply(there)
 	defer func() {
-		b.apply(there.Inverse())
+		b.apply(netstatetest.Inverse(there))
 		b.settle(pf) // the private flag resets the card
 	}()
 	for _, e := range []netstate.Ethtool{
@@ -483,7 +484,7 @@ func TestCardEthtool(t *testing.T) {
 		before := b.observe(e)
 		c := b.update(e)
 		b.holds(e)
-		b.apply(c.Inverse())
+		b.apply(netstatetest.Inverse(c))
 		same(t, before, b.observe(e))
 	}
 	b.refused(fault.Invalid, netstate.Change{After: netstate.Ethtool{Link: "net1", Class: netstate.EthtoolRing, Name: "rx", Value: new("1000000")}}, "exceeds maximum", "refuses")
@@ -530,7 +531,7 @@ func TestVFsInParallel(t *testing.T) {
 			trust, _ := netstate.NewUpdate("", vf, netstate.VF{ID: id, Trust: new(true), SpoofCheck: new(false)})
 			there := netstate.Change{Before: d, After: netstate.Device{ID: id, At: new("net1")}}
 			for range 2 {
-				for _, c := range []netstate.Change{trust, there, there.Inverse(), trust.Inverse()} {
+				for _, c := range []netstate.Change{trust, there, netstatetest.Inverse(there), netstatetest.Inverse(trust)} {
 					if err := b.Apply(b.ctx, c); err != nil {
 						b.Error(err)
 					}

@@ -14,6 +14,7 @@ import (
 	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/ops/netstate/netstatetest"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -92,7 +93,7 @@ func TestBackoffIsABound(t *testing.T) {
 					}
 					change := *c.writer
 					if step {
-						change = change.Inverse()
+						change = netstatetest.Inverse(change)
 					}
 					n.world.change(t, n.path("blue"), change)
 				}
