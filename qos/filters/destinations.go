@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/qos"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -57,9 +58,7 @@ func destinationsOf(namespace string, u *unstructured.Unstructured) *destination
 // followDestinations follows what the controller has written, from the first object of which it writes something, until
 // ctx ends.
 func (n *namespace) followDestinations(ctx context.Context) {
-	select {
-	case <-n.wanted:
-	case <-ctx.Done():
+	if !loop.Wait(ctx, loop.Forever, n.wanted) {
 		return
 	}
 	pages := watchstore.Pages[*unstructured.UnstructuredList, *unstructured.Unstructured, *destinations]{

@@ -388,10 +388,8 @@ func newKubelet(
 // (k8s.io/dynamic-resource-allocation 0.37, syncPool), and Kubernetes deletes slices whose owner is gone.
 func (k *kubelet) Run(ctx context.Context) error {
 	return k.plugin.Run(ctx, k.serving, func(ctx context.Context, to draplugin.Publisher) error {
-		select {
-		case <-ctx.Done():
+		if !loop.Wait(ctx, loop.Forever, k.policies.Ready()) {
 			return nil
-		case <-k.policies.Ready():
 		}
 		publishing, stop := context.WithCancel(ctx)
 		defer stop()

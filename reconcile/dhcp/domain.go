@@ -274,12 +274,10 @@ func (h *Host) halt(ctx context.Context, file string) error {
 		return nil
 	}
 	c.cancel()
-	select {
-	case <-c.done:
-		return nil
-	case <-ctx.Done():
+	if !loop.Wait(ctx, loop.Forever, c.done) {
 		return context.Cause(ctx)
 	}
+	return nil
 }
 
 // end stops the client of a lease, releases it while the namespace exists, and removes the record.

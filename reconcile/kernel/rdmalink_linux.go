@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -281,11 +282,9 @@ func (s *Sandbox) addRDMALink(ctx context.Context, r *conn, l netstate.RDMALink)
 		default:
 			return err
 		}
-		select {
-		case <-limited.Done():
+		if !loop.Wait(limited, 10*time.Millisecond, nil) {
 			return because(fault.Conflict, err,
 				"%s has another RDMA device in software, or one of the node is called %q", where(l.Link), deref(l.Name))
-		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }

@@ -78,7 +78,7 @@ func (d *durations) of(id reconcile.SandboxID) time.Duration {
 
 // listen turns the watcher's events into work items, until ctx ends.
 func (l *Loop) listen(ctx context.Context) {
-	devices, podLinks := l.newPace(hostPace, hostShare), l.newPace(podLinkPace, podLinkShare)
+	devices, podLinks := &pace{Loop: l, each: hostPace, share: hostShare}, &pace{Loop: l, each: podLinkPace, share: podLinkShare}
 	for {
 		select {
 		case <-ctx.Done():
@@ -106,18 +106,9 @@ func (l *Loop) listen(ctx context.Context) {
 type pace struct {
 	*Loop
 	each  time.Duration
-	share time.Duration // between two passes, in checks
-	next  time.Time     // changes wait until then
-	timer *time.Timer
+	share time.Duration    // between two passes, in checks
+	next  time.Time        // changes wait until then
 	due   <-chan time.Time // set if one came meanwhile
-}
-
-func (l *Loop) newPace(each, share time.Duration) *pace {
-	timer := time.NewTimer(0)
-	if !timer.Stop() {
-		<-timer.C
-	}
-	return &pace{Loop: l, each: each, share: share, timer: timer}
 }
 
 // check has the sandboxes checked now.
@@ -132,8 +123,7 @@ func (p *pace) changed() {
 	case wait <= 0:
 		p.check()
 	case p.due == nil:
-		p.timer.Reset(wait)
-		p.due = p.timer.C
+		p.due = time.After(wait)
 	}
 }
 

@@ -1,8 +1,11 @@
 package ports
 
 import (
+	"context"
 	"sync"
 	"time"
+
+	"github.com/plumbline/plumbline/reconcile/loop"
 )
 
 // background holds the result of a slow reading: a driver asks its firmware, and nothing interrupts that. A scrape waits for
@@ -31,12 +34,7 @@ func (b *background[V]) current(now func() time.Time, maxAge time.Duration, f fu
 	reading := b.reading
 	b.mu.Unlock()
 	if reading != nil {
-		timer := time.NewTimer(scrapeTimeout)
-		defer timer.Stop()
-		select {
-		case <-reading:
-		case <-timer.C:
-		}
+		loop.Wait(context.Background(), scrapeTimeout, reading)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -54,10 +55,8 @@ func (a *Allocator) TakeSoon(ctx context.Context, claim Claim, wants []Want) (ma
 		if err == nil || !a.comes(&claim) {
 			return got, err
 		}
-		select {
-		case <-ctx.Done():
+		if !loop.Wait(ctx, loop.Forever, passed) {
 			return got, err
-		case <-passed:
 		}
 	}
 }

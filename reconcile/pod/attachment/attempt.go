@@ -163,10 +163,7 @@ func (k *Keeper) standing(pod Pod) bool {
 
 // await waits for an attempt until ctx ends; then it continues in the background.
 func (k *Keeper) await(ctx context.Context, a *attempt) (over bool, err error) {
-	select {
-	case <-a.done:
-	case <-ctx.Done():
-	}
+	loop.Wait(ctx, loop.Forever, a.done)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	select {
@@ -284,9 +281,7 @@ func (k *Keeper) holdOne(a *attempt, uid types.UID) error {
 // interrupt cancels attempts, and waits until they are rolled back or ctx ends.
 func (k *Keeper) interrupt(ctx context.Context, cause error, which func(*attempt) bool) error {
 	for _, a := range k.cancelAttempts(cause, which) {
-		select {
-		case <-a.done:
-		case <-ctx.Done():
+		if !loop.Wait(ctx, loop.Forever, a.done) {
 			return fault.New(fault.NotReady, fmt.Errorf("the attachment of sandbox %q is being rolled back", a.pod.Sandbox))
 		}
 	}

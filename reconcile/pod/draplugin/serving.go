@@ -15,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/plumbline/plumbline/reconcile/loop"
 )
 
 // stopGrace is how long requests of the kubelet in progress may take to end when the plugin
@@ -106,15 +108,10 @@ func (p *Plugin) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 
 // awaitRuntime waits until the runtime has listed its sandboxes.
 func (p *Plugin) awaitRuntime(ctx context.Context) error {
-	if p.Runtime == nil {
+	if p.Runtime == nil || loop.Wait(ctx, loop.Forever, p.Runtime) {
 		return nil
 	}
-	select {
-	case <-p.Runtime:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return context.Cause(ctx)
 }
 
 // errNoRuntime is the answer to a request that has waited for the runtime.

@@ -170,9 +170,7 @@ func (k *Keeper) Await(ctx context.Context, c *claims.Topology) error {
 			return nil
 		}
 		k.wake.Now()
-		select {
-		case <-done:
-		case <-ctx.Done():
+		if !loop.Wait(ctx, loop.Forever, done) {
 			n := needs[missing]
 			over := n.Network.String()
 			if n.Master != "" {
