@@ -84,7 +84,8 @@ type Options struct {
 	// HandleError is called with errors of the publication of slices.
 	HandleError func(err error, msg string)
 	// Patience bounds how long the preparation of a pod's claims waits for conditions
-	// that are temporary. Default 30 s: the kubelet gives up after 45.
+	// that are temporary. Default 40 s: the kubelet gives up after 45, and retries more than a minute later. Its Event has
+	// the reason only if the answer arrives before.
 	Patience time.Duration
 	// Ports returns what is known of the ports of running pods, for the kubelet; nil
 	// reports none. PortsChanged changes with it.
@@ -112,7 +113,7 @@ var _ kubeletplugin.DRAPlugin = (*Plugin)(nil)
 
 // New returns a plugin that is not served yet.
 func New(o Options) *Plugin {
-	o.Patience = cmp.Or(o.Patience, 30*time.Second)
+	o.Patience = cmp.Or(o.Patience, 40*time.Second)
 	if o.PortsChanged == nil {
 		o.PortsChanged = &table.Changes{}
 	}

@@ -58,6 +58,51 @@ func (a *allocator) Take(c addresses.Claim, wants []addresses.Want) (map[address
 	return out, nil
 }
 
+// lateAllocator allocates no address before a time.
+type lateAllocator struct {
+	allocator
+	from time.Time
+}
+
+func (a *lateAllocator) Take(c addresses.Claim, wants []addresses.Want) (map[addresses.Want]ops.Given, error) {
+	if time.Now().Before(a.from) {
+		return nil, fault.New(fault.NotReady, errors.New("requesting another lease"))
+	}
+	return a.allocator.Take(c, wants)
+}
+
+// TestLateLease holds that a claim waits for a lease almost as long as the kubelet does, which retries more than a minute later, and that
+// the kubelet gets the reason before it gives up.
+func TestLateLease(t *testing.T) {
+	const kubelet = 45 * time.Second // defaultClientCallTimeout of Kubernetes 1.35 to 1.37
+	for lease, prepared := range map[time.Duration]bool{38 * time.Second: true, time.Hour: false} {
+		inBubble(t, fmt.Sprintf("lease after %s", lease), func(t *testing.T) {
+			g := newGiven(t)
+			began := time.Now()
+			g.Addresses = &lateAllocator{from: began.Add(lease)}
+			g.topology.Spec.Steps[1].Config = &runtime.RawExtension{Raw: []byte(`{"ipam":{"type":"pool","pool":"blue"}}`)}
+			ctx, cancel := context.WithTimeout(t.Context(), kubelet)
+			defer cancel()
+			out, err := g.PrepareResourceClaims(ctx, []*resourceapi.ResourceClaim{allocated("c1", "p1", "0", "1")})
+			if err == nil {
+				err = out["c1"].Err
+			}
+			if prepared {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), "requesting another lease") {
+				t.Errorf("the kubelet is told %v", err)
+			}
+			if early := kubelet - time.Since(began); early < 4*time.Second || early > 6*time.Second {
+				t.Errorf("answered %s before the kubelet gives up", early)
+			}
+		})
+	}
+}
+
 func (a *allocator) Lost(types.UID) error { return a.lost }
 
 // TestPool holds that a claim gets addresses once, that its record has them and the version

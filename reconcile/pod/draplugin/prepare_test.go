@@ -251,7 +251,7 @@ func TestPrepare(t *testing.T) {
 }
 
 // patience is how long a claim waits for temporary conditions.
-const patience = 30 * time.Second
+const patience = 40 * time.Second
 
 // inBubble runs a test with a fake clock (synctest).
 func inBubble(t *testing.T, name string, f func(t *testing.T)) {
