@@ -116,16 +116,6 @@ func (s Selector) Reads(names ...resourceapi.QualifiedName) bool {
 	return slices.ContainsFunc(names, func(name resourceapi.QualifiedName) bool { return slices.Contains(s.reads, name) })
 }
 
-// PassesOver reports whether the selector says no, rather than yes or an error,
-// to a device of another driver, which has none of our attributes.
-func (s Selector) PassesOver(ctx context.Context) bool {
-	if s.expr == "" {
-		return false
-	}
-	matches, _, err := s.compiled.DeviceMatches(ctx, cel.Device{Driver: "another." + Driver})
-	return err == nil && !matches
-}
-
 // First returns the first device, in the order of Compare, that satisfies the
 // selector, is not in taken (by ID) and is not kept by the host. Devices on
 // which the evaluation fails are passed over.

@@ -179,24 +179,6 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// TestPassesOver holds what a selector says to another driver's device, which lacks
-// every attribute of ours.
-func TestPassesOver(t *testing.T) {
-	for expr, want := range map[string]bool{
-		cel(t, selectVF0): true,
-		`device.attributes["dra.networking"].?rdma.orValue(false)`: true,
-		`device.attributes["dra.networking"].type == "pf"`:         false, // an error
-		`device.driver != "x"`:                                     false, // yes
-	} {
-		if have := compile(t, expr).PassesOver(t.Context()); have != want {
-			t.Errorf("%s: have %t", expr, have)
-		}
-	}
-	if (inventory.Selector{}).PassesOver(t.Context()) {
-		t.Error("the zero Selector, which takes all, passes over")
-	}
-}
-
 func TestFirst(t *testing.T) {
 	for _, c := range []struct {
 		name, node, expr string

@@ -52,11 +52,8 @@ type NetworkID struct {
 
 // Pod is a pod as the compiler sees it.
 type Pod struct {
-	Key    types.NamespacedName
-	Labels map[string]string
-	// Ended says that the pod uses the host's network, or has ended: it is neither a source
-	// nor a destination.
-	Ended       bool
+	Key         types.NamespacedName
+	Labels      map[string]string
 	Attachments []Attachment
 }
 
@@ -228,7 +225,7 @@ func (c *Compiler) sources(p *compiled, changed Changed) {
 
 // selects reports whether a policy selects a pod of its namespace.
 func (p *Policy) selects(pod *Pod) bool {
-	return !pod.Ended && p.pods.Matches(labels.Set(pod.Labels))
+	return p.pods.Matches(labels.Set(pod.Labels))
 }
 
 // fill finds the members of all destinations of a policy, or of as many as are kept.
@@ -258,7 +255,7 @@ func (c *Compiler) join(d *destination, pods map[string]*Pod, changed Changed) {
 // selects reports whether a destination selects a pod of a namespace that it selects. It selects none without an
 // address on a network that its policy may cover, nor if the selectors are not kept: see Policy.Slim.
 func (d *destination) selects(pod *Pod) bool {
-	return !pod.Ended && d.pods != nil && d.pods.Matches(labels.Set(pod.Labels)) &&
+	return d.pods != nil && d.pods.Matches(labels.Set(pod.Labels)) &&
 		slices.ContainsFunc(pod.Attachments, func(a Attachment) bool {
 			return len(a.Addresses) > 0 && d.of.mayCover(a.Network)
 		})
@@ -458,7 +455,7 @@ func (c *Compiler) move(old, pod *Pod, key types.NamespacedName, changed Changed
 
 // same reports whether two states of a pod have the same rules and addresses.
 func same(a, b *Pod) bool {
-	return a.Ended == b.Ended && maps.Equal(a.Labels, b.Labels) && attachedAlike(a, b)
+	return maps.Equal(a.Labels, b.Labels) && attachedAlike(a, b)
 }
 
 func attachedAlike(a, b *Pod) bool {

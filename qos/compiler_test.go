@@ -52,7 +52,7 @@ type verdict struct {
 func (w *world) decide(pod *qos.Pod, at *qos.Attachment, p qos.Packet) (best verdict, found bool) {
 	precedence := -1
 	for key, o := range w.objects {
-		if key.Namespace != pod.Key.Namespace || pod.Ended || !matches(o.Spec.PodSelector, pod.Labels) || !w.onNetwork(o, at) {
+		if key.Namespace != pod.Key.Namespace || !matches(o.Spec.PodSelector, pod.Labels) || !w.onNetwork(o, at) {
 			continue
 		}
 		for i, rule := range o.Spec.Egress {
@@ -121,7 +121,7 @@ func (w *world) classifies(o *v1alpha1.NetworkQoS, at *qos.Attachment, c *v1alph
 		}
 		for _, pod := range w.pods {
 			known, ok := w.namespaces[pod.Key.Namespace]
-			if pod.Ended || !matches(d.PodSelector, pod.Labels) ||
+			if !matches(d.PodSelector, pod.Labels) ||
 				d.NamespaceSelector == nil && pod.Key.Namespace != o.Namespace ||
 				d.NamespaceSelector != nil && (!ok || !matches(d.NamespaceSelector, known)) {
 				continue
@@ -185,7 +185,7 @@ func (w *world) network() qos.Network {
 func (w *world) pod() *qos.Pod {
 	p := &qos.Pod{
 		Key:    types.NamespacedName{Namespace: w.namespace(), Name: fmt.Sprintf("pod%d", w.rng.IntN(6))},
-		Labels: w.label(), Ended: w.rng.IntN(8) == 0,
+		Labels: w.label(),
 	}
 	for i := range w.rng.IntN(3) {
 		a := qos.Attachment{Network: w.network(), Interface: fmt.Sprintf("net%d", i)}

@@ -32,9 +32,8 @@ import (
 
 // Numbers of ours, for everything on a hook that others may use too.
 const (
-	// FirstPref is the lowest preference of ours, and LastPref the highest.
+	// FirstPref is the lowest preference of ours.
 	FirstPref = 20000
-	LastPref  = firstPacked + 2 + ports*(33+129) - 1
 	// MaxRules of an interface.
 	MaxRules = qos.MaxAttachmentRules
 	// MaxFilters that decide on an interface. Those for fragments are at most twice as many again.

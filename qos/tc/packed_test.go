@@ -15,6 +15,9 @@ import (
 	"github.com/plumbline/plumbline/qos/qostest"
 )
 
+// LastPref is the highest preference of ours.
+const LastPref = firstPacked + 2 + ports*(33+129) - 1
+
 // key identifies a filter for the kernel.
 type key struct {
 	chain  uint32

@@ -17,9 +17,8 @@ type Object map[string]any
 
 // Use is a reference and its position.
 type Use struct {
-	Path  string // within the walked value, e.g. "links[1].name"
-	Ref   Ref
-	Whole bool // the token is the whole value
+	Path string // within the walked value, e.g. "links[1].name"
+	Ref  Ref
 }
 
 // Error is an error of the value at one path.
@@ -70,9 +69,8 @@ func Walk(value any) ([]Use, error) {
 			add(&Error{Path: path, Err: err})
 			return s, nil
 		}
-		_, whole := t.Whole()
 		for _, r := range t.Refs() {
-			uses = append(uses, Use{path, r, whole})
+			uses = append(uses, Use{path, r})
 		}
 		return s, nil
 	}, func(err *Error) error {
