@@ -119,7 +119,6 @@ type Publisher struct {
 
 	mu       sync.Mutex
 	lacks    Explanation // what the API server does not know
-	offered  []entry
 	withheld []Withheld
 	// withdrawn are the shared devices that no policy shares any more, by name.
 	withdrawn map[string]bool
@@ -176,19 +175,6 @@ func (p *Publisher) rescan() {
 	case p.poked <- struct{}{}:
 	default: // a scan that has not begun will see it
 	}
-}
-
-// Counts returns how many devices are offered, how many of them are tainted,
-// and how many are withheld.
-func (p *Publisher) Counts() (offered, tainted, withheld int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, e := range p.offered {
-		if len(e.Device.Taints) > 0 {
-			tainted++
-		}
-	}
-	return len(p.offered), tainted, len(p.withheld)
 }
 
 // Withdrawn reports whether a shared device is published as one that no policy shares any more.
@@ -334,7 +320,7 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	offered, withheld := k.offer()
 	p.took = p.opts.Now().Sub(began)
 	p.mu.Lock()
-	p.offered, p.withheld = offered, withheld
+	p.withheld = withheld
 	p.mu.Unlock()
 	p.noteWithdrawn(offered)
 	if p.opts.Policies != nil {
