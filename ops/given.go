@@ -71,9 +71,6 @@ type Port struct {
 // Givens holds what is given to the steps of one topology, by step.
 type Givens map[string]Given
 
-// GivenDevices gives devices alone.
-func GivenDevices(devices map[string]string) Givens { return Givens(nil).WithDevices(devices) }
-
 // WithDevices adds devices to what is given.
 func (g Givens) WithDevices(devices map[string]string) Givens {
 	if len(devices) == 0 {

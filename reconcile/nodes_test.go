@@ -118,7 +118,7 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	sb := reconcile.Sandbox{ID: "blue/t", Netns: "/run/netns/blue", Topology: top, Given: ops.GivenDevices(map[string]string{"ib": function.ID})}
+	sb := reconcile.Sandbox{ID: "blue/t", Netns: "/run/netns/blue", Topology: top, Given: ops.Givens{}.WithDevices(map[string]string{"ib": function.ID})}
 	if _, err := engine.Ensure(t.Context(), sb); err != nil {
 		t.Fatal(err)
 	}
@@ -193,7 +193,7 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	sb := reconcile.Sandbox{ID: "blue/t", Netns: "/run/netns/blue", Topology: top, Given: ops.GivenDevices(map[string]string{"vf": function})}
+	sb := reconcile.Sandbox{ID: "blue/t", Netns: "/run/netns/blue", Topology: top, Given: ops.Givens{}.WithDevices(map[string]string{"vf": function})}
 	if _, err := engine.Ensure(t.Context(), sb); err != nil {
 		t.Fatal(err)
 	}

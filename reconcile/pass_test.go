@@ -17,7 +17,7 @@ func TestMayTake(t *testing.T) {
 	for trigger, want := range map[Trigger]bool{
 		TriggerEnsure: true, TriggerPlan: true, TriggerCheck: false, TriggerRepair: false, TriggerRelease: false,
 	} {
-		p := &pass{trigger: trigger, sandbox: Sandbox{Given: ops.GivenDevices(map[string]string{"vf0": "0000:01:10.0"})}}
+		p := &pass{trigger: trigger, sandbox: Sandbox{Given: ops.Givens{}.WithDevices(map[string]string{"vf0": "0000:01:10.0"})}}
 		if have := p.mayTake("0000:01:10.0"); have != want {
 			t.Errorf("%s: may take its device: %t, want %t", trigger, have, want)
 		}

@@ -76,7 +76,7 @@ func withFunction(t *testing.T) (boot func(id string) *reconcile.Reconciler, k *
 		})
 	}
 	steps := []topology.Step{{Name: "d", Type: "vfio-pci"}, {Name: "a", Type: "dummy", Config: map[string]any{"name": "a0"}}}
-	given := ops.GivenDevices(map[string]string{"d": function})
+	given := ops.Givens{}.WithDevices(map[string]string{"d": function})
 	prepared = reconcile.Sandbox{ID: reconcile.IDOfPreparation("claim", "t"), Given: given, Topology: &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: steps[:1]}}
 	pod = reconcile.Sandbox{
 		ID: reconcile.IDOfClaim("s1", "claim", "t"), Netns: "/run/netns/pod", Given: given, Prepared: prepared.ID,

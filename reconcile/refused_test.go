@@ -76,7 +76,7 @@ func withCard(t *testing.T) (*reconcile.Reconciler, *card, reconcile.Sandbox) {
 		Open: func(string) (reconcile.Domain, error) { return c, nil },
 	})
 	return r, c, reconcile.Sandbox{
-		ID: "blue/t", Netns: "/run/netns/blue", Given: ops.GivenDevices(map[string]string{"d": function}),
+		ID: "blue/t", Netns: "/run/netns/blue", Given: ops.Givens{}.WithDevices(map[string]string{"d": function}),
 		Topology: &topology.Topology{Name: "t", DriftPolicy: topology.Repair, Steps: []topology.Step{{Name: "d", Type: "sriov", Config: map[string]any{"vlan": int64(7)}}}},
 	}
 }

@@ -96,7 +96,7 @@ func attached(t *testing.T) (r *reconcile.Reconciler, h *host, id reconcile.Sand
 		Open: func(string) (reconcile.Domain, error) { return h, nil },
 	})
 	if err := store.Put(reconcile.Record{
-		Sandbox: reconcile.Sandbox{ID: id, Netns: "/netns/s1", Topology: &topology.Topology{Name: "t"}, Given: ops.GivenDevices(map[string]string{"vf": vf})},
+		Sandbox: reconcile.Sandbox{ID: id, Netns: "/netns/s1", Topology: &topology.Topology{Name: "t"}, Given: ops.Givens{}.WithDevices(map[string]string{"vf": vf})},
 		BootID:  "boot", Phase: reconcile.Applied,
 		History: []netstate.Change{
 			{Step: "vf", Before: netstate.Device{ID: vf, At: hostName}, After: netstate.Device{ID: vf, At: new("net1")}},
@@ -251,7 +251,7 @@ func TestHolderIsNotNamed(t *testing.T) {
 		h.move(new("net1"))
 		steps := []topology.Step{{Name: "vf", Type: "sriov"}}
 		_, err := r.Ensure(t.Context(), reconcile.Sandbox{
-			ID: "s2/c2/t", Netns: "/netns/s2", Topology: &topology.Topology{Name: "t", Steps: steps}, Given: ops.GivenDevices(map[string]string{"vf": vf}),
+			ID: "s2/c2/t", Netns: "/netns/s2", Topology: &topology.Topology{Name: "t", Steps: steps}, Given: ops.Givens{}.WithDevices(map[string]string{"vf": vf}),
 		})
 		if fault.Of(err) != fault.Conflict || strings.Contains(err.Error(), string(id)) || !strings.Contains(err.Error(), vf) {
 			t.Errorf("error %v", err)

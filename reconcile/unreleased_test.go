@@ -14,7 +14,7 @@ import (
 func TestUnreleased(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	record := func(phase Phase, age time.Duration, device string) Record {
-		return Record{Phase: phase, Updated: now.Add(-age), Sandbox: Sandbox{Given: ops.GivenDevices(map[string]string{"vf0": device})}}
+		return Record{Phase: phase, Updated: now.Add(-age), Sandbox: Sandbox{Given: ops.Givens{}.WithDevices(map[string]string{"vf0": device})}}
 	}
 	unclean := record(Releasing, time.Second, "clean")
 	unclean.Failure = "settings of the pod could not be undone: ring.rx"

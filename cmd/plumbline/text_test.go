@@ -38,7 +38,7 @@ func TestReplacementIsOneLine(t *testing.T) {
 		Pending: []ops.Pending{{Step: "late", Needs: "data.mac"}},
 		Notes:   []string{"bond0 goes down for a moment"},
 	}
-	sb := reconcile.Sandbox{ID: "blue/ai", Netns: "/run/netns/blue", Topology: topo, Given: ops.GivenDevices(map[string]string{"vf0": "0000:01:10.0"})}
+	sb := reconcile.Sandbox{ID: "blue/ai", Netns: "/run/netns/blue", Topology: topo, Given: ops.Givens{}.WithDevices(map[string]string{"vf0": "0000:01:10.0"})}
 	var out bytes.Buffer
 	text{&out, false}.plan(sb, plan, []topology.Variable{{Name: "NCCL_IB_HCA", Value: "=mlx5_0"}, {Name: "OF_DATA", Needs: "data.mac"}},
 		[]topology.File{{Name: "rails", Content: "net1\nnet2\n"}, {Name: "macs", Needs: "data.mac"}})

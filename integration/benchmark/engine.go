@@ -94,7 +94,7 @@ func (e *engine) sandbox(netns string) reconcile.Sandbox {
 	}
 	return reconcile.Sandbox{
 		ID: reconcile.SandboxID(fmt.Sprintf("%s/%s", filepath.Base(netns), e.topology.Name)), Netns: netns,
-		Topology: e.topology, Given: ops.GivenDevices(devices),
+		Topology: e.topology, Given: ops.Givens{}.WithDevices(devices),
 	}
 }
 

@@ -57,7 +57,7 @@ func (b *bench) card() *card {
 func (n *worker) withFunction(name string) reconcile.Sandbox {
 	n.Helper()
 	s := n.sandbox(name, `{topology: layer2, role: secondary, netAttachDefName: default/tenant-blue, subnets: 172.31.0.0/24, addresses: [172.31.0.5/24]}`)
-	s.Given = ops.GivenDevices(map[string]string{"blue": "if:vf0"})
+	s.Given = ops.Givens{}.WithDevices(map[string]string{"blue": "if:vf0"})
 	return s
 }
 

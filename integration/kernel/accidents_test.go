@@ -110,7 +110,7 @@ func TestUnplugged(t *testing.T) {
     - {name: up, type: vlan, dependOn: [vf], config: {id: 9, name: up0, addresses: [192.0.2.5/24]}}
     - {name: d, type: dummy, config: {name: d0}}
 `))
-	sb.Given = ops.GivenDevices(functions(t, map[string]string{"vf": card + "/0"}))
+	sb.Given = ops.Givens{}.WithDevices(functions(t, map[string]string{"vf": card + "/0"}))
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func TestBelongings(t *testing.T) {
 	t.Cleanup(func() { s.run(`ip addr flush dev enp3s0f0v0 scope global; ip link set enp3s0f0v0 down`) })
 	start := host()
 	sb := box(path, parse(t, "t", "    - {name: d, type: host-device, config: {name: net1}}\n"))
-	sb.Given = ops.GivenDevices(devices)
+	sb.Given = ops.Givens{}.WithDevices(devices)
 	r := l.engine(nil)
 	rep, err := r.Ensure(ctxFor(t), sb)
 	if err != nil {
@@ -80,7 +80,7 @@ func TestSysctlsOfDevice(t *testing.T) {
 		return s.run("cd /proc/sys/net; for f in " + names + "; do echo $f $(cat $f); done")
 	}
 	sb := box(path, parse(t, "t", "    - {name: d, type: host-device, config: {name: net1}}\n"))
-	sb.Given = ops.GivenDevices(map[string]string{"d": id})
+	sb.Given = ops.Givens{}.WithDevices(map[string]string{"d": id})
 	var writes uint64
 	r := l.engine(func(d reconcile.Domain) reconcile.Domain {
 		if _, external := d.(alone); external {

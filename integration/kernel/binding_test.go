@@ -36,7 +36,7 @@ func newBound(t *testing.T) *bound {
 	b.home = l.state("")
 	b.sandbox = box(path, parse(t, "t", dpdk))
 	device := functions(t, map[string]string{"dpdk0": "enp3s0f0/1"})
-	b.sandbox.Given, b.id = ops.GivenDevices(device), device["dpdk0"]
+	b.sandbox.Given, b.id = ops.Givens{}.WithDevices(device), device["dpdk0"]
 	if _, err := b.engine.Ensure(ctxFor(t), b.sandbox); err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestDriverMissing(t *testing.T) {
 	l, path := newLane(t), newNetns(t)
 	home := l.state("")
 	sb := box(path, parse(t, "t", "    - {name: d, type: vfio-pci, config: {driver: igb_uio, allowUnprotectedDMA: true}}\n"))
-	sb.Given = ops.GivenDevices(functions(t, map[string]string{"d": "enp3s0f0/1"}))
+	sb.Given = ops.Givens{}.WithDevices(functions(t, map[string]string{"d": "enp3s0f0/1"}))
 	_, err := l.engine(nil).Ensure(ctxFor(t), sb)
 	if fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), `driver "igb_uio" is not loaded: run modprobe igb_uio`) {
 		t.Errorf("apply: %v", err)
@@ -192,7 +192,7 @@ func TestUIO(t *testing.T) {
 	(&foreignWriter{t, filepath.Base(path), filepath.Base(path)}).run("modprobe uio_pci_generic")
 	home := l.state("")
 	sb := box(path, parse(t, "t", "    - {name: d, type: vfio-pci, config: {driver: uio_pci_generic, allowUnprotectedDMA: true}}\n"))
-	sb.Given = ops.GivenDevices(functions(t, map[string]string{"d": "enp3s0f0/1"}))
+	sb.Given = ops.Givens{}.WithDevices(functions(t, map[string]string{"d": "enp3s0f0/1"}))
 	rep, err := l.engine(nil).Ensure(ctxFor(t), sb)
 	if err != nil {
 		t.Fatal(err)
@@ -229,7 +229,7 @@ func TestUnconfined(t *testing.T) {
 	home := l.state("")
 	for _, r := range refusals {
 		sb := box(path, parse(t, "t", "    - {name: d, type: vfio-pci, config: {"+r.config+"}}\n"))
-		sb.Given = ops.GivenDevices(functions(t, map[string]string{"d": "enp3s0f0/1"}))
+		sb.Given = ops.Givens{}.WithDevices(functions(t, map[string]string{"d": "enp3s0f0/1"}))
 		_, err := l.engine(nil).Ensure(ctxFor(t), sb)
 		if fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), r.want) {
 			t.Errorf("config {%s}: %v, want %q", r.config, err, r.want)

@@ -147,7 +147,7 @@ func TestUncleanDevice(t *testing.T) {
 	setXDP(t, "", "lent0", program)
 	steps := "    - {name: a, type: host-device}\n    - {name: d, type: dummy, config: {name: d0}}\n"
 	sb := box(path, parse(t, "t", steps))
-	sb.Given = ops.GivenDevices(map[string]string{"a": "if:lent0"})
+	sb.Given = ops.Givens{}.WithDevices(map[string]string{"a": "if:lent0"})
 	r := l.engine(nil)
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err)

@@ -67,7 +67,7 @@ func TestDeviceKnownByIndex(t *testing.T) {
 			s.run(tc.pod)
 			home := l.state("")
 			sb := box(path, parse(t, "t", "    - {name: a, type: host-device}\n"))
-			sb.Given = ops.GivenDevices(map[string]string{"a": "if:lent0"})
+			sb.Given = ops.Givens{}.WithDevices(map[string]string{"a": "if:lent0"})
 			r := l.engine(nil)
 			if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 				t.Fatal(err)

@@ -470,7 +470,7 @@ func (g driftFixture) sandbox(t *testing.T, path string, devices map[string]stri
 			steps = strings.ReplaceAll(steps, "- {name:", "- {driftPolicy: "+each+", name:")
 		}
 		sb := box(path, parse(t, "t", steps+"  driftPolicy: "+all+"\n"))
-		sb.Given = ops.GivenDevices(devices)
+		sb.Given = ops.Givens{}.WithDevices(devices)
 		return sb
 	}
 	return policies{with("Observe", "Repair"), with("Observe", ""), with("Repair", "Observe")}

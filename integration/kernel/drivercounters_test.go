@@ -23,7 +23,7 @@ func TestDriverCounters(t *testing.T) {
     - {name: vf, type: sriov, config: {name: rail0}}
     - {name: d, type: dummy, config: {name: d0}}
 `))
-	s.Given = ops.GivenDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
+	s.Given = ops.Givens{}.WithDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
 	engine := l.engine(nil)
 	if _, err := engine.Ensure(ctxFor(t), s); err != nil {
 		t.Fatal(err)

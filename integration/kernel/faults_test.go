@@ -149,7 +149,7 @@ func (p scenario) fixture(t *testing.T) *fixture {
 	s.run("ip -n $NS link set lo up")
 	s.inside(p.pod)
 	s.sandbox = box(path, parse(t, "t", p.steps))
-	s.sandbox.Given = ops.GivenDevices(functions(t, p.devices))
+	s.sandbox.Given = ops.Givens{}.WithDevices(functions(t, p.devices))
 	l.devices = append([]string{}, slices.Sorted(maps.Values(s.sandbox.Given.Devices()))...) // none is not all
 	s.sandbox.Filters = p.filters
 	s.edit = s.sandbox

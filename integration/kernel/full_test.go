@@ -65,7 +65,7 @@ func TestFullSandbox(t *testing.T) {
 				t.Fatal(err)
 			}
 			sb := box(path, parse(t, "full", steps))
-			sb.Given = ops.GivenDevices(devices)
+			sb.Given = ops.Givens{}.WithDevices(devices)
 			if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 				t.Fatal(err)
 			}

@@ -190,7 +190,7 @@ func (h *hostile) version(path string) reconcile.Sandbox {
 		typ = "sriov"
 	}
 	sb := box(path, parse(h.t, "t", strings.ReplaceAll(pick(h.rng, hostileVersions), "TYPE", typ)))
-	sb.Given = ops.GivenDevices(h.devices)
+	sb.Given = ops.Givens{}.WithDevices(h.devices)
 	if h.rng.IntN(2) == 0 {
 		sb.Filters = []netstate.Filter{marking(20000, "198.51.100.0/24", 26, 1_250_000), marking(20002, "", 8, 0)}
 	}

@@ -84,7 +84,7 @@ func TestPartnerOfPort(t *testing.T) {
     - {name: bond0, type: bond, dependOn: [left, right], config: {mode: 802.3ad, miimon: 100, lacpRate: fast}}
 `))
 	sb.ID = reconcile.IDOfClaim("s", "c", "lacp")
-	sb.Given = ops.GivenDevices(map[string]string{"left": "if:leg1", "right": "if:leg2"})
+	sb.Given = ops.Givens{}.WithDevices(map[string]string{"left": "if:leg1", "right": "if:leg2"})
 	if err := w.Add(sb.ID, path); err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestLinkStateFollowsLACP(t *testing.T) {
 
 	r := l.engine(nil)
 	sb := box(path, parse(t, "t", "    - {name: vf, type: sriov, config: {linkState: follow}}\n"))
-	sb.Given = ops.GivenDevices(map[string]string{"vf": id})
+	sb.Given = ops.Givens{}.WithDevices(map[string]string{"vf": id})
 	if rep, err := r.Ensure(ctxFor(t), sb); err != nil || len(rep.Notes) > 0 {
 		t.Fatalf("%v, %q", err, rep.Notes)
 	}

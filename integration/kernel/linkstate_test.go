@@ -50,7 +50,7 @@ func TestLinkStateIsSet(t *testing.T) {
 	id := filepath.Base(link)
 	r := l.engine(nil)
 	sb := box(path, parse(t, "t", "    - {name: vf, type: sriov, config: {linkState: follow}}\n"))
-	sb.Given = ops.GivenDevices(map[string]string{"vf": id})
+	sb.Given = ops.Givens{}.WithDevices(map[string]string{"vf": id})
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func TestEightRails(t *testing.T) {
 	for rail := range 8 { // two functions of each card
 		at[fmt.Sprintf("rail%d", rail)] = fmt.Sprintf("enp%ds0f%d/%d", 3+rail/4, rail/2%2, 1+rail%2)
 	}
-	s.Given = ops.GivenDevices(functions(t, at))
+	s.Given = ops.Givens{}.WithDevices(functions(t, at))
 	engine := l.engine(nil)
 	release := released(t, engine, s.ID)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*patience) // eight tables of GIDs are read in each pass

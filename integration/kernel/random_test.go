@@ -92,7 +92,7 @@ func (c *chaos) enroll(g driftFixture) {
 	lines := strings.Split(strings.Trim(g.steps, "\n"), "\n")
 	for _, n := range []int{len(lines), max(1, len(lines)-1), max(1, len(lines)-2)} { // steps that are removed and added
 		sb := box(path, parse(c.t, "t", strings.Join(lines[:n], "\n")+"\n"))
-		sb.Given = ops.GivenDevices(devices)
+		sb.Given = ops.Givens{}.WithDevices(devices)
 		a.versions = append(a.versions, sb)
 	}
 	for _, row := range g.rows {

@@ -62,7 +62,7 @@ func TestRateOnPF(t *testing.T) {
 	host.has("before", 700)
 	sb := box(newNetns(t), parse(t, "t", "    - {name: vf0, type: sriov, config: {addresses: [192.0.2.5/24]}}\n"))
 	start := l.state(sb.Netns)
-	sb.Given = ops.GivenDevices(device)
+	sb.Given = ops.Givens{}.WithDevices(device)
 	r := l.engine(nil)
 	is := func(when string, mbps uint32, police string) {
 		t.Helper()
@@ -127,7 +127,7 @@ func TestRateOfUserspace(t *testing.T) {
 	host.run("modprobe vfio-pci")
 	device := functions(t, map[string]string{"dpdk0": "enp3s0f0/1"})
 	start, r := l.state(path), l.engine(nil)
-	prepared := reconcile.Sandbox{ID: reconcile.IDOfPreparation("claim", "t"), Topology: parse(t, "t", dpdk), Given: ops.GivenDevices(device)}
+	prepared := reconcile.Sandbox{ID: reconcile.IDOfPreparation("claim", "t"), Topology: parse(t, "t", dpdk), Given: ops.Givens{}.WithDevices(device)}
 	pod := prepared
 	pod.ID, pod.Netns, pod.Prepared, pod.Filters = reconcile.IDOfClaim("s1", "claim", "t"), path, prepared.ID, limitAll(300)
 	for _, sb := range []reconcile.Sandbox{prepared, pod} {

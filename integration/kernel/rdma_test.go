@@ -39,7 +39,7 @@ func TestRDMADevice(t *testing.T) {
 		path := newNetns(t)
 		engine := l.engine(nil)
 		s := box(path, parse(t, "t", steps))
-		s.Given = ops.GivenDevices(functions(t, map[string]string{"ib": "enp3s0f0/1"}))
+		s.Given = ops.Givens{}.WithDevices(functions(t, map[string]string{"ib": "enp3s0f0/1"}))
 		return func() (topology.Devices, error) {
 				report, err := engine.Ensure(ctxFor(t), s)
 				if err != nil || report.Results[0].Result.Devices == nil {
@@ -107,7 +107,7 @@ func TestSharedRDMADevice(t *testing.T) {
 		for n, config := range []string{"rdma: true, require: {gid: {type: RoCEv2, family: IPv4}, state: ACTIVE}", "rdma: true, require: {gid: {type: RoCEv2, family: IPv4}}", "rdma: false"} {
 			address := fmt.Sprintf("192.0.2.%d", 5+n)
 			s := box(newNetns(t), parse(t, "t", "    - {name: m, type: "+kind+", config: {addresses: ["+address+"/24], "+config+"}}\n"))
-			s.Given = ops.GivenDevices(map[string]string{"m": pf})
+			s.Given = ops.Givens{}.WithDevices(map[string]string{"m": pf})
 			boxes = append(boxes, s.ID)
 			report, err := engine.Ensure(ctxFor(t), s)
 			if err != nil {
@@ -153,7 +153,7 @@ func TestDeviceNodes(t *testing.T) {
 	home := l.state("")
 	ensure := func(device, nodes string) (topology.Devices, error) {
 		s := box(newNetns(t), parse(t, "t", "    - {name: ib, type: rdma, config: {deviceNodes: "+nodes+"}}\n"))
-		s.Given = ops.GivenDevices(map[string]string{"ib": device})
+		s.Given = ops.Givens{}.WithDevices(map[string]string{"ib": device})
 		engine := l.engine(nil)
 		report, err := engine.Ensure(ctxFor(t), s)
 		if _, err := engine.Release(ctxFor(t), s.ID); err != nil {

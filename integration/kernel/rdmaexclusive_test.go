@@ -76,7 +76,7 @@ func TestRDMAExclusive(t *testing.T) {
 	for steps, want := range refused {
 		t.Run("refused", func(t *testing.T) {
 			s := box(newNetns(t), parse(t, "t", "    - "+steps+"\n"))
-			s.Given = ops.GivenDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
+			s.Given = ops.Givens{}.WithDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
 			engine := l.engine(nil)
 			released(t, engine, s.ID)
 			if _, err := engine.Ensure(ctxFor(t), s); fault.Of(err) != fault.Unsupported || !strings.Contains(err.Error(), want) {

@@ -120,7 +120,7 @@ func TestSoftRoCEAfterReboot(t *testing.T) {
 	l, host := newRDMALane(t)
 	home := l.state("")
 	host.run("rdma link add rxe9 type rxe netdev $(ls /sys/class/net/enp3s0f0/device/virtfn1/net)")
-	given := ops.GivenDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
+	given := ops.Givens{}.WithDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
 	store, reg, err := parts(l.dir)
 	if err != nil {
 		t.Fatal(err)

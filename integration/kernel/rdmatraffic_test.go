@@ -43,7 +43,7 @@ func (l *lane) newRDMAPod(t *testing.T, function, address string) rdmaPod {
     - {name: vf, type: sriov, config: {name: rail0, addresses: [`+address+`/24]}}
     - {name: roce, type: rxe, dependOn: [vf], config: {require: {gid: {type: RoCEv2, family: IPv4, scope: global}, state: ACTIVE}}}
 `))
-	s.Given = ops.GivenDevices(functions(t, map[string]string{"vf": function}))
+	s.Given = ops.Givens{}.WithDevices(functions(t, map[string]string{"vf": function}))
 	engine := l.engine(nil)
 	release := released(t, engine, s.ID)
 	report, err := engine.Ensure(ctxFor(t), s)

@@ -34,7 +34,7 @@ func TestSoftRoCE(t *testing.T) {
     - {name: vf, type: sriov, config: {name: rail0, addresses: [192.0.2.5/24]}}
     - {name: roce, type: rxe, dependOn: [vf]}
 `))
-	s.Given = ops.GivenDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
+	s.Given = ops.Givens{}.WithDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
 	engine := l.engine(nil)
 	release := released(t, engine, s.ID)
 	report, err := engine.Ensure(ctxFor(t), s)
@@ -84,7 +84,7 @@ func TestRequiredGID(t *testing.T) {
     - {name: vf, type: sriov, config: {name: rail0, addresses: [192.0.2.5/24, "2001:db8::5/64"]}}
     - {name: roce, type: rxe, dependOn: [vf], config: {require: {`+what+`}}}
 `))
-		s.Given = ops.GivenDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
+		s.Given = ops.Givens{}.WithDevices(functions(t, map[string]string{"vf": "enp3s0f0/1"}))
 		return s
 	}
 	s, engine := requiring("gid: {type: RoCEv2, family: IPv4, scope: global}, state: ACTIVE, minRate: 1Gbps, mtu: 1024"), l.engine(nil)

@@ -183,7 +183,7 @@ func TestDeviceIsHeld(t *testing.T) {
 	path, other := newNetns(t), newNetns(t)
 	one := box(path, parse(t, "one", "    - {name: vf, type: sriov}\n"))
 	two := box(other, parse(t, "two", "    - {name: vf, type: sriov}\n"))
-	one.Given, two.Given = ops.GivenDevices(map[string]string{"vf": device}), ops.GivenDevices(map[string]string{"vf": device})
+	one.Given, two.Given = ops.Givens{}.WithDevices(map[string]string{"vf": device}), ops.Givens{}.WithDevices(map[string]string{"vf": device})
 	if _, err := r.Ensure(ctxFor(t), one); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestOwnNameTaken(t *testing.T) {
 	device := l.watched()[0].Key().ID
 	start, _ := l.state("").Device(device)
 	sb := box(path, parse(t, "t", "    - {name: vf, type: sriov}\n"))
-	sb.Given = ops.GivenDevices(map[string]string{"vf": device})
+	sb.Given = ops.Givens{}.WithDevices(map[string]string{"vf": device})
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +248,7 @@ func TestDeviceVanishes(t *testing.T) {
 	device := l.watched()[0].Key().ID
 	home, _ := l.state("").Device(device)
 	sb := box(path, parse(t, "t", "    - {name: vf, type: host-device}\n    - {name: v, type: vlan, dependOn: [vf], config: {id: 7, name: v7}}\n"))
-	sb.Given = ops.GivenDevices(map[string]string{"vf": device})
+	sb.Given = ops.Givens{}.WithDevices(map[string]string{"vf": device})
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err)
 	}

@@ -139,8 +139,8 @@ func TestTunnel(t *testing.T) {
 			return // no PCI there; the other lane runs it
 		}
 		e := newEnds(t)
-		e.boxes[0].Given = ops.GivenDevices(functions(t, map[string]string{"vf": "enp3s0f0/0"}))
-		e.boxes[1].Given = ops.GivenDevices(functions(t, map[string]string{"vf": "enp4s0f0/0"}))
+		e.boxes[0].Given = ops.Givens{}.WithDevices(functions(t, map[string]string{"vf": "enp3s0f0/0"}))
+		e.boxes[1].Given = ops.Givens{}.WithDevices(functions(t, map[string]string{"vf": "enp4s0f0/0"}))
 		e.apply(`    - {name: vf, type: sriov, config: {addresses: [192.0.2.ME/24]}}
     - {name: x, type: vxlan, dependOn: [vf], config: {id: 7, local: "{{ vf.ips[0].address }}", remote: 192.0.2.YOU, mtu: 1500` + inner)
 		e.reach("1500")

@@ -104,7 +104,7 @@ func TestOwnUppers(t *testing.T) {
 	s.run("ip link add lent0 type dummy; ip link add link lent0 name own0 type vlan id 5; ip link add link lent0 name own1 type macvlan mode bridge")
 	t.Cleanup(func() { s.run("ip link delete lent0") })
 	sb := box(path, parse(t, "t", "    - {name: a, type: host-device}\n"))
-	sb.Given = ops.GivenDevices(map[string]string{"a": "if:lent0"})
+	sb.Given = ops.Givens{}.WithDevices(map[string]string{"a": "if:lent0"})
 	r := l.engine(nil)
 	start := l.state("")
 	if _, err := r.Ensure(ctxFor(t), sb); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), "carries own0, own1") {
@@ -134,7 +134,7 @@ func TestLeftAllmulti(t *testing.T) {
 	s.run(create)
 	t.Cleanup(func() { s.run("ip link delete lent0") })
 	sb := box(path, parse(t, "t", "    - {name: a, type: host-device}\n"))
-	sb.Given = ops.GivenDevices(map[string]string{"a": "if:lent0"})
+	sb.Given = ops.Givens{}.WithDevices(map[string]string{"a": "if:lent0"})
 	r := l.engine(nil)
 	for _, tc := range []struct {
 		name, pod string

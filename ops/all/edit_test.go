@@ -329,7 +329,7 @@ func TestEditUndone(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := &world{t: t, reg: reg, have: netstate.NewSnapshot(c.have...), given: ops.GivenDevices(c.devices)}
+			w := &world{t: t, reg: reg, have: netstate.NewSnapshot(c.have...), given: ops.Givens{}.WithDevices(c.devices)}
 			owned := recorded(nil, w.ensure(steps(t, c.before), nil))
 			start := observed(w.have)
 			changes := w.ensure(steps(t, c.after), owned)
@@ -384,7 +384,7 @@ func TestDriftIsNotGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	top := steps(t, `  - {name: vf, type: sriov, config: {name: net1, vlan: 7, trust: "off", mtu: 2000}}`)
-	w := &world{t: t, reg: reg, have: netstate.NewSnapshot(vf(0)...), given: ops.GivenDevices(map[string]string{"vf": "0000:01:10.0"})}
+	w := &world{t: t, reg: reg, have: netstate.NewSnapshot(vf(0)...), given: ops.Givens{}.WithDevices(map[string]string{"vf": "0000:01:10.0"})}
 	held := w.plan(top, nil).Held
 	owned := recorded(nil, slices.Concat(w.ensure(top, nil), held))
 	w.have.Apply(netstate.Change{Before: netstate.VF{ID: "0000:01:10.0", Trust: new(false)}, After: netstate.VF{ID: "0000:01:10.0", Trust: new(true)}})
@@ -506,7 +506,7 @@ func TestRDMADeviceRenamedByPod(t *testing.T) {
 	start[0] = d
 	start = append(start, netstate.RDMANetns{ID: id, Netns: new(netstate.RDMAOfHost), Name: new("mlx5_2")})
 	top := steps(t, `  - {name: vf, type: sriov, config: {name: net1}}`)
-	w := &world{t: t, reg: reg, have: netstate.NewSnapshot(start...), given: ops.GivenDevices(map[string]string{"vf": id})}
+	w := &world{t: t, reg: reg, have: netstate.NewSnapshot(start...), given: ops.Givens{}.WithDevices(map[string]string{"vf": id})}
 	held := w.plan(top, nil).Held
 	owned := netstate.Compact(recorded(nil, slices.Concat(w.ensure(top, nil), held)), w.have, held...)
 

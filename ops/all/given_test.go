@@ -326,7 +326,7 @@ func TestMasterByAlternativeName(t *testing.T) {
 		for range 8 {
 			plan, err = reg.Plan(t.Context(), ops.Request{
 				Topology: steps(t, "\n  - {name: a, type: macvlan, config: {name: net1, master: "+name+"}}\n"), Netns: "/run/netns/pod",
-				Given: ops.GivenDevices(map[string]string{"a": id}), Have: have,
+				Given: ops.Givens{}.WithDevices(map[string]string{"a": id}), Have: have,
 			})
 			if err != nil || len(plan.Missing) == 0 {
 				break

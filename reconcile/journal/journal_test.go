@@ -48,7 +48,7 @@ func counted(j *Journal) *int {
 
 func record(id reconcile.SandboxID, phase reconcile.Phase, history ...netstate.Change) reconcile.Record {
 	return reconcile.Record{
-		Sandbox: reconcile.Sandbox{ID: id, Netns: "/run/netns/blue", Given: ops.GivenDevices(map[string]string{"nic": "0000:03:00.2"})},
+		Sandbox: reconcile.Sandbox{ID: id, Netns: "/run/netns/blue", Given: ops.Givens{}.WithDevices(map[string]string{"nic": "0000:03:00.2"})},
 		BootID:  "boot",
 		NetnsID: reconcile.NetnsID{Device: 4, Inode: 4026532281, Cookie: 77},
 		Phase:   phase,

@@ -89,7 +89,7 @@ func host() []inventory.Device {
 
 // record is a sandbox with devices moved in from the interfaces named.
 func record(id reconcile.SandboxID, topo *topology.Topology, devices map[string]string, from map[string]string) reconcile.Record {
-	rec := reconcile.Record{Sandbox: reconcile.Sandbox{ID: id, Netns: "/run/netns/" + strings.Split(string(id), "/")[0], Topology: topo, Given: ops.GivenDevices(devices)}, Phase: reconcile.Applied}
+	rec := reconcile.Record{Sandbox: reconcile.Sandbox{ID: id, Netns: "/run/netns/" + strings.Split(string(id), "/")[0], Topology: topo, Given: ops.Givens{}.WithDevices(devices)}, Phase: reconcile.Applied}
 	for device, name := range from {
 		rec.History = append(rec.History, netstate.Change{
 			Before: netstate.Device{ID: device, At: new(netstate.HostName(name))},

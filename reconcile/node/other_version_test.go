@@ -84,7 +84,7 @@ func TestRecordOfAnotherVersion(t *testing.T) {
 // refuses the device it mentions to all others.
 func (n *node) refused(path string) {
 	n.t.Helper()
-	sb := reconcile.Sandbox{ID: "green/ai", Netns: n.path("red"), Topology: steps(n.t, twoVFs), Given: ops.GivenDevices(map[string]string{"a": "0000:03:00.2"})}
+	sb := reconcile.Sandbox{ID: "green/ai", Netns: n.path("red"), Topology: steps(n.t, twoVFs), Given: ops.Givens{}.WithDevices(map[string]string{"a": "0000:03:00.2"})}
 	_, err := n.engine.Ensure(n.t.Context(), sb)
 	if fault.Of(err) != fault.Conflict || frame.AsOtherVersion(err) == nil || !strings.Contains(err.Error(), `device "0000:03:00.2" is held by record "`+path) {
 		n.t.Errorf("Ensure of its device: %v", err)
