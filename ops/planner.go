@@ -480,7 +480,7 @@ func (p *Planner) noteBelongings(d netstate.Device) {
 	if !netstate.OnHost(home) {
 		return
 	}
-	p.noteSoftRDMA(home, d.RDMA)
+	noteSoftRDMA(p, home, d.RDMA)
 	for _, a := range p.Addrs(home) {
 		has = append(has, a.Address)
 	}
@@ -488,27 +488,6 @@ func (p *Planner) noteBelongings(d netstate.Device) {
 	if has = slices.Compact(has); len(has) > 0 {
 		p.Note("the host has %s on %q: they are removed with the routes over the device, and restored when the device is released",
 			strings.Join(has, ", "), netstate.BaseName(home))
-	}
-}
-
-// noteSoftRDMA adds a note on the RDMA device in software that the host has on a device which is taken, and on others of all
-// that the device has: a record keeps one for each link.
-func (p *Planner) noteSoftRDMA(home string, all []netstate.RDMADevice) {
-	r, ok := netstate.Lookup(p.view, netstate.RDMALink{Link: home})
-	for _, c := range p.req.Owned {
-		if before, was := c.Before.(netstate.RDMALink); was && c.Foreign && before.Link == home {
-			r, ok = before, true
-		}
-	}
-	if ok && r.Name != nil {
-		p.Note("the host has the software RDMA device %q on %q: the kernel deletes it when the interface moves to the pod; "+
-			"it is created again when the device is released", *r.Name, netstate.BaseName(home))
-		for _, other := range all {
-			if other.Software && other.Name != *r.Name {
-				p.Note("the host has another software RDMA device %q on %q: the kernel deletes it when the interface moves to the pod; "+
-					"it is not created again", other.Name, netstate.BaseName(home))
-			}
-		}
 	}
 }
 

@@ -73,18 +73,19 @@ func (p *Planner) RDMA(id string, wanted *bool, required bool) error {
 	}
 	d.RDMA = hardwareRDMA(d)
 	given, why := usableRDMA(d, "set rdma: false")
+	own := ownRDMA{d, given, wanted != nil}
 	switch {
 	case why == nil && d.RDMAExclusive && d.LinkKind == netstate.InfiniBandKind: // rdma_dev_change_netns removes and adds its clients
-		return p.withoutRDMA(wanted != nil, fault.New(fault.Unsupported, fmt.Errorf("the kernel deletes the interface of InfiniBand of "+
+		return own.without(p, fault.New(fault.Unsupported, fmt.Errorf("the kernel deletes the interface of InfiniBand of "+
 			"device %q when its RDMA device moves (\"rdma system show\" says exclusive), and makes another one: "+
 			"run \"rdma system set netns shared\" before the first network namespace is made, or set rdma: false", d.ID)))
 	case why == nil && d.RDMAExclusive:
-		return p.moveRDMA(d, given, wanted != nil)
+		return own.move(p)
 	case why == nil:
 		p.ProduceDevices(rdmaResult(d, given))
-		return p.keepNodes(d.Key(), given.Nodes)
+		return keepNodes(p, d.Key(), given.Nodes)
 	case wanted != nil || len(d.RDMA) > 0:
-		return p.withoutRDMA(wanted != nil, why)
+		return own.without(p, why)
 	}
 	return nil
 }
@@ -108,20 +109,20 @@ func (c RDMAConfig) share(p *Planner, link, below string) error {
 		return Invalid(key, "is for a root step on a device of the host, and the master %q is in the pod: "+
 			"remove it here, and set it in the step that takes the device, of type sriov or host-device", below)
 	}
-	id, err := p.deviceAt(below)
+	id, err := deviceAt(p, below)
 	if err != nil {
 		return err
 	}
 	var given topology.Devices
 	if wanted {
-		if given, err = p.hostRDMA(id, "", "that of a shared device stays on the host", "remove rdma: true"); err != nil {
+		if given, err = hostRDMA(p, id, "", "that of a shared device stays on the host", "remove rdma: true"); err != nil {
 			return err
 		}
 	}
 	given.PCIAddress = "" // the pod shares the device, and has none
 	p.ProduceDevices(given)
 	if given.RDMADevice != "" {
-		if err := p.keepNodes(netstate.Device{ID: id}.Key(), given.DeviceNodes); err != nil {
+		if err := keepNodes(p, netstate.Device{ID: id}.Key(), given.DeviceNodes); err != nil {
 			return err
 		}
 	}
@@ -137,7 +138,7 @@ func (c RDMAConfig) share(p *Planner, link, below string) error {
 }
 
 // deviceAt returns the identity of the device with a link of the host, which is allocated to the step or not.
-func (p *Planner) deviceAt(link string) (string, error) {
+func deviceAt(p *Planner, link string) (string, error) {
 	if id, ok := p.AssignedDevice(); ok {
 		return id, nil
 	}
@@ -148,19 +149,27 @@ func (p *Planner) deviceAt(link string) (string, error) {
 	return netstate.VirtualPrefix + netstate.BaseName(link), nil
 }
 
-// withoutRDMA says why the containers get no RDMA device, or, if the step asks for one, is Planner.without.
-func (p *Planner) withoutRDMA(wanted bool, why error) error {
-	if wanted {
+// ownRDMA is the RDMA device of a device that a step takes.
+type ownRDMA struct {
+	of     netstate.Device
+	given  netstate.RDMADevice
+	wanted bool // the step asks for it
+}
+
+// without says why the containers get no RDMA device, or, if the step asks for one, is Planner.without.
+func (r ownRDMA) without(p *Planner, why error) error {
+	if r.wanted {
 		return p.without("the RDMA device", why)
 	}
 	p.Note("the containers get no RDMA device: %v", why)
 	return nil
 }
 
-// moveRDMA wants the RDMA device of a device in the sandbox, on a node in exclusive mode, and adds it to the step's result once
-// it is there: the move gives it other device nodes. Containers get those when they are created, so that nothing is moved to a running
-// sandbox that was attached without.
-func (p *Planner) moveRDMA(d netstate.Device, given netstate.RDMADevice, wanted bool) error {
+// move wants the RDMA device in the sandbox, on a node in exclusive mode, and adds it to the step's result once it is there: the
+// move gives it other device nodes. Containers get those when they are created, so that nothing is moved to a running sandbox that
+// was attached without.
+func (r ownRDMA) move(p *Planner) error {
+	d, given := r.of, r.given
 	at, ok, err := Lookup(p, netstate.RDMANetns{ID: d.ID})
 	if err != nil {
 		return err
@@ -173,11 +182,11 @@ func (p *Planner) moveRDMA(d netstate.Device, given netstate.RDMADevice, wanted 
 	switch {
 	case owned >= 0:
 	case *at.Netns != netstate.RDMAOfHost:
-		return p.withoutRDMA(wanted, fault.New(fault.Conflict, fmt.Errorf("RDMA device %q of device %q is in another network namespace, "+
+		return r.without(p, fault.New(fault.Conflict, fmt.Errorf("RDMA device %q of device %q is in another network namespace, "+
 			"and plumbline did not move it there (\"rdma dev\" does not show it on the host): "+
 			"move it back to the host, or set rdma: false", *at.Name, d.ID)))
 	case slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == d.Key() }):
-		return p.withoutRDMA(wanted, fault.New(fault.NotReady,
+		return r.without(p, fault.New(fault.NotReady,
 			fmt.Errorf("the pod was attached without RDMA device %q of device %q: create the pod again", *at.Name, d.ID)))
 	}
 	name := *at.Name
@@ -195,7 +204,7 @@ func (p *Planner) moveRDMA(d netstate.Device, given netstate.RDMADevice, wanted 
 		return nil
 	}
 	p.ProduceDevices(rdmaResult(d, given))
-	return p.keepNodes(want.Key(), given.Nodes)
+	return keepNodes(p, want.Key(), given.Nodes)
 }
 
 // hardwareRDMA are the RDMA devices of a device that stay when its interface moves.
@@ -205,14 +214,14 @@ func hardwareRDMA(d netstate.Device) []netstate.RDMADevice {
 
 // RDMADevice is RDMA for a step that is there for nothing else. Its interface, if it has one, is on the host.
 func (p *Planner) RDMADevice(id, name string, require *RDMARequirement) error {
-	given, err := p.hostRDMA(id, name, "a step of type rdma is applied before the pod has its own", "remove the step")
+	given, err := hostRDMA(p, id, name, "a step of type rdma is applied before the pod has its own", "remove the step")
 	if err != nil || given.RDMADevice == "" {
 		return err
 	}
 	p.ProduceDevices(given)
 	d, _, err := Lookup(p, netstate.Device{ID: id})
 	if err == nil && p.current.prepared { // not of a preparation, which no container has
-		err = p.keepNodes(d.Key(), given.DeviceNodes)
+		err = keepNodes(p, d.Key(), given.DeviceNodes)
 	}
 	if err != nil {
 		return err
@@ -223,7 +232,7 @@ func (p *Planner) RDMADevice(id, name string, require *RDMARequirement) error {
 // hostRDMA returns the RDMA device of a device that stays on the host, as a result; an empty one where a step that was applied before
 // waits for it. Name chooses one of several; without a name it is the first that has device nodes. Stays says why it cannot move,
 // without how to go without one.
-func (p *Planner) hostRDMA(id, name, stays, without string) (topology.Devices, error) {
+func hostRDMA(p *Planner, id, name, stays, without string) (topology.Devices, error) {
 	none := func(why error) (topology.Devices, error) {
 		return topology.Devices{}, p.without("the RDMA device", why)
 	}
@@ -292,7 +301,7 @@ func (p *Planner) SoftRDMA(link, typ string) error {
 	if p.req.imagined != nil {
 		return nil
 	}
-	return p.keepNodes(want.Key(), have.Nodes)
+	return keepNodes(p, want.Key(), have.Nodes)
 }
 
 // hostOnlyNote says what soft RoCE lacks before Linux 7.1 ("RDMA/rxe: Add net namespace support for IPv4/IPv6 sockets"): its packets are
@@ -300,9 +309,30 @@ func (p *Planner) SoftRDMA(link, typ string) error {
 const hostOnlyNote = "the kernel exchanges data over soft RoCE on the host only, and programs of the pod hang: " +
 	"use a node with Linux 7.1 or later"
 
+// noteSoftRDMA adds a note on the RDMA device in software that the host has on a device which is taken, and on others of all
+// that the device has: a record keeps one for each link.
+func noteSoftRDMA(p *Planner, home string, all []netstate.RDMADevice) {
+	r, ok := netstate.Lookup(p.view, netstate.RDMALink{Link: home})
+	for _, c := range p.req.Owned {
+		if before, was := c.Before.(netstate.RDMALink); was && c.Foreign && before.Link == home {
+			r, ok = before, true
+		}
+	}
+	if ok && r.Name != nil {
+		p.Note("the host has the software RDMA device %q on %q: the kernel deletes it when the interface moves to the pod; "+
+			"it is created again when the device is released", *r.Name, netstate.BaseName(home))
+		for _, other := range all {
+			if other.Software && other.Name != *r.Name {
+				p.Note("the host has another software RDMA device %q on %q: the kernel deletes it when the interface moves to the pod; "+
+					"it is not created again", other.Name, netstate.BaseName(home))
+			}
+		}
+	}
+}
+
 // keepNodes holds that the containers of a running sandbox have the device nodes of an object. A runtime gives them when it
 // creates a container, and an RDMA device that was made again has others, while the earlier ones may be another pod's.
-func (p *Planner) keepNodes(of netstate.Key, nodes []string) error {
+func keepNodes(p *Planner, of netstate.Key, nodes []string) error {
 	const field = "deviceNodes"
 	now := strings.Join(nodes, " ")
 	given, err := p.Choose(of, field, func() (string, error) { return now, nil })

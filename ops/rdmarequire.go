@@ -72,7 +72,7 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 		return Invalid("require.gid.family", "is for RoCE only, since a GID of InfiniBand has no IPv4 address: remove it")
 	}
 	if p.req.imagined != nil {
-		return p.imagineGID(link, r)
+		return r.imagine(p, link)
 	}
 	d := p.current.devices
 	if p.current.later != "" && (p.current.withheld == nil || d == nil || d.RDMADevice == "") {
@@ -82,7 +82,7 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 		return errNoRDMA
 	}
 	query := netstate.RDMAPort{Device: d.RDMADevice, Link: link}
-	query.Only = p.onlyGID(query, r.GID)
+	query.Only = p.req.onlyGID(query, r.GID)
 	port, there, err := Lookup(p, query)
 	switch {
 	case err != nil:
@@ -100,7 +100,7 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 	if port.RateMbps < minMbps {
 		wrong = append(wrong, fmt.Sprintf("its port has %s, less than %s", rate(port.RateMbps), r.MinRate))
 	}
-	small, err := p.tooSmall(link, r.MTU)
+	small, err := r.tooSmall(p, link)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 		wrong = append(wrong, small)
 	}
 	if r.GID != nil {
-		problem := p.chooseGID(d, port, *r.GID)
+		problem := r.GID.choose(p, d, port)
 		if problem != "" && port.Only != nil { // to say which GIDs there are
 			query.Only = nil
 			p.need(query)
@@ -121,21 +121,17 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 	if len(wrong) == 0 {
 		return nil
 	}
-	p.awaitRequired(d.RDMADevice, wrong)
+	unmet := fmt.Errorf("require: RDMA device %q: %s", d.RDMADevice, strings.Join(wrong, "; "))
+	var why error = &settling{unmet}
+	if p.req.Kept {
+		why = fault.New(fault.NotReady, unmet)
+	}
+	p.current.await("what it requires of "+d.RDMADevice, why)
 	return nil
 }
 
-func (p *Planner) awaitRequired(device string, wrong []string) {
-	unmet := fmt.Errorf("require: RDMA device %q: %s", device, strings.Join(wrong, "; "))
-	if p.req.Kept {
-		p.current.await("what it requires of "+device, fault.New(fault.NotReady, unmet))
-	} else {
-		p.current.await("what it requires of "+device, &settling{unmet})
-	}
-}
-
-// imagineGID is RequireRDMA on an imagined node: it refuses an MTU that a step sets, since no node could have another.
-func (p *Planner) imagineGID(link string, r *RDMARequirement) error {
+// imagine is RequireRDMA on an imagined node: it refuses an MTU that a step sets, since no node could have another.
+func (r *RDMARequirement) imagine(p *Planner, link string) error {
 	d := p.current.devices
 	if d == nil || d.RDMADevice == "" {
 		return errNoRDMA
@@ -151,7 +147,7 @@ func (p *Planner) imagineGID(link string, r *RDMARequirement) error {
 	if _, set := p.claims[netstate.Link{Name: link}.Key()]["mtu"]; !set {
 		return nil
 	}
-	small, err := p.tooSmall(link, r.MTU)
+	small, err := r.tooSmall(p, link)
 	if err != nil || small == "" {
 		return err
 	}
@@ -165,47 +161,48 @@ var errNoRDMA = Invalid("require", "needs an RDMA device, and the step gives the
 const gidIndex = "gidIndex"
 
 // onlyGID is the index of the GID that containers of a running sandbox were told, -1 if no GID is required, and nil if all are to be read.
-func (p *Planner) onlyGID(port netstate.RDMAPort, required *GIDRequirement) *int {
+func (r *Request) onlyGID(port netstate.RDMAPort, required *GIDRequirement) *int {
 	if required == nil {
 		return new(-1)
 	}
-	told, err := strconv.Atoi(p.req.Chosen[port.Key().String()+" "+gidIndex])
-	if !p.req.Kept || err != nil {
+	told, err := strconv.Atoi(r.Chosen[port.Key().String()+" "+gidIndex])
+	if !r.Kept || err != nil {
 		return nil
 	}
 	return &told
 }
 
-// tooSmall says that the MTU of a link is too small for packets of that payload, "" if it is not, or none is required.
-func (p *Planner) tooSmall(link string, payload uint32) (string, error) {
+// tooSmall says that the MTU of a link is too small for packets of the payload, "" if it is not, or none is required.
+func (r *RDMARequirement) tooSmall(p *Planner, link string) (string, error) {
 	switch {
-	case payload == 0:
+	case r.MTU == 0:
 		return "", nil
 	case link == "":
 		return "", Invalid("require.mtu", "the device has no network interface whose MTU could be checked: remove the key")
 	}
 	l, err := p.Link(link)
-	if err != nil || l.MTU == nil || *l.MTU >= payload+roceOverhead {
+	if err != nil || l.MTU == nil || *l.MTU >= r.MTU+roceOverhead {
 		return "", err
 	}
 	return fmt.Sprintf("the MTU %d of %q is too small for packets with %d bytes of payload: set at least %d", *l.MTU,
-		netstate.BaseName(link), payload, payload+roceOverhead), nil
+		netstate.BaseName(link), r.MTU, r.MTU+roceOverhead), nil
 }
 
-// chooseGID sets the index of the GID that is required, or says why there is none. A program was told the index when its
+// choose sets the index of the GID that is required, or says why there is none. A program was told the index when its
 // container was created, so another one is a fault, and the same one goes before a lower one.
-func (p *Planner) chooseGID(d *topology.Devices, port netstate.RDMAPort, want GIDRequirement) string {
+func (g GIDRequirement) choose(p *Planner, d *topology.Devices, port netstate.RDMAPort) string {
 	fits := map[string]bool{}
 	lowest := ""
-	for _, g := range port.GIDs {
-		if n := strconv.Itoa(g.Index); p.gidFits(port.Link, g, want) {
+	addrs := p.Addrs(port.Link)
+	for _, have := range port.GIDs {
+		if n := strconv.Itoa(have.Index); g.fits(have, port.Link, addrs) {
 			if fits[n] = true; lowest == "" {
 				lowest = n
 			}
 		}
 	}
 	if lowest == "" {
-		return fmt.Sprintf("no GID of %q is %s: %s", netstate.BaseName(port.Link), want, gidList(port.GIDs))
+		return fmt.Sprintf("no GID of %q is %s: %s", netstate.BaseName(port.Link), g, gidList(port.GIDs))
 	}
 	chosen, err := p.Choose(port.Key(), gidIndex, func() (string, error) { return lowest, nil })
 	if err != nil {
@@ -216,7 +213,7 @@ func (p *Planner) chooseGID(d *topology.Devices, port netstate.RDMAPort, want GI
 	case p.req.Kept:
 		return fmt.Sprintf(
 			"the GID that is %s has index %s, and containers were told %s: create the pod again, so that its programs use the other one",
-			want, lowest, chosen)
+			g, lowest, chosen)
 	default:
 		chosen = lowest
 		p.plan.Chosen[port.Key().String()+" "+gidIndex] = lowest
@@ -229,24 +226,24 @@ func (p *Planner) chooseGID(d *topology.Devices, port netstate.RDMAPort, want GI
 	return ""
 }
 
-// gidFits reports whether a GID is one that is required. Links of several pods may have one name, and their GIDs are in one
+// fits reports whether a GID of a link is one that is required. Links of several pods may have one name, and their GIDs are in one
 // table if they share a function, so the address has to be one of this link. The kernel adds a link-local GID without an address,
 // which is chosen only where it is asked for, or on InfiniBand, which has no other. Addresses of links of the host are not read.
-func (p *Planner) gidFits(link string, g netstate.RDMAGID, want GIDRequirement) bool {
-	ip, err := netip.ParseAddr(g.GID)
-	if err != nil || want.Type != "" && g.Type != want.Type || want.Family != "" && ip.Is4() != (want.Family == "IPv4") {
+func (g GIDRequirement) fits(have netstate.RDMAGID, link string, addrs []netstate.Addr) bool {
+	ip, err := netip.ParseAddr(have.GID)
+	if err != nil || g.Type != "" && have.Type != g.Type || g.Family != "" && ip.Is4() != (g.Family == "IPv4") {
 		return false
 	}
-	if want.Scope != "" && ip.IsLinkLocalUnicast() != (want.Scope == "linkLocal") {
+	if g.Scope != "" && ip.IsLinkLocalUnicast() != (g.Scope == "linkLocal") {
 		return false
 	}
-	if link == "" || g.Type == "IB" || want.Scope == "linkLocal" {
+	if link == "" || have.Type == "IB" || g.Scope == "linkLocal" {
 		return true
 	}
 	if netstate.OnHost(link) {
 		return !ip.IsLinkLocalUnicast()
 	}
-	return slices.ContainsFunc(p.Addrs(link), func(a netstate.Addr) bool {
+	return slices.ContainsFunc(addrs, func(a netstate.Addr) bool {
 		prefix, err := netip.ParsePrefix(a.Address)
 		return err == nil && prefix.Addr() == ip
 	})
