@@ -92,7 +92,7 @@ func (l *leftovers) parentOf(link netstate.Link) (netstate.Link, bool) {
 
 // leave shows rules, once all steps are planned, the links that leave their masters.
 func (l *leftovers) leave() error {
-	if !l.edited() || len(l.p.missing) > 0 || l.pending() {
+	if !l.edited() || len(l.p.missing) > 0 || l.p.steps.waiting() {
 		return nil
 	}
 	for _, c := range l.p.req.Owned {
@@ -105,16 +105,6 @@ func (l *leftovers) leave() error {
 		}
 	}
 	return nil
-}
-
-// pending reports whether a step is to be planned again, and may want anything.
-func (l *leftovers) pending() bool {
-	for _, st := range l.p.steps {
-		if st.pending != "" || st.later != "" {
-			return true
-		}
-	}
-	return false
 }
 
 // find finds what is left over, once all steps are planned, and wants it as it was at birth, but for MTUs (see settleMTUs).
@@ -138,7 +128,7 @@ func (l *leftovers) findRoutes() error {
 }
 
 func (l *leftovers) among(kinds func(netstate.Kind) bool) error {
-	if !l.edited() || len(l.p.missing) > 0 || len(l.p.req.Owned) == 0 || l.pending() {
+	if !l.edited() || len(l.p.missing) > 0 || len(l.p.req.Owned) == 0 || l.p.steps.waiting() {
 		return nil
 	}
 	wanted := map[netstate.Key]map[string]bool{}

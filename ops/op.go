@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -131,14 +132,7 @@ func (r *Registry) Contract(typ string) (contract.Contract, bool) {
 }
 
 // Types returns the known types, sorted.
-func (r *Registry) Types() []string {
-	out := make([]string, 0, len(r.ops))
-	for t := range r.ops {
-		out = append(out, t)
-	}
-	slices.Sort(out)
-	return out
-}
+func (r *Registry) Types() []string { return slices.Sorted(maps.Keys(r.ops)) }
 
 // StepError is a failure of one step. Every error a plan returns is one, so
 // that messages name the step and conditions can point at it.

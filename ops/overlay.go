@@ -194,15 +194,9 @@ func reachable(now *netstate.Snapshot, r netstate.Route) bool {
 		p, err := netip.ParsePrefix(prefix)
 		return err == nil && p.Masked().Contains(gateway)
 	}
-	for _, a := range netstate.All[netstate.Addr](now) {
-		if a.Link == r.Link && covers(a.Address) {
-			return true
-		}
-	}
-	for _, other := range netstate.All[netstate.Route](now) {
-		if other.Link == r.Link && other.Gateway == "" && covers(other.Dst) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(netstate.All[netstate.Addr](now), func(a netstate.Addr) bool {
+		return a.Link == r.Link && covers(a.Address)
+	}) || slices.ContainsFunc(netstate.All[netstate.Route](now), func(other netstate.Route) bool {
+		return other.Link == r.Link && other.Gateway == "" && covers(other.Dst)
+	})
 }

@@ -122,15 +122,6 @@ func OnOff(s *string) *bool {
 	return new(*s == "on")
 }
 
-// Join concatenates parameter lists.
-func Join(lists ...[]contract.Param) []contract.Param {
-	var out []contract.Param
-	for _, l := range lists {
-		out = append(out, l...)
-	}
-	return out
-}
-
 // Appends is the output of a step that adds one interface and keeps all else.
 func Appends() contract.Output {
 	return contract.Output{

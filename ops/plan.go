@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -418,10 +419,7 @@ func pick(results map[string]topology.Result, names []string) []topology.Result 
 }
 
 func sortedObjects(m map[netstate.Key]netstate.Object) []netstate.Object {
-	out := make([]netstate.Object, 0, len(m))
-	for _, o := range m {
-		out = append(out, o)
-	}
-	slices.SortFunc(out, func(a, b netstate.Object) int { return strings.Compare(a.Key().String(), b.Key().String()) })
-	return out
+	return slices.SortedFunc(maps.Values(m), func(a, b netstate.Object) int {
+		return strings.Compare(a.Key().String(), b.Key().String())
+	})
 }

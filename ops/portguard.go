@@ -136,7 +136,7 @@ func (s *guards) want() error {
 	return nil
 }
 
-// waiting reports whether a step waits for something, so that not all addresses are known.
+// waiting reports whether a step waits for something, so that not all wants are known.
 func (s stepStates) waiting() bool {
 	for _, st := range s {
 		if st.pending != "" || st.later != "" {

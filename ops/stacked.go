@@ -29,7 +29,7 @@ type StackedConfig struct {
 
 // StackedParams describes StackedConfig without its mode. A link's MTU is the given one if its config has none.
 func StackedParams(mtu string) []contract.Param {
-	return Join([]contract.Param{
+	return slices.Concat([]contract.Param{
 		NameParam(RootName + "; of a derived step its name"),
 		{Name: "master", Type: contract.String, Format: contract.LinkName, Description: "interface below; default: " +
 			"the dependencies' last; of a root step the allocated device, else that of the default route"},

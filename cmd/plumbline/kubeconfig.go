@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -22,11 +24,7 @@ func (k *kubeFlags) flags(cmd *cobra.Command, f *pflag.FlagSet) {
 	f.StringVar(&k.context, "context", "", "kubeconfig context `name`; default: the current one")
 	_ = cmd.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		raw, _ := k.client().RawConfig()
-		var out []string
-		for name := range raw.Contexts {
-			out = append(out, name)
-		}
-		return out, cobra.ShellCompDirectiveNoFileComp
+		return slices.Collect(maps.Keys(raw.Contexts)), cobra.ShellCompDirectiveNoFileComp
 	})
 }
 

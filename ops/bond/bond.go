@@ -68,7 +68,7 @@ does not use in the mode is refused, or noted where existing configs have it. ba
       - name: "{{ vf0.interfaceName }}"
       - name: "{{ vf1.interfaceName }}"
 `,
-	Params: ops.Join([]contract.Param{
+	Params: slices.Concat([]contract.Param{
 		{Name: "mode", Type: contract.String, Required: true, Enum: modes, Description: "bonding mode"},
 		{
 			Name: "links", Type: contract.List, MinItems: 2,

@@ -71,7 +71,7 @@ router.`,
     vlan: 100
     addresses: ["192.0.2.10/24"]
 `,
-	Params: ops.Join([]contract.Param{
+	Params: slices.Concat([]contract.Param{
 		{
 			Name: "bridge", Aliases: []string{"name"}, Type: contract.String, Format: contract.InterfaceName,
 			Description: "bridge; default: cni0 on the host, the step's name in the pod",

@@ -1,6 +1,8 @@
 package dummy
 
 import (
+	"slices"
+
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -23,7 +25,7 @@ var Op = ops.New(contract.Contract{
   config:
     addresses: ["192.0.2.1/32"]
 `,
-	Params: ops.Join([]contract.Param{
+	Params: slices.Concat([]contract.Param{
 		ops.NameParam(ops.RootName + "; of a derived step its name"),
 		ops.MTUParam("the kernel's 1500"),
 		ops.MACParam("default: one that the link keeps"),

@@ -1,6 +1,8 @@
 package hostdevice
 
 import (
+	"slices"
+
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/topology/contract"
 )
@@ -28,7 +30,7 @@ device, hwaddr and kernelpath name a device if none is allocated, as on the comm
     device: enp5s0f1
     addresses: ["192.0.2.10/24"]
 `,
-	Params: ops.Join(ops.DeviceParams(), []contract.Param{
+	Params: slices.Concat(ops.DeviceParams(), []contract.Param{
 		ops.NameParam(ops.RootName),
 		{Name: "device", Type: contract.String, Format: contract.InterfaceName, Description: "interface on the host"},
 		{Name: "hwaddr", Type: contract.String, Format: contract.MAC, Description: "MAC address of that interface"},

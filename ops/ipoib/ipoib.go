@@ -2,6 +2,7 @@ package ipoib
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/plumbline/plumbline/ops"
@@ -37,7 +38,7 @@ If the pod's network namespace ends first, the kernel moves the interface to the
     name: ib0.8001
     addresses: ["192.0.2.1/24"]
 `,
-	Params: ops.Join([]contract.Param{
+	Params: slices.Concat([]contract.Param{
 		{
 			Name: "pkey", Type: contract.String, Scalar: true,
 			Description: "key of the partition, such as 0x8001; the bit of full membership, 0x8000, is always set. Default: the master's",

@@ -2,6 +2,7 @@ package ipvlan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -28,7 +29,7 @@ All ipvlan links of a master have one mode and flag, so another one is refused. 
     mode: l3
     addresses: ["192.0.2.10/24"]
 `,
-	Params: ops.Join([]contract.Param{
+	Params: slices.Concat([]contract.Param{
 		{
 			Name: "mode", Type: contract.String, Enum: []string{"l2", "l3", "l3s"}, FoldCase: true, Default: "l2",
 			Description: "layer at which traffic is switched",

@@ -2,6 +2,7 @@ package macvlan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -30,7 +31,7 @@ another macvlan of the master has.`,
     mode: bridge
     mac: 02:00:00:00:00:01
 `,
-	Params: ops.Join([]contract.Param{
+	Params: slices.Concat([]contract.Param{
 		{
 			Name: "mode", Type: contract.String, Enum: []string{"bridge", "private", "vepa", "passthru"}, Default: "bridge",
 			Description: "who of one master may talk to whom",

@@ -103,7 +103,7 @@ uplink of the physical network.`,
     subnets: "192.0.2.0/24"
     addresses: ["192.0.2.10/24"]
 `,
-	Params: ops.Join([]contract.Param{
+	Params: slices.Concat([]contract.Param{
 		{
 			Name: "topology", Type: contract.String, Required: true, Enum: []string{layer2, localnet},
 			Refused:     map[string]string{"layer3": "its routers are made by ovn-kubernetes; use layer2 or localnet"},

@@ -43,7 +43,7 @@ kernel, and a firewall of the host that accepts the pod's packets.`,
     isDefaultGateway: true
     ipMasq: true
 `,
-	Params: ops.Join([]contract.Param{
+	Params: slices.Concat([]contract.Param{
 		ops.NameParam(ops.RootName),
 		{
 			Name: "hostIfName", Type: contract.String, Format: contract.InterfaceName,

@@ -1,6 +1,8 @@
 package rdma
 
 import (
+	"slices"
+
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/topology/contract"
 )
@@ -29,7 +31,7 @@ use ` + "`sriov`" + ` or ` + "`host-device`" + `.`,
   selector:
     cel: device.attributes["dra.networking"].rdma
 `,
-	Params: ops.Join(ops.DeviceParams(), []contract.Param{
+	Params: slices.Concat(ops.DeviceParams(), []contract.Param{
 		{
 			Name: "rdmaDevice", Type: contract.String, AtCreation: true,
 			Description: "name of the RDMA device, for a device with several; default: the first by name that has device nodes",

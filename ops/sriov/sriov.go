@@ -1,6 +1,8 @@
 package sriov
 
 import (
+	"slices"
+
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/topology"
@@ -36,7 +38,7 @@ its interface moves to the pod and after release; the agent needs ` + "`agent.dr
     spoofchk: "off"
     trust: "on"
 `,
-	Params: ops.Join(ops.DeviceParams(), []contract.Param{
+	Params: slices.Concat(ops.DeviceParams(), []contract.Param{
 		ops.NameParam(ops.RootName),
 		ops.MTUParam("unchanged"),
 	}, ops.RDMAParams(ops.OfTaken), ops.VFParams("MAC address, set on the PF and on the interface"), ops.AddressParams(), ops.LogParams()),

@@ -71,7 +71,7 @@ below, with a note.`,
       features:
         tcp-segmentation-offload: true
 `,
-	Params: ops.Join([]contract.Param{
+	Params: slices.Concat([]contract.Param{
 		{Name: "dev", Type: contract.String, Format: contract.InterfaceName, Description: "interface; default: the dependencies' last"},
 		ops.MTUParam("unchanged"),
 		ops.MACParam("MAC address"),

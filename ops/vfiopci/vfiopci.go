@@ -47,7 +47,7 @@ interface.`,
     vlan: 100
     mac: "02:00:00:00:00:0a"
 `,
-	Params: ops.Join(ops.DeviceParams(), []contract.Param{
+	Params: slices.Concat(ops.DeviceParams(), []contract.Param{
 		{
 			Name: "driver", Type: contract.String, Enum: []string{vfio, "igb_uio", "uio_pci_generic"}, Default: vfio, AtCreation: true,
 			Description: "kernel driver to bind; a running pod keeps its own",

@@ -2,6 +2,7 @@ package vlan
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -35,7 +36,7 @@ An mtu above the master's raises the master's, down to the devices; if another s
     master: "{{ bond0.interfaceName }}"
     name: data0
 `,
-	Params: ops.Join([]contract.Param{
+	Params: slices.Concat([]contract.Param{
 		{
 			Name: "id", Aliases: []string{"vlanId"}, Type: contract.Integer, Required: true, Minimum: contract.Int(1),
 			Maximum: contract.Int(4094), Description: "VLAN ID",

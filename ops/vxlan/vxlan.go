@@ -50,7 +50,7 @@ the link again, another group takes it down for a moment, other changes are live
     remote: 192.0.2.6
     addresses: ["198.51.100.5/24"]
 `,
-	Params: ops.Join([]contract.Param{
+	Params: slices.Concat([]contract.Param{
 		{
 			Name: "id", Aliases: []string{"vni"}, Type: contract.Integer, Required: true, Minimum: contract.Int(0),
 			Maximum: contract.Int(1<<24 - 1), Description: "VNI",

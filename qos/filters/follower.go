@@ -324,15 +324,10 @@ func (f *Follower) members(rules []qos.Rule) (out map[qos.SetID][]netip.Addr, un
 // settled reports whether the networks of all objects and the destinations of all rules of a claim are known, or cannot be enforced.
 // The caller holds mu.
 func (f *Follower) settled(c *claims.Claim) bool {
-	if f.networksKnown(c) != nil {
-		return false
-	}
-	for _, rules := range f.compiler.Rules(keyOf(c)) {
-		if _, err := f.members(rules); fault.Of(err) == fault.NotReady {
-			return false
-		}
-	}
-	return true
+	return f.networksKnown(c) == nil && !slices.ContainsFunc(f.compiler.Rules(keyOf(c)), func(rules []qos.Rule) bool {
+		_, err := f.members(rules)
+		return fault.Of(err) == fault.NotReady
+	})
 }
 
 // Of returns the rules of a topology in a claim's pod: see Known. More than an interface

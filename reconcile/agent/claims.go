@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -62,11 +64,7 @@ func (n *nodeClaims) inUse() []string {
 	if err != nil {
 		n.log.Error("cannot read claim records", "error", err)
 	}
-	var out []string
-	for name := range used {
-		out = append(out, name)
-	}
-	return out
+	return slices.Collect(maps.Keys(used))
 }
 
 // chosen lists the functions that claims have as shares of their PF.

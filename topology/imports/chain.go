@@ -2,6 +2,7 @@ package imports
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -82,13 +83,7 @@ var instead = map[string]string{
 	"multi-nic": ": convert the MultiNicNetwork that it was made from",
 }
 
-func pluginNames() (out []string) {
-	for name := range plugins {
-		out = append(out, name)
-	}
-	slices.Sort(out)
-	return out
-}
+func pluginNames() []string { return slices.Sorted(maps.Keys(plugins)) }
 
 // common takes what each plugin may have.
 func (c *converter) common(p *record) {

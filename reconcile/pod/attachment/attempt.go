@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -90,12 +92,9 @@ func (a *attempt) explain(ctx context.Context, err error) error {
 // the end of the sandbox.
 func (a *attempt) fails(ctx context.Context, err error) bool {
 	cause := context.Cause(ctx)
-	for _, wanted := range []error{errStopped, errWithdrawn, errSuperseded, errStopping, errEnded} {
-		if errors.Is(cause, wanted) || errors.Is(err, wanted) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc([]error{errStopped, errWithdrawn, errSuperseded, errStopping, errEnded}, func(wanted error) bool {
+		return errors.Is(cause, wanted) || errors.Is(err, wanted)
+	})
 }
 
 // begin begins to attach a sandbox, or returns the attempt in progress. The newest
@@ -325,10 +324,7 @@ func (k *Keeper) endAttempts(ctx context.Context) {
 	k.mu.Unlock()
 	k.cancelAttempts(errStopping, (*attempt).inBackground)
 	k.mu.Lock()
-	var all []*attempt
-	for _, a := range k.attempts {
-		all = append(all, a)
-	}
+	all := slices.Collect(maps.Values(k.attempts))
 	k.mu.Unlock()
 	timer := time.NewTimer(rollbackWait)
 	defer timer.Stop()

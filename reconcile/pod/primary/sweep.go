@@ -3,6 +3,7 @@ package primary
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -49,12 +50,7 @@ func (s *Server) owners() ([]string, error) {
 			known[g.Claim] = true
 		}
 	}
-	var out []string
-	for owner := range known {
-		out = append(out, owner)
-	}
-	slices.Sort(out)
-	return out, err
+	return slices.Sorted(maps.Keys(known)), err
 }
 
 // records returns the sandboxes by owner. On an error some may be missing. A record that is

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -132,7 +133,7 @@ func (f *Follower) Run(ctx context.Context) {
 			AddFunc: func(o any) { f.sawNode(o); f.changed() },
 			UpdateFunc: func(before, after any) {
 				f.sawNode(after)
-				if a, b := before.(*corev1.Node), after.(*corev1.Node); !equalLabels(a.Labels, b.Labels) {
+				if a, b := before.(*corev1.Node), after.(*corev1.Node); !maps.Equal(a.Labels, b.Labels) {
 					f.changed()
 				}
 			},
@@ -311,18 +312,6 @@ func ofNode(v any) (any, error) {
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels},
 		Spec:       corev1.NodeSpec{PodCIDRs: n.Spec.PodCIDRs},
 	}, nil
-}
-
-func equalLabels(a, b map[string]string) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for key, value := range a {
-		if other, ok := b[key]; !ok || other != value {
-			return false
-		}
-	}
-	return true
 }
 
 // count returns how many devices there are that could be offered.
