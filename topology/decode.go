@@ -18,6 +18,7 @@ import (
 	yamlv3 "go.yaml.in/yaml/v3"
 
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/ref"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -216,7 +217,7 @@ func stepOf(inv *Invalid, i int, s *v1alpha1.Step, policy v1alpha1.DriftPolicy, 
 // addTo adds a problem of a step; a step without a name is named by its position.
 func addTo(inv *Invalid, i int, name, field, format string, args ...any) {
 	if name == "" {
-		field = join(fmt.Sprintf("spec.steps[%d]", i), field)
+		field = ref.Join(fmt.Sprintf("spec.steps[%d]", i), field)
 	}
 	inv.add(name, field, format, args...)
 }
@@ -708,13 +709,6 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 		}
 	}
 	return out
-}
-
-func join(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
 }
 
 // kindOf names the kind of a plain value.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/plumbline/plumbline/topology/ref"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -127,7 +128,7 @@ func (e *each) in(path string, v any) any {
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for k := range v {
-			out[k] = e.in(join(path, k), v[k])
+			out[k] = e.in(ref.Join(path, k), v[k])
 		}
 		return out
 	case []any:

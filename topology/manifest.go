@@ -13,6 +13,7 @@ import (
 
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/fault"
+	"github.com/plumbline/plumbline/topology/ref"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -191,7 +192,7 @@ func (d Document) Locate(inv *Invalid, t *Topology) {
 			of = of[len(of)-1:]
 		}
 		at := fmt.Sprintf("spec.steps[%d]", of[0])
-		path := join(at, p.Field)
+		path := ref.Join(at, p.Field)
 		if said := at + ".config." + p.Message; p.Field == "" { // the planner's may begin with the key of the config
 			if _, _, rest := field(d.node, d.line, said); strings.HasPrefix(rest, ":") {
 				path = said

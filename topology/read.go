@@ -15,6 +15,7 @@ import (
 
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/ref"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -89,7 +90,7 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 	if _, text := v.(string); text && len(fields) == 1 { // a selector written as its expression
 		for only, ft := range fields {
 			r.refuse(path, "want an object, got %s: write {%s: %s}", kindOf(v), only, "…")
-			return map[string]any{only: r.read(join(path, only), v, ft)}
+			return map[string]any{only: r.read(ref.Join(path, only), v, ft)}
 		}
 	}
 	names := slices.Sorted(maps.Keys(fields))
@@ -102,7 +103,7 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 	defer func() { r.outer = r.outer[:len(r.outer)-1] }()
 	for _, k := range slices.Sorted(maps.Keys(in)) {
 		if ft, known := fields[k]; known {
-			out[k] = r.read(join(path, k), in[k], ft)
+			out[k] = r.read(ref.Join(path, k), in[k], ft)
 		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(in)) {
@@ -117,7 +118,7 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 		}
 		r.unknown(path, k, fmt.Sprintf(", did you mean %q?", meant))
 		if _, given := out[meant]; !given {
-			out[meant] = r.read(join(path, meant), in[k], fields[meant])
+			out[meant] = r.read(ref.Join(path, meant), in[k], fields[meant])
 		}
 	}
 	return out
@@ -149,7 +150,7 @@ func (r *reader) elsewhere(key string, t reflect.Type) string {
 		}
 	}
 	if inner := below(t, key, 4); inner != "" {
-		return fmt.Sprintf("; %q is known in %s", key, join(r.outer[len(r.outer)-1].path, inner))
+		return fmt.Sprintf("; %q is known in %s", key, ref.Join(r.outer[len(r.outer)-1].path, inner))
 	}
 	return ""
 }
@@ -194,7 +195,7 @@ func (r *reader) free(path string, v any, t reflect.Type) any {
 	}
 	out := map[string]any{}
 	for _, k := range slices.Sorted(maps.Keys(in)) {
-		at := join(path, excerpt.Of(k, maxKey))
+		at := ref.Join(path, excerpt.Of(k, maxKey))
 		switch in[k].(type) {
 		case map[string]any, []any:
 			if t.Elem().Kind() == reflect.String { // matchLabels, where labels are wanted
@@ -307,7 +308,7 @@ func (r *reader) numberOrText(path string, v any) any {
 
 func (r *reader) unknown(path, key, hint string) {
 	step, path := r.place(path)
-	at := join(path, excerpt.Of(key, maxKey))
+	at := ref.Join(path, excerpt.Of(key, maxKey))
 	r.inv.Add(Problem{Step: step, Field: at, Message: fmt.Sprintf("unknown field %q%s", at, hint), Complete: true})
 }
 

@@ -328,7 +328,7 @@ func (v *validator) config(i int) {
 		if slices.ContainsFunc(reported, func(path string) bool { return within(p.Field, path) }) {
 			continue
 		}
-		v.inv.Add(Problem{Step: s.Name, Field: join("config", p.Field), Message: p.Message, Complete: p.Complete})
+		v.inv.Add(Problem{Step: s.Name, Field: ref.Join("config", p.Field), Message: p.Message, Complete: p.Complete})
 	}
 }
 
@@ -346,7 +346,7 @@ func (v *validator) references(i int) (reported []string) {
 	for _, e := range joined(err) {
 		if at, ok := errors.AsType[*ref.Error](e); ok {
 			reported = append(reported, at.Path)
-			v.inv.add(s.Name, join("config", at.Path), "%v", at.Err)
+			v.inv.add(s.Name, ref.Join("config", at.Path), "%v", at.Err)
 		}
 	}
 	ancestors := v.graph.ancestors(i)
@@ -356,7 +356,7 @@ func (v *validator) references(i int) (reported []string) {
 		}
 		if msg := v.referenceProblem(i, u.Ref, ancestors); msg != "" {
 			reported = append(reported, u.Path)
-			v.inv.add(s.Name, join("config", u.Path), "%s", msg)
+			v.inv.add(s.Name, ref.Join("config", u.Path), "%s", msg)
 		}
 	}
 	return reported

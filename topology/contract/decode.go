@@ -92,7 +92,7 @@ func (d *decoder) object(path string, params []Param, in map[string]any, project
 		key, v, given := d.spelling(path, p, in)
 		switch {
 		case given:
-			if got, ok := d.value(child(path, key), p, v); ok {
+			if got, ok := d.value(ref.Join(path, key), p, v); ok {
 				out[p.Name] = got
 			}
 			if path == "" && d.hasUnresolved(key) {
@@ -102,12 +102,12 @@ func (d *decoder) object(path string, params []Param, in map[string]any, project
 			// reported with the misspelt key
 		case p.Required && !d.full():
 			d.errs = append(d.errs, FieldError{
-				Field:    child(path, p.Name),
-				Message:  fmt.Sprintf("CNIPluginSchema %q requires parameter %q.", d.typ, child(path, p.Name)),
+				Field:    ref.Join(path, p.Name),
+				Message:  fmt.Sprintf("CNIPluginSchema %q requires parameter %q.", d.typ, ref.Join(path, p.Name)),
 				Complete: true,
 			})
 		case p.Default != nil:
-			if got, ok := d.value(child(path, p.Name), p, p.Default); ok {
+			if got, ok := d.value(ref.Join(path, p.Name), p, p.Default); ok {
 				out[p.Name] = got
 			}
 		}
@@ -158,7 +158,7 @@ func (d *decoder) unknownKeys(path string, params []Param, in map[string]any) ma
 		if _, known := canonical[key]; known || d.full() {
 			continue
 		}
-		msg := fmt.Sprintf("CNIPluginSchema %q does not accept parameter %q.", d.typ, child(path, key))
+		msg := fmt.Sprintf("CNIPluginSchema %q does not accept parameter %q.", d.typ, ref.Join(path, key))
 		if near := suggest.Name(key, names); near != "" {
 			meant[canonical[near]] = true
 			msg += fmt.Sprintf("\nDid you mean %q?", canonical[near])
@@ -167,7 +167,7 @@ func (d *decoder) unknownKeys(path string, params []Param, in map[string]any) ma
 		} else if len(params) > 0 {
 			msg += "\nIt accepts " + strings.Join(namesOf(params), ", ") + "."
 		}
-		d.errs = append(d.errs, FieldError{Field: child(path, key), Message: msg, Complete: true})
+		d.errs = append(d.errs, FieldError{Field: ref.Join(path, key), Message: msg, Complete: true})
 	}
 	return meant
 }
@@ -221,7 +221,7 @@ func (d *decoder) spelling(path string, p Param, in map[string]any) (key string,
 			continue
 		}
 		if given {
-			d.fail(child(path, n), "is another spelling of %q, which is also given: keep one of them", key)
+			d.fail(ref.Join(path, n), "is another spelling of %q, which is also given: keep one of them", key)
 			continue
 		}
 		key, v, given = n, got, true
@@ -452,11 +452,11 @@ func (d *decoder) otherVariant(path string, p Param, v map[string]any) bool {
 			continue
 		}
 		if instead, known := q.Refused[named]; known {
-			d.fail(child(path, q.Name), "%s is not supported: %s", quote(named), instead)
+			d.fail(ref.Join(path, q.Name), "%s is not supported: %s", quote(named), instead)
 			return true
 		}
 		if n := len(q.Enum) - 1; n > 0 { // each takes other keys
-			d.fail(child(path, q.Name), "%s is not supported, only %s and %s%s", quote(named),
+			d.fail(ref.Join(path, q.Name), "%s is not supported, only %s and %s%s", quote(named),
 				strings.Join(q.Enum[:n], ", "), q.Enum[n], suggest.Hint(named, q.Enum))
 			return true
 		}
@@ -466,7 +466,7 @@ func (d *decoder) otherVariant(path string, p Param, v map[string]any) bool {
 				takes = append(takes, other.Name)
 			}
 		}
-		d.fail(child(path, q.Name), "%s is not supported, only %s, which takes %s", quote(named), q.Enum[0], strings.Join(takes, ", "))
+		d.fail(ref.Join(path, q.Name), "%s is not supported, only %s, which takes %s", quote(named), q.Enum[0], strings.Join(takes, ", "))
 		return true
 	}
 	return false
@@ -490,7 +490,7 @@ func (d *decoder) free(path string, p Param, v any) (any, bool) {
 	before := len(d.errs)
 	out, spelled := map[string]any{}, map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(in)) {
-		at := child(path, key)
+		at := ref.Join(path, key)
 		if ref.Has(key) {
 			d.fail(path, "key %s holds a reference: only values can", quote(key))
 			continue
@@ -577,11 +577,4 @@ func elements(v any) ([]any, bool) {
 		return out, true
 	}
 	return nil, false
-}
-
-func child(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
 }

@@ -3,6 +3,8 @@ package contract
 import (
 	"fmt"
 	"slices"
+
+	"github.com/plumbline/plumbline/topology/ref"
 )
 
 // Ignored returns the keys of a config that are accepted and have no effect, each with the reason.
@@ -15,7 +17,7 @@ func ignored(path string, params []Param, config map[string]any) (out []FieldErr
 			if b, isBool := v.(bool); !given || isBool && !b {
 				continue
 			}
-			at := child(path, key)
+			at := ref.Join(path, key)
 			if p.Ignored != "" {
 				out = append(out, FieldError{Field: at, Message: "has no effect: " + p.Ignored})
 				continue

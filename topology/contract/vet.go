@@ -58,7 +58,7 @@ func (v *vetter) check(bad bool, path, format string, args ...any) {
 func (v *vetter) object(path string, params []Param) {
 	seen := map[string]bool{}
 	for _, p := range params {
-		at := child(path, p.Name)
+		at := ref.Join(path, p.Name)
 		v.check(p.Name == "", at, "a parameter has no name")
 		v.check(p.Description == "", at, "the description is missing")
 		for _, n := range append([]string{p.Name}, p.Aliases...) {

@@ -168,7 +168,7 @@ func transform(value any, path string, replace func(path, s string) (any, error)
 					return nil, err
 				}
 			}
-			e, err := transform(v[k], join(path, k), replace, badKey)
+			e, err := transform(v[k], Join(path, k), replace, badKey)
 			if err != nil {
 				return nil, err
 			}
@@ -202,7 +202,8 @@ func transform(value any, path string, replace func(path, s string) (any, error)
 	}
 }
 
-func join(path, key string) string {
+// Join returns the path of a key of the object at a path.
+func Join(path, key string) string {
 	if path == "" {
 		return key
 	}

@@ -405,22 +405,12 @@ func (k *Keeper) tell(refused []refusal) {
 	}
 }
 
-func in(table uint32, routes []netstate.Route) (out []netstate.Route) {
-	for _, r := range routes {
-		if r.Table == table {
-			out = append(out, r)
-		}
-	}
-	return out
+func in(table uint32, routes []netstate.Route) []netstate.Route {
+	return slices.DeleteFunc(slices.Clone(routes), func(r netstate.Route) bool { return r.Table != table })
 }
 
-func leadingTo(table uint32, rules []netstate.Rule) (out []netstate.Rule) {
-	for _, r := range rules {
-		if r.Table == table {
-			out = append(out, r)
-		}
-	}
-	return out
+func leadingTo(table uint32, rules []netstate.Rule) []netstate.Rule {
+	return slices.DeleteFunc(slices.Clone(rules), func(r netstate.Rule) bool { return r.Table != table })
 }
 
 // pools returns those that are known, and an error about the others.
