@@ -309,7 +309,7 @@ func (n *told) said() map[string]metav1.Condition {
 	var runs []controller.Run
 	for _, reported := range claim.Reports(now) {
 		reported.Node = "n1"
-		runs = append(runs, controller.Run{Namespace: "ns", Claim: "c", Pod: "p", PodUID: "u", Reported: reported})
+		runs = append(runs, controller.Run{Namespace: "ns", Claim: "c", PodUID: "u", Reported: reported})
 	}
 	add("NetworkTopology", controller.StatusOf(n.topology, controller.Outcome{Steps: 2, Classes: 1, Use: controller.Use{Claims: 1, Pods: 1, Runs: runs}}).Conditions)
 	report, _ := n.follower.report().(*v1alpha1.NetworkQoSReport)

@@ -1,6 +1,7 @@
 package ports
 
 import (
+	"maps"
 	"reflect"
 	"strings"
 	"testing"
@@ -83,28 +84,19 @@ func TestWeigh(t *testing.T) {
 		{Step: "other", Device: "c", Kind: "device"},
 	}
 	for _, tt := range []struct {
-		name string
-		down string
-		want Outcome
+		name  string
+		down  string
+		steps map[string]Severity // that are not fine
+		want  Outcome
 	}{
-		{"nothing", "", Outcome{Fine, map[string]Severity{}, map[string]Severity{}}},
-		{"one leg", "left", Outcome{
-			Degraded, map[string]Severity{"left": Lost, "bond0": Degraded, "vlan7": Degraded}, map[string]Severity{"left": Degraded},
-		}},
-		{"both legs", "left right", Outcome{
-			Lost, map[string]Severity{"left": Lost, "right": Lost, "bond0": Lost, "vlan7": Lost}, map[string]Severity{"left": Lost, "right": Lost},
-		}},
+		{"nothing", "", map[string]Severity{}, Outcome{Fine, map[string]Severity{}}},
+		{"one leg", "left", map[string]Severity{"left": Lost, "bond0": Degraded, "vlan7": Degraded}, Outcome{Degraded, map[string]Severity{"left": Degraded}}},
+		{"both legs", "left right", map[string]Severity{"left": Lost, "right": Lost, "bond0": Lost, "vlan7": Lost}, Outcome{Lost, map[string]Severity{"left": Lost, "right": Lost}}},
 		// Fewer ports are left than min_links.
-		{"a leg, and the bond", "left bond0", Outcome{
-			Lost, map[string]Severity{"left": Lost, "bond0": Lost, "vlan7": Lost}, map[string]Severity{"left": Lost},
-		}},
+		{"a leg, and the bond", "left bond0", map[string]Severity{"left": Lost, "bond0": Lost, "vlan7": Lost}, Outcome{Lost, map[string]Severity{"left": Lost}}},
 		// The pod has taken both legs out, which have a carrier: no device is to blame.
-		{"the bond alone", "bond0", Outcome{
-			Lost, map[string]Severity{"bond0": Lost, "vlan7": Lost}, map[string]Severity{},
-		}},
-		{"a device of its own", "other", Outcome{
-			Lost, map[string]Severity{"other": Lost}, map[string]Severity{"other": Lost},
-		}},
+		{"the bond alone", "bond0", map[string]Severity{"bond0": Lost, "vlan7": Lost}, Outcome{Lost, map[string]Severity{}}},
+		{"a device of its own", "other", map[string]Severity{"other": Lost}, Outcome{Lost, map[string]Severity{"other": Lost}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var verdicts []Verdict
@@ -116,6 +108,15 @@ func TestWeigh(t *testing.T) {
 					}
 				}
 				verdicts = append(verdicts, v)
+			}
+			g, steps := graphOf(&flagship, ports, verdicts), map[string]Severity{}
+			for _, p := range ports {
+				if s := g.severity(p.Step); s != Fine {
+					steps[p.Step] = s
+				}
+			}
+			if !maps.Equal(steps, tt.steps) {
+				t.Errorf("%v, want %v", steps, tt.steps)
 			}
 			if got := Weigh(&flagship, ports, verdicts); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("%+v, want %+v", got, tt.want)

@@ -27,8 +27,6 @@ var joins = map[string]bool{"bond": true, "bridge": true, "vrf": true}
 // Outcome is the effect of failed ports.
 type Outcome struct {
 	Topology Severity
-	// Steps are those with a port that are not fine.
-	Steps map[string]Severity
 	// Devices maps root steps whose own port is down to the consequence for the pod:
 	// Degraded if what is built on it still works.
 	Devices map[string]Severity
@@ -38,19 +36,15 @@ type Outcome struct {
 // steps. A port that is Unknown counts as up.
 func Weigh(t *topology.Topology, ports []Port, verdicts []Verdict) Outcome {
 	g := graphOf(t, ports, verdicts)
-	out := Outcome{Steps: map[string]Severity{}, Devices: map[string]Severity{}}
+	out := Outcome{Devices: map[string]Severity{}}
 	for i := range t.Steps {
 		name := t.Steps[i].Name
 		if !g.has[name] {
 			continue
 		}
-		s := g.severity(name)
-		if s == Fine {
-			continue
-		}
-		out.Steps[name] = s
-		switch carriers := g.above[name]; {
-		case len(carriers) == 0:
+		switch s := g.severity(name); {
+		case s == Fine:
+		case len(g.above[name]) == 0:
 			out.Topology = max(out.Topology, s)
 		default:
 			out.Topology = max(out.Topology, Degraded)

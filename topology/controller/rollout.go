@@ -23,7 +23,6 @@ import (
 // Run is a node's report on one claim of a topology.
 type Run struct {
 	Namespace, Claim string
-	Pod              string
 	PodUID           types.UID
 	claim.Reported
 }

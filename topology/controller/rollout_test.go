@@ -37,7 +37,7 @@ func runs(t *testing.T, text string) []controller.Run {
 		if !shared {
 			pod = "p-" + name
 		}
-		r := controller.Run{Namespace: namespace, Claim: name, Pod: pod, PodUID: types.UID(pod), Reported: claim.Reported{Node: node}}
+		r := controller.Run{Namespace: namespace, Claim: name, PodUID: types.UID(pod), Reported: claim.Reported{Node: node}}
 		switch {
 		case strings.HasSuffix(generation, "!"):
 			r.Update = &claim.Update{Generation: 5, State: claim.UpdateFailed, Step: "tune", Kind: "Unsupported", Message: `step "tune": no such thing`}

@@ -38,5 +38,5 @@ func (r *record) count(u *Use, key, name string, uid types.UID) {
 		return
 	}
 	namespace, claimName, _ := strings.Cut(key, "/")
-	u.Runs = append(u.Runs, Run{Namespace: namespace, Claim: claimName, Pod: r.pod, PodUID: r.podUID, Reported: r.reports[i]})
+	u.Runs = append(u.Runs, Run{Namespace: namespace, Claim: claimName, PodUID: r.podUID, Reported: r.reports[i]})
 }

@@ -158,7 +158,7 @@ func useOf(size Size, topology int) controller.Use {
 		u.Claims++
 		u.Pods++
 		u.Runs = append(u.Runs, controller.Run{
-			Namespace: c.Namespace, Claim: c.Name, Pod: c.Status.ReservedFor[0].Name, PodUID: c.Status.ReservedFor[0].UID,
+			Namespace: c.Namespace, Claim: c.Name, PodUID: c.Status.ReservedFor[0].UID,
 			Reported: claim.Reported{
 				Node:   c.Status.Allocation.Devices.Results[0].Pool,
 				Report: claim.Report{Topology: TopologyName(topology), Generation: 1},
