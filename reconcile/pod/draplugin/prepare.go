@@ -46,6 +46,10 @@ func (p *Plugin) prepare(ctx context.Context, rc *resourceapi.ResourceClaim) ([]
 	devices, err := retry(ctx, func() ([]kubeletplugin.Device, error) { return d.try(ctx) }, func(err error) {
 		p.Log.Info("waiting to prepare", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "reason", err)
 	})
+	if err != nil && ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		// Where the time ended says nothing: a step before that took it.
+		err = fault.New(fault.NotReady, fmt.Errorf("this node or the API server is overloaded; retrying: %w", err))
+	}
 	if err != nil {
 		p.Log.Warn("not prepared", "claim", rc.Namespace+"/"+rc.Name, "pod", pod.Name, "kind", fault.Of(err), "error", err)
 	}

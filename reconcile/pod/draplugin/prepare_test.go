@@ -501,6 +501,23 @@ func TestOtherVersion(t *testing.T) {
 	}
 }
 
+// slowCluster is a cluster whose API server takes long for a topology.
+type slowCluster struct{ draplugin.Cluster }
+
+func (c slowCluster) Topology(ctx context.Context, name string) (*v1alpha1.NetworkTopology, error) {
+	time.Sleep(patience + time.Second)
+	return c.Cluster.Topology(ctx, name)
+}
+
+// TestOverloaded holds that a claim whose time is over in the first try is not said to have a wrong topology.
+func TestOverloaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGiven(t)
+		g.Cluster = slowCluster{g}
+		g.refused(allocated("c1", "p1", "0", "1"), fault.NotReady, "this node or the API server is overloaded; retrying: ")
+	})
+}
+
 // TestNextPod holds that a claim that outlives its pod is prepared for the next one when it
 // is detached from the first.
 func TestNextPod(t *testing.T) { synctest.Test(t, testNextPod) }
