@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -239,10 +240,7 @@ func (d *doubter) missing(name resourceapi.QualifiedName, functions bool) {
 		d.say("no device has an attribute %q: no DeviceExposurePolicy adds it%s", name, d.hint(string(name), d.additional))
 	case d.additional == nil && d.similar(domain, []string{Driver, standardDomain}) != "",
 		d.additional == nil && slices.Contains(attributeNames, resourceapi.QualifiedName(id)):
-		similar := d.similar(domain, []string{Driver, standardDomain})
-		if similar == "" {
-			similar = Driver
-		}
+		similar := cmp.Or(d.similar(domain, []string{Driver, standardDomain}), Driver)
 		d.say("no device has attributes of the domain %q, unless a DeviceExposurePolicy adds them: did you mean %q?", domain, similar)
 	}
 }

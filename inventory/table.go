@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -77,10 +78,7 @@ func (p *PF) String() string {
 	if p == nil {
 		return ""
 	}
-	name := p.IfName
-	if name == "" {
-		name = p.PCIAddress
-	}
+	name := cmp.Or(p.IfName, p.PCIAddress)
 	if p.VFIndex < 0 {
 		return name
 	}

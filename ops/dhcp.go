@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -268,9 +269,7 @@ func (s *leases) otherwiseWanted(link, address string, cfg AddressConfig) string
 
 // none is why something waits for a DHCP server. A running sandbox is not made to wait.
 func (s *leases) none(link, tried string) error {
-	if tried == "" {
-		tried = "it needs carrier, and a DHCP server on its network"
-	}
+	tried = cmp.Or(tried, "it needs carrier, and a DHCP server on its network")
 	err := fmt.Errorf("no DHCP server has given %q an address: %s", link, tried)
 	if s.p.req.Kept {
 		return fault.New(fault.NotReady, err)
@@ -282,10 +281,7 @@ func (s *leases) none(link, tried string) error {
 // IAID of the step and its link (RFC 4361 section 6.1, RFC 6355). It is the same in each sandbox
 // of a claim.
 func (s *leases) clientID(link string) string {
-	who := s.p.req.Client
-	if who == "" {
-		who = s.p.req.Netns + "/" + s.p.req.Topology.Name
-	}
+	who := cmp.Or(s.p.req.Client, s.p.req.Netns+"/"+s.p.req.Topology.Name)
 	user := sha256.Sum256([]byte("dhcp\x00" + who))
 	part := sha256.Sum256([]byte(s.p.StepName() + "\x00" + link))
 	return "ff" + hex.EncodeToString(part[:4]) + "0004" + hex.EncodeToString(user[:16])

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -77,9 +78,7 @@ func (o *overlay) updateLink(step string, have, want netstate.Link) (released []
 	up, want.Up = want.Up, nil
 	if have.Up != nil && *have.Up {
 		o.update(step, have, netstate.Link{Name: want.Name, Up: new(false)})
-		if up == nil {
-			up = new(true)
-		}
+		up = cmp.Or(up, new(true))
 	}
 	have, _ = o.now.Link(want.Name)
 	o.update(step, have, want)

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -57,10 +58,7 @@ type DeviceConfig struct {
 // Assigned returns the identity of the step's device: the allocated one, otherwise the one
 // that its config names; both must agree.
 func (c DeviceConfig) Assigned(p *Planner) (string, error) {
-	named := c.DeviceID
-	if named == "" {
-		named = c.RuntimeConfig.DeviceID
-	}
+	named := cmp.Or(c.DeviceID, c.RuntimeConfig.DeviceID)
 	id, ok := p.AssignedDevice()
 	switch {
 	case !ok && named == "":

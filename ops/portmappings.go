@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -124,10 +125,7 @@ func (c PortMappingConfig) hostPorts(pods map[bool]netip.Prefix) ([]hostPort, er
 		if err != nil {
 			return nil, err
 		}
-		protocol := m.Protocol
-		if protocol == "" {
-			protocol = "tcp"
-		}
+		protocol := cmp.Or(m.Protocol, "tcp")
 		for _, a := range on {
 			port := uint16(m.HostPort) //nolint:gosec // the contract bounds it
 			host := netstate.HostPort{AddrPort: netip.AddrPortFrom(a, port), Protocol: protocol}

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -47,9 +48,7 @@ func (p *Planner) sequence(order []*topology.Step) (*Plan, error) {
 				continue
 			}
 			merged := netstate.Merge(have, l)
-			if merged.LinkKind == "" {
-				merged.LinkKind = l.LinkKind
-			}
+			merged.LinkKind = cmp.Or(merged.LinkKind, l.LinkKind)
 			q.full[l.Key()] = merged
 		}
 	}
@@ -517,10 +516,7 @@ func (q *sequencer) join(w want, o, have netstate.Link) error {
 
 // ownsField reports whether the record says we changed that field before.
 func (q *sequencer) ownsField(k netstate.Key, path string) bool {
-	if q.made[k] {
-		return true
-	}
-	return slices.ContainsFunc(q.p.req.Owned, func(c netstate.Change) bool {
+	return q.made[k] || slices.ContainsFunc(q.p.req.Owned, func(c netstate.Change) bool {
 		return c.Key() == k && c.After != nil && netstate.Value(c.After, path) != nil
 	})
 }

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -104,9 +105,7 @@ func (c StackedConfig) parent(p *Planner) (string, error) {
 	if !ok {
 		id = c.DeviceID
 	}
-	if id == "" {
-		id = c.RuntimeConfig.DeviceID
-	}
+	id = cmp.Or(id, c.RuntimeConfig.DeviceID)
 	if id == "" {
 		return c.choose(p, "by the default route", func() (string, error) {
 			d, exists, err := Lookup(p, netstate.Device{ID: netstate.DefaultRouteDevice})

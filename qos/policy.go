@@ -412,9 +412,7 @@ func (r *reader) block(path string, in *v1alpha1.IPBlock) *netipx.IPSet {
 		}
 	}
 	set, _ := b.IPSet() // its errors are those of ranges that are none
-	if set == nil {
-		set = &netipx.IPSet{}
-	}
+	set = cmp.Or(set, &netipx.IPSet{})
 	if ok && len(set.Prefixes()) == 0 {
 		r.warn("%s: the exceptions cover all of %s: the destination matches no packet", path, block)
 	}

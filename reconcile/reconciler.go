@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,9 +66,7 @@ type Reconciler struct {
 
 // New returns a Reconciler.
 func New(opts Options) *Reconciler {
-	if opts.Patience == 0 {
-		opts.Patience = 15 * time.Second
-	}
+	opts.Patience = cmp.Or(opts.Patience, 15*time.Second)
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}

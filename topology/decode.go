@@ -2,6 +2,7 @@ package topology
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -115,12 +116,8 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 
 		ClaimParameters: o.Spec.ClaimParameters,
 	}
-	if t.DriftPolicy == "" {
-		t.DriftPolicy = Repair
-	}
-	if t.UpdatePolicy == "" {
-		t.UpdatePolicy = Immutable
-	}
+	t.DriftPolicy = cmp.Or(t.DriftPolicy, Repair)
+	t.UpdatePolicy = cmp.Or(t.UpdatePolicy, Immutable)
 	if n := len(o.Spec.Steps); n > maxSteps {
 		inv.add("", "spec.steps", "has %d entries, at most %d are accepted", n, maxSteps)
 		return nil, inv
@@ -201,9 +198,7 @@ func stepOf(inv *Invalid, i int, s *v1alpha1.Step, policy v1alpha1.DriftPolicy, 
 			addTo(inv, i, s.Name, "selector.cel", "is empty: write an expression, or remove the selector")
 		}
 	}
-	if step.DriftPolicy == "" {
-		step.DriftPolicy = policy
-	}
+	step.DriftPolicy = cmp.Or(step.DriftPolicy, policy)
 	if s.Config != nil && len(s.Config.Raw) > 0 {
 		config, err := decodeConfig(s.Config.Raw, b)
 		if err != nil {

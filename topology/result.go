@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -119,18 +120,10 @@ func Merge(deps ...Result) Result {
 
 // complete fills unknown fields of an interface from another entry for it.
 func (i *Interface) complete(o Interface) {
-	if i.MAC == "" {
-		i.MAC = o.MAC
-	}
-	if i.MTU == 0 {
-		i.MTU = o.MTU
-	}
-	if i.PCIID == "" {
-		i.PCIID = o.PCIID
-	}
-	if i.SocketPath == "" {
-		i.SocketPath = o.SocketPath
-	}
+	i.MAC = cmp.Or(i.MAC, o.MAC)
+	i.MTU = cmp.Or(i.MTU, o.MTU)
+	i.PCIID = cmp.Or(i.PCIID, o.PCIID)
+	i.SocketPath = cmp.Or(i.SocketPath, o.SocketPath)
 }
 
 func clone[T any](p *T) *T {

@@ -188,10 +188,7 @@ func (v *validator) unknownType(i int) {
 		addTo(v.inv, i, s.Name, "type", "step type %q is %s%s", s.Type, why, known)
 		return
 	}
-	hint := suggest.Hint(s.Type, v.set.Types())
-	if hint == "" {
-		hint = ": known types are " + known
-	}
+	hint := cmp.Or(suggest.Hint(s.Type, v.set.Types()), ": known types are "+known)
 	addTo(v.inv, i, s.Name, "type", "unknown step type %q%s", s.Type, hint)
 }
 

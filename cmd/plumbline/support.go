@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,10 +80,7 @@ func (s *support) run(ctx context.Context, a *app) error {
 	if s.to == "-" {
 		return fill(a.out)
 	}
-	file := s.to
-	if file == "" {
-		file = name + ".tar.gz"
-	}
+	file := cmp.Or(s.to, name+".tar.gz")
 	if err := bundle.Create(file, fill); err != nil {
 		return fmt.Errorf("support-bundle: %w", err)
 	}

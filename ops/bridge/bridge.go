@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -161,10 +162,7 @@ func inSandbox(p *ops.Planner, c config) error {
 	if len(c.PortMappings) > 0 {
 		return ops.Invalid("portMappings", "is for a bridge of the host: remove it, or dependOn")
 	}
-	name := c.Bridge
-	if name == "" {
-		name = c.Name
-	}
+	name := cmp.Or(c.Bridge, c.Name)
 	name, err := p.DefaultName(name)
 	if err != nil {
 		return err

@@ -147,21 +147,11 @@ func (m *model) link(c Change) {
 
 // createLink fills in what a new link inherits.
 func (m *model) createLink(l Link) {
-	if l.Up == nil {
-		l.Up = new(false)
-	}
-	if l.Master == nil {
-		l.Master = new("")
-	}
-	if l.Alias == nil {
-		l.Alias = new("")
-	}
-	if l.Promisc == nil {
-		l.Promisc = new(false)
-	}
-	if l.AllMulti == nil {
-		l.AllMulti = new(false)
-	}
+	l.Up = cmp.Or(l.Up, new(false))
+	l.Master = cmp.Or(l.Master, new(""))
+	l.Alias = cmp.Or(l.Alias, new(""))
+	l.Promisc = cmp.Or(l.Promisc, new(false))
+	l.AllMulti = cmp.Or(l.AllMulti, new(false))
 	kind := l.KindTraits()
 	if born, known := l.atBirth("txQueueLen"); known && l.TxQueueLen == nil {
 		l.TxQueueLen = born.TxQueueLen

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -235,9 +236,7 @@ const (
 // Backends returns what each backend does for an object. That of most objects is tc, also before
 // any node reports.
 func Backends(p *qos.Policy, s *Sum) []qosv1alpha1.Backend {
-	if s == nil {
-		s = &Sum{}
-	}
+	s = cmp.Or(s, &Sum{})
 	of := func(name string, s Part) qosv1alpha1.Backend {
 		return qosv1alpha1.Backend{
 			Backend: name, Rules: int32(len(p.Rules)), Pods: int32(s.Pods), InPlace: int32(s.InPlace),
@@ -260,9 +259,7 @@ func Backends(p *qos.Policy, s *Sum) []qosv1alpha1.Backend {
 
 // Ready returns what is said of an object that is enforced, once nodes report on it.
 func Ready(p *qos.Policy, s *Sum) []metav1.Condition {
-	if s == nil {
-		s = &Sum{}
-	}
+	s = cmp.Or(s, &Sum{})
 	ready := metav1.Condition{Type: qosv1alpha1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation}
 	place := fmt.Sprintf("in place in %d of %s on %s", s.InPlace, excerpt.Count(s.Pods, "pod"), excerpt.Count(s.Nodes, "node"))
 	switch {

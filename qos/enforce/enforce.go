@@ -1,6 +1,7 @@
 package enforce
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -154,10 +155,7 @@ func (m *Memo) both(rules []qos.Rule, members func(qos.SetID) []netip.Addr, top 
 func rulesOf(files []*topology.Manifest, attachments []qos.Attachment,
 	pod Pod,
 ) (rules [][]qos.Rule, members func(qos.SetID) []netip.Addr, notes []string, err error) {
-	namespace := pod.Namespace
-	if namespace == "" {
-		namespace = defaultNamespace
-	}
+	namespace := cmp.Or(pod.Namespace, defaultNamespace)
 	c := qos.NewCompiler()
 	c.SetNamespace(namespace, map[string]string{"kubernetes.io/metadata.name": namespace})
 	source := &qos.Pod{Labels: maps.Clone(pod.Labels), Attachments: attachments}
@@ -172,9 +170,7 @@ func rulesOf(files []*topology.Manifest, attachments []qos.Attachment,
 		}
 		for i, o := range objects {
 			d := f.Objects(qosv1alpha1.Kind)[i]
-			if o.Namespace == "" {
-				o.Namespace = namespace
-			}
+			o.Namespace = cmp.Or(o.Namespace, namespace)
 			p := qos.New(o)
 			if seen[p.Name()] {
 				invalid = append(invalid,

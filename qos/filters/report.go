@@ -151,9 +151,7 @@ func reportOf(by map[*qos.Policy]map[types.UID]covered) *v1alpha1.NetworkQoSRepo
 				r.OVN = withPod(r.OVN, pod)
 			}
 			if pod.pf {
-				if r.PF == nil {
-					r.PF = &v1alpha1.QoSReportPF{}
-				}
+				r.PF = cmp.Or(r.PF, &v1alpha1.QoSReportPF{})
 				r.PF.Pods++
 				if pod.inPlace {
 					r.PF.InPlace++
@@ -178,9 +176,7 @@ func reportOf(by map[*qos.Policy]map[types.UID]covered) *v1alpha1.NetworkQoSRepo
 
 // withPod counts a pod in which OVN enforces an object.
 func withPod(r *v1alpha1.QoSReportOVN, pod covered) *v1alpha1.QoSReportOVN {
-	if r == nil {
-		r = &v1alpha1.QoSReportOVN{}
-	}
+	r = cmp.Or(r, &v1alpha1.QoSReportOVN{})
 	r.Pods++
 	if pod.inPlace {
 		r.InPlace++

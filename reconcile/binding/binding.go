@@ -49,15 +49,9 @@ type Host struct {
 
 // Open returns the functions of the machine.
 func Open(o Options) *Host {
-	if o.Sysfs == "" {
-		o.Sysfs = "/sys"
-	}
-	if o.Writable == "" {
-		o.Writable = o.Sysfs
-	}
-	if o.Patience == 0 {
-		o.Patience = 2 * time.Second
-	}
+	o.Sysfs = cmp.Or(o.Sysfs, "/sys")
+	o.Writable = cmp.Or(o.Writable, o.Sysfs)
+	o.Patience = cmp.Or(o.Patience, 2*time.Second)
 	return &Host{root: o.Sysfs, writable: o.Writable, patience: o.Patience, unbinding: map[string]chan error{}}
 }
 
@@ -224,9 +218,7 @@ func (h *Host) Apply(ctx context.Context, c netstate.Change) error {
 			return err
 		}
 	}
-	if want.Override == nil {
-		want.Override = have.Override
-	}
+	want.Override = cmp.Or(want.Override, have.Override)
 	return h.override(want.ID, *want.Override)
 }
 

@@ -233,9 +233,7 @@ func (v view) begin(want netstate.DHCPLease) error {
 		if err != nil {
 			return err
 		}
-		if have == nil {
-			have = &record{}
-		}
+		have = cmp.Or(have, &record{})
 		next := record{
 			Sandbox: v.sb.ID, Link: want.Link, Netns: v.sb.Netns, NetnsID: id, BootID: v.h.BootID, Last: have.Last,
 			Client: have.Client, Hostname: have.Hostname, Requested: have.Requested, Serial: rand.Text(),

@@ -2,6 +2,7 @@ package dhcp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -197,10 +198,7 @@ func datagram(payload []byte, from, to netip.Addr) []byte {
 	for i := 12; i < ipHeader; i += 2 {
 		pseudo += uint32(binary.BigEndian.Uint16(b[i:]))
 	}
-	sum := checksum(u, pseudo)
-	if sum == 0 {
-		sum = 0xffff
-	}
+	sum := cmp.Or(checksum(u, pseudo), 0xffff)
 	binary.BigEndian.PutUint16(u[6:], sum)
 	return b
 }

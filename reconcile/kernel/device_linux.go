@@ -822,9 +822,7 @@ func (t *deviceMove) renameDown(ctx context.Context) error {
 		return err
 	}
 	t.from.w.link.Up = new(false)
-	if t.want.Up == nil {
-		t.want.Up = new(true)
-	}
+	t.want.Up = cmp.Or(t.want.Up, new(true))
 	return t.send(ctx)
 }
 

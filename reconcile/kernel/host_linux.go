@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -78,12 +79,8 @@ type Host struct {
 
 // Open opens the host's side.
 func Open(o Options) (*Host, error) {
-	if o.Sysfs == "" {
-		o.Sysfs = "/sys"
-	}
-	if o.Proc == "" {
-		o.Proc = "/proc"
-	}
+	o.Sysfs = cmp.Or(o.Sysfs, "/sys")
+	o.Proc = cmp.Or(o.Proc, "/proc")
 	if o.Netns == "" {
 		o.Netns = filepath.Join(o.Proc, "thread-self/ns/net")
 	}

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -232,9 +233,7 @@ func (s *Sandbox) locateFunction(ctx context.Context, d netstate.Device) (*place
 		if d.PermMAC == "" || w.permMAC == d.PermMAC {
 			return p, nil
 		}
-		if found == nil {
-			found = p
-		}
+		found = cmp.Or(found, p)
 	}
 	return found, nil
 }

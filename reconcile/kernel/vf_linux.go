@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -480,9 +481,7 @@ func (s *Sandbox) adoptMAC(ctx context.Context, want netstate.Link, refused erro
 		return errors.Join(refused, err)
 	}
 	want.MAC = nil
-	if want.Up == nil {
-		want.Up = have.Up
-	}
+	want.Up = cmp.Or(want.Up, have.Up)
 	return s.setLink(ctx, want)
 }
 

@@ -3,6 +3,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"time"
@@ -39,9 +40,7 @@ func (l Loop) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if next == 0 {
-			next = l.Every
-		}
+		next = cmp.Or(next, l.Every)
 		if err == nil {
 			failures = 0
 		} else if failures++; l.Retry > 0 {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -182,10 +183,7 @@ func (r *assigner) checkRequested() error {
 		s, ok := r.Topology.Step(name)
 		switch {
 		case !ok && len(takers) > 0:
-			hint := suggest.Hint(name, takers)
-			if hint == "" {
-				hint = ": steps that take a device are " + strings.Join(takers, ", ")
-			}
+			hint := cmp.Or(suggest.Hint(name, takers), ": steps that take a device are "+strings.Join(takers, ", "))
 			return r.stepError(name, invalid("device %q is given to a step that does not exist%s", r.Requested[name], hint))
 		case !ok:
 			return r.stepError(name,

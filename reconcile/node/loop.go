@@ -110,9 +110,7 @@ func New(o Options) *Loop {
 	if o.Identify == nil {
 		o.Identify = netns.At
 	}
-	if o.Urgent == nil {
-		o.Urgent = &Urgent{}
-	}
+	o.Urgent = cmp.Or(o.Urgent, &Urgent{})
 	return &Loop{
 		Options: o, sched: newScheduler(o.Now, o.Urgent), contention: newContentionTracker(),
 		checks:  durations{last: map[reconcile.SandboxID]time.Duration{}},

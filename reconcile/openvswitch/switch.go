@@ -1,6 +1,7 @@
 package openvswitch
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -29,9 +30,7 @@ type Server struct {
 }
 
 func (s Server) open(database, title string, tables map[string]model.Model) (*connection.Connection, error) {
-	if s.Timeout == 0 {
-		s.Timeout = 5 * time.Second
-	}
+	s.Timeout = cmp.Or(s.Timeout, 5*time.Second)
 	return connection.New(connection.Options{
 		Database: database, Title: title, Tables: tables, Endpoints: s.Endpoints, TLS: s.TLS,
 		Timeout: s.Timeout, Pause: time.Second,
@@ -171,10 +170,7 @@ func (s *Switch) chassis(ctx context.Context) (netstate.Chassis, error) {
 	for _, row := range results[1].Rows {
 		bridges = append(bridges, connection.Text(row["name"]))
 	}
-	integration := setting("ovn-bridge")
-	if integration == "" {
-		integration = "br-int"
-	}
+	integration := cmp.Or(setting("ovn-bridge"), "br-int")
 	if slices.Contains(bridges, integration) {
 		*out.Int = integration
 	}

@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -74,15 +75,9 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Debounce < 0 || o.MaxDelay < 0 || o.Resync < 0 || o.ReceiveBufferBytes < 0 {
 		return o, fault.New(fault.Invalid, errors.New("a negative option"))
 	}
-	if o.Debounce == 0 {
-		o.Debounce = 10 * time.Millisecond
-	}
-	if o.MaxDelay == 0 {
-		o.MaxDelay = max(50*time.Millisecond, o.Debounce)
-	}
-	if o.Resync == 0 {
-		o.Resync = time.Minute
-	}
+	o.Debounce = cmp.Or(o.Debounce, 10*time.Millisecond)
+	o.MaxDelay = cmp.Or(o.MaxDelay, max(50*time.Millisecond, o.Debounce))
+	o.Resync = cmp.Or(o.Resync, time.Minute)
 	if o.Now == nil {
 		o.Now = time.Now //nolint:forbidigo // the default of the value that callers give
 	}

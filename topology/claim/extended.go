@@ -25,9 +25,7 @@ type Source struct {
 // scheduler's annotation on a claim changes only the messages.
 func SourceOf(kind string, o metav1.Object) Source {
 	s := Source{Kind: kind, Name: o.GetName()}
-	if s.Name == "" {
-		s.Name = o.GetGenerateName() + "*"
-	}
+	s.Name = cmp.Or(s.Name, o.GetGenerateName()+"*")
 	if owner := metav1.GetControllerOf(o); owner != nil && owner.Kind == "Pod" &&
 		o.GetAnnotations()[resourceapi.ExtendedResourceClaimAnnotation] == "true" {
 		s.Pod = owner.Name

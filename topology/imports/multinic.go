@@ -63,10 +63,7 @@ func (c *converter) multiNIC(s *source) {
 	plugin.ignore("cniVersion")
 	plugin.none("a pod's DNS is Kubernetes'", "dns")
 	plugin.none("a pod cannot choose what a topology says", "capabilities")
-	typ := plugin.text("type")
-	if typ == "" {
-		typ = "ipvlan"
-	}
+	typ := cmp.Or(plugin.text("type"), "ipvlan")
 	args := plugin.sub("args")
 	if typ != "ipvlan" && typ != "macvlan" {
 		plugin.problem("type", "%q cannot be converted, only ipvlan and macvlan, which leave the interfaces on the host: %s", typ,

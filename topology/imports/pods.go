@@ -129,9 +129,7 @@ func (p *pod) attachment(at, namespace, name, ifName string, i int) *podAttachme
 	if ns, bare, both := strings.Cut(name, "/"); both {
 		namespace, name = ns, bare
 	}
-	if namespace == "" {
-		namespace = p.from.namespace
-	}
+	namespace = cmp.Or(namespace, p.from.namespace)
 	if ifName == "" {
 		ifName = fmt.Sprintf("net%d", i+1)
 	}
@@ -360,10 +358,7 @@ func (c *converter) nameInterfaces(composed map[string]*network) {
 		for _, other := range names[1:] {
 			v := *n
 			v.name = n.name + "-" + other
-			v.definitionName = n.definitionName
-			if v.definitionName == "" {
-				v.definitionName = n.name
-			}
+			v.definitionName = cmp.Or(n.definitionName, n.name)
 			v.steps = n.copied()
 			nameInterface(v.steps, other)
 			c.networks = append(c.networks, &v)

@@ -131,9 +131,7 @@ func add(all []Status, s Status) []Status {
 		}
 	}
 	a.MAC, a.MTU = cmp.Or(a.MAC, s.MAC), cmp.Or(a.MTU, s.MTU)
-	if a.DeviceInfo == nil {
-		a.DeviceInfo = s.DeviceInfo
-	}
+	a.DeviceInfo = cmp.Or(a.DeviceInfo, s.DeviceInfo)
 	return all
 }
 

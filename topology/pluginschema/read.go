@@ -2,6 +2,7 @@ package pluginschema
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -158,10 +159,7 @@ func (r *reader) property(at string, p v1alpha1.Property, depth int) contract.Pa
 		r.fail(at, "has %d aliases, at most %d are accepted", n, maxAliases)
 		return contract.Param{}
 	}
-	items := p.Items
-	if items == nil {
-		items = &v1alpha1.Items{}
-	}
+	items := cmp.Or(p.Items, &v1alpha1.Items{})
 	props := p.Properties
 	if props == nil && !strings.HasSuffix(p.Type, "]"+string(contract.Object)) {
 		props = items.Properties
@@ -221,10 +219,7 @@ func (r *reader) typed(at, typ string, props map[string]v1alpha1.Property, items
 		if !ok {
 			continue
 		}
-		inner := items.Items
-		if inner == nil {
-			inner = &v1alpha1.Items{}
-		}
+		inner := cmp.Or(items.Items, &v1alpha1.Items{})
 		if items.Wrong != "" {
 			r.fail(at+"[]", "cannot be read: %s", items.Wrong)
 			return contract.Param{Type: kind}

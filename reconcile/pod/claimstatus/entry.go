@@ -68,18 +68,12 @@ type failure = claim.Failure
 
 // after returns the verdict when v was reported after old.
 func (v verdict) after(old verdict) verdict {
-	if v.ready == nil {
-		v.ready = old.ready
-	}
-	if v.inSync == nil {
-		v.inSync = old.inSync
-	}
+	v.ready = cmp.Or(v.ready, old.ready)
+	v.inSync = cmp.Or(v.inSync, old.inSync)
 	if v.links == nil && !v.bare {
 		v.links = old.links
 	}
-	if v.runs == nil {
-		v.runs = old.runs
-	}
+	v.runs = cmp.Or(v.runs, old.runs)
 	if v.steps == nil && v.failure == nil && !v.bare {
 		v.steps, v.failure, v.bare = old.steps, old.failure, old.bare
 	}

@@ -1,6 +1,7 @@
 package cnisocket
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -73,9 +74,7 @@ func ask(command Command, a *skel.CmdArgs, within time.Duration) (*Reply, error)
 	if err := json.Unmarshal(a.StdinData, &conf); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "configuration of the network", err.Error())
 	}
-	if conf.Socket == "" {
-		conf.Socket = DefaultPath
-	}
+	conf.Socket = cmp.Or(conf.Socket, DefaultPath)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("it does not answer within %s", within))

@@ -117,9 +117,7 @@ func New(o Options) *Plugin {
 	if o.PortsChanged == nil {
 		o.PortsChanged = &table.Changes{}
 	}
-	if o.Registration == nil {
-		o.Registration = &Registration{}
-	}
+	o.Registration = cmp.Or(o.Registration, &Registration{})
 	return &Plugin{Options: o, scans: scans{list: o.Discover}}
 }
 

@@ -129,9 +129,7 @@ type State struct {
 // New returns a Keeper, which changes nothing until Run.
 func New(o Options) *Keeper {
 	o.Resync = cmp.Or(o.Resync, 30*time.Second)
-	if o.Addresses == nil {
-		o.Addresses = &Addresses{}
-	}
+	o.Addresses = cmp.Or(o.Addresses, &Addresses{})
 	if o.PodNetwork == nil {
 		o.PodNetwork = func() PodNetwork { return PodNetwork{Known: true} }
 	}

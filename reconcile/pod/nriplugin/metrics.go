@@ -1,6 +1,7 @@
 package nriplugin
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,10 +37,7 @@ func NewMetrics() *Metrics {
 
 // Hook implements Recorder.
 func (m *Metrics) Hook(name string, outcome fault.Kind, took time.Duration) {
-	label := string(outcome)
-	if label == "" {
-		label = "Success"
-	}
+	label := cmp.Or(string(outcome), "Success")
 	m.hooks.WithLabelValues(name, label).Observe(took.Seconds())
 }
 

@@ -121,9 +121,7 @@ var ofNode = []error{
 func New(o Options) *Follower {
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	o.Again = cmp.Or(o.Again, 10*time.Second)
-	if o.Topologies == nil {
-		o.Topologies = &table.Table[string, *v1alpha1.NetworkTopology]{}
-	}
+	o.Topologies = cmp.Or(o.Topologies, &table.Table[string, *v1alpha1.NetworkTopology]{})
 	return &Follower{Options: o, wake: table.Woken(o.Topologies, o.Recorded), reported: map[key]verdict{}}
 }
 

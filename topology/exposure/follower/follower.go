@@ -1,6 +1,7 @@
 package follower
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -106,9 +107,7 @@ func (f *Follower) sawNode(o any) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.first == "" {
-		f.first = n.UID
-	}
+	f.first = cmp.Or(f.first, n.UID)
 	select {
 	case <-f.recreated:
 	default:
