@@ -252,10 +252,7 @@ func renamed(now *netstate.Snapshot, made netstate.Link) (netstate.Link, bool) {
 
 // sameIdentity prevents the deletion of a foreign link that has the name of a link we made.
 func sameIdentity(have, made netstate.Link) bool {
-	if made.LinkKind != "" && have.LinkKind != made.LinkKind {
-		return false
-	}
-	return len(netstate.Diff(made.Identity(), have)) == 0
+	return (made.LinkKind == "" || have.LinkKind == made.LinkKind) && len(netstate.Diff(made.Identity(), have)) == 0
 }
 
 // lose decides about objects that the kernel deletes with a change: foreign objects on a

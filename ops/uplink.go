@@ -54,10 +54,7 @@ func (s *stepState) fieldNaming(link string) string {
 // uplink reports whether a link carries a default route of others or has the
 // name of the pod's own interface.
 func (r *Request) uplink(link string) bool {
-	if link == topology.PodInterface {
-		return true
-	}
-	return slices.ContainsFunc(netstate.All[netstate.Route](r.Have), func(r netstate.Route) bool {
+	return link == topology.PodInterface || slices.ContainsFunc(netstate.All[netstate.Route](r.Have), func(r netstate.Route) bool {
 		return r.Link == link && r.IsDefault() && r.Table == netstate.TableMain && r.Protocol != netstate.RouteProtocol
 	})
 }

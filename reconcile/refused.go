@@ -31,8 +31,6 @@ func (p *pass) refused(plan *ops.Plan, err error) bool {
 
 // asksAgain reports whether what devices have refused is tried again: the sandbox is to have other rules than its record has.
 func (p *pass) asksAgain() bool {
-	if p.trigger != TriggerEnsure && p.trigger != TriggerPlan || p.record.Refused == nil {
-		return false
-	}
-	return !p.record.Sandbox.Rules.Equal(p.sandbox.Rules)
+	return (p.trigger == TriggerEnsure || p.trigger == TriggerPlan) && p.record.Refused != nil &&
+		!p.record.Sandbox.Rules.Equal(p.sandbox.Rules)
 }

@@ -223,10 +223,7 @@ func sameField(a, b reflect.Value) bool {
 	if b.IsNil() {
 		return false
 	}
-	if a.Pointer() == b.Pointer() {
-		return true
-	}
-	return a.Elem().Comparable() && a.Elem().Equal(b.Elem())
+	return a.Pointer() == b.Pointer() || a.Elem().Comparable() && a.Elem().Equal(b.Elem())
 }
 
 func sameValue(a, b any) bool {

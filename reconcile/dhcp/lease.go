@@ -201,8 +201,5 @@ func unicast(a netip.Addr) error {
 
 // host reports whether an address is neither the first nor the last of its network.
 func host(a netip.Addr, network netip.Prefix) bool {
-	if network.Bits() >= 31 {
-		return true
-	}
-	return a != network.Masked().Addr() && network.Contains(a.Next())
+	return network.Bits() >= 31 || a != network.Masked().Addr() && network.Contains(a.Next())
 }

@@ -87,8 +87,5 @@ func alive(rec reconcile.Record, bootID string, identify func(path string) (reco
 		return rec.BootID == bootID // it needs no namespace, and ends with the boot
 	}
 	id, err := identify(rec.Sandbox.Netns)
-	if err != nil {
-		return false
-	}
-	return rec.NetnsID == (reconcile.NetnsID{}) || rec.BootID != bootID || netns.Same(rec.NetnsID, id)
+	return err == nil && (rec.NetnsID == (reconcile.NetnsID{}) || rec.BootID != bootID || netns.Same(rec.NetnsID, id))
 }

@@ -163,10 +163,7 @@ func isHost(a netip.Addr, network netip.Prefix) bool {
 	if network.Bits() >= a.BitLen()-1 { // RFC 3021, RFC 6164
 		return true
 	}
-	if a == network.Addr() {
-		return false
-	}
-	return !a.Is4() || network.Contains(a.Next()) // the last one is for broadcasts
+	return a != network.Addr() && (!a.Is4() || network.Contains(a.Next())) // the last one is for broadcasts
 }
 
 // changes returns what makes a table the wanted one, in order: nothing is deleted before all of
