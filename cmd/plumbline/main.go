@@ -57,12 +57,6 @@ type status int
 
 func (s status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 
-// run is the program, apart from signals and the exit of the process.
-func run(ctx context.Context, args []string, std stdio) int {
-	std.out = &output{Writer: std.out}
-	return runCommand(ctx, newRoot(std), args, std)
-}
-
 // runCommand runs a command, and returns the exit status.
 func runCommand(ctx context.Context, cmd *cobra.Command, args []string, std stdio) int {
 	cmd.SetArgs(args)

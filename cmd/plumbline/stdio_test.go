@@ -64,3 +64,9 @@ func TestInterruptedRead(t *testing.T) {
 		writer.Close()
 	}
 }
+
+// run is the program, apart from signals and the exit of the process.
+func run(ctx context.Context, args []string, std stdio) int {
+	std.out = &output{Writer: std.out}
+	return runCommand(ctx, newRoot(std), args, std)
+}
