@@ -42,6 +42,9 @@ func (s *stacking) check() error {
 		if err := s.checkParent(l); err != nil {
 			return s.p.req.stepError(s.p.wants.maker(l.Name), err)
 		}
+		if step, err := s.checkDown(l); err != nil {
+			return s.p.req.stepError(step, err)
+		}
 		if c, claimed := s.p.claims[l.Key()]["mac"]; claimed && l.KindTraits().FixedMAC {
 			return s.p.req.stepError(c.step, Invalid("mac",
 				"%q is %s, which has its master's MAC and cannot be given another: remove mac", l.Name, netstate.KindPhrase(l.LinkKind)))
@@ -331,6 +334,26 @@ func (s *stacking) checkParent(l netstate.Link) error {
 			"%q is a port of the %s %q, and a port carries no %s link: stack it on %q", name, m.LinkKind, master, l.LinkKind, master)
 	}
 	return nil
+}
+
+// checkDown refuses a link on one that a step keeps down: a VLAN there cannot be set up, a macvlan or ipvlan has no carrier, and the
+// kernel sets a port of a bond up (bond_enslave in drivers/net/bonding/bond_main.c).
+func (s *stacking) checkDown(l netstate.Link) (step string, err error) {
+	step, below, what := s.p.wants.maker(l.Name), "", "carry "+netstate.KindPhrase(l.LinkKind)
+	if l.Parent != nil && !l.KindTraits().Tunnel {
+		below = *l.Parent
+	}
+	if c, claimed := s.p.claims[l.Key()]["master"]; claimed && l.Master != nil {
+		if m, ok := s.p.view.Link(*l.Master); ok && m.LinkKind == "bond" {
+			step, below, what = c.step, l.Name, "be a port of a bond"
+		}
+	}
+	down, claimed := s.p.claims[netstate.Link{Name: below}.Key()]["up"]
+	if up, isBool := down.value.(bool); !claimed || !isBool || up || s.p.Kept() {
+		return "", nil
+	}
+	return step, Invalid("", "link %q is kept down by step %q and cannot %s: "+
+		"remove what disables it there, such as disableContainerInterface", netstate.BaseName(below), down.step, what)
 }
 
 // infiniBand is what a link of InfiniBand is, "" for others. A bond is of the kind of its ports (bond_setup_by_slave in
