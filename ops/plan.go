@@ -276,6 +276,8 @@ func (r *Registry) planSteps(p *Planner, order []*topology.Step) (refused []erro
 		case p.waits(st, err):
 		case errors.Is(err, errMissing):
 			blocked[step.Name] = true
+		case len(p.missing) > 0 && fault.Of(err) == fault.NotReady:
+			blocked[step.Name] = true // what it lacks may come from a step that is not planned yet
 		case p.req.imagined != nil && !errors.Is(err, errUnaffordable) && p.ctx.Err() == nil:
 			// Vet continues, to report all problems; steps that depend on this one are
 			// skipped.
