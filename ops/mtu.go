@@ -62,12 +62,12 @@ func (m *mtus) settle() error {
 			}
 		}
 	}
-	return m.tunnelsInBonds(ports)
+	return m.smallPorts(ports)
 }
 
-// tunnelsInBonds refuses a bond without a configured MTU whose MTU is larger than that of
-// a tunnel in it can be: the kernel refuses such a port (EINVAL).
-func (m *mtus) tunnelsInBonds(ports map[string][]string) error {
+// smallPorts refuses a bond without a configured MTU whose MTU is larger than the link below a port, such as a VLAN or a tunnel,
+// lets that of the port be: the kernel refuses such a port (EINVAL, ERANGE).
+func (m *mtus) smallPorts(ports map[string][]string) error {
 	for _, bond := range slices.Sorted(maps.Keys(ports)) {
 		if _, claimed := m.claimOf(bond); claimed {
 			continue
@@ -76,12 +76,12 @@ func (m *mtus) tunnelsInBonds(ports map[string][]string) error {
 		for _, port := range ports[bond] {
 			l, _ := m.p.view.Link(port)
 			room := m.standing(port, 0)
-			if l.Headers() == 0 || l.LivesOn() == (netstate.Key{}) || room == 0 || room >= forced {
+			if l.Parent == nil || *l.Parent == "" || l.KindTraits().OwnMTU || room == 0 || room >= forced {
 				continue
 			}
 			return m.p.req.stepError(m.p.claims[l.Key()]["master"].step, Invalid("mtu",
-				"the bond %q has %d without one, and the tunnel %q in it can have %d: "+
-					"give the bond an mtu of %d or less, or the link below the tunnel a larger one", bond, forced, port, room, room))
+				"the bond %q has %d without one, and %q in it can have %d: give the bond an mtu of %d or less, or %q a larger one",
+				bond, forced, port, room, room, netstate.BaseName(*l.Parent)))
 		}
 	}
 	return nil
@@ -153,7 +153,7 @@ func (m *mtus) raise(upper string, c claim, headers uint32, lower, why string) (
 		return false, nil
 	case had && !prev.derived:
 		return false, m.conflict(upper, c, lower, prev, why)
-	case !had && why != bondRule && m.standing(lower, 0) >= want:
+	case !had && why != bondRule && m.carrying(lower, 0) >= want:
 		return false, nil
 	case !m.managed(lower):
 		have := "unknown"
@@ -201,25 +201,44 @@ func (m *mtus) standing(name string, depth int) uint32 {
 		if view.MTU != nil {
 			born = *view.MTU
 		}
+	case kind.OwnMTU && m.recorded(name):
+		return 0
 	case kind.OwnMTU:
 		return have // of the fabric, known once the link is there
 	case view.Parent != nil && *view.Parent != "":
 		if depth > maxNesting {
 			return 0
 		}
-		if born = m.claimed(*view.Parent); born == 0 {
-			born = m.standing(*view.Parent, depth+1)
-		}
-		if born != 0 {
+		if born = m.carrying(*view.Parent, depth+1); born != 0 {
 			born = view.MTUOver(born)
 		}
 	case !kind.PortsMTU:
 		born = kind.DefaultMTU
 	}
-	if there && !m.p.leftovers.reborn[name] {
+	if there && !m.p.leftovers.reborn[name] && !view.KindTraits().ParentMTU {
 		return min(born, have)
 	}
 	return born
+}
+
+// recorded reports whether the record has an MTU of ours for a link.
+func (m *mtus) recorded(name string) bool {
+	return slices.ContainsFunc(m.p.req.Owned, func(c netstate.Change) bool {
+		l, isLink := c.After.(netstate.Link)
+		return isLink && l.Name == name && l.MTU != nil
+	})
+}
+
+// carrying is the MTU of a link for what stands on it, in bytes, 0 when it is not known: without a claim, that of a port is the one
+// that its bond forces on it.
+func (m *mtus) carrying(name string, depth int) uint32 {
+	if bond, isPort := m.p.claims.bondOf(m.p.view, name); isPort && m.claimed(name) == 0 {
+		name = bond
+	}
+	if mtu := m.claimed(name); mtu != 0 {
+		return mtu
+	}
+	return m.standing(name, depth)
 }
 
 // managed reports whether some step wants the link.

@@ -183,6 +183,9 @@ func (m *model) createLink(l Link) {
 		m.fresh[peer.Name] = true
 		m.imply(nil, peer)
 	}
+	if *l.Master != "" {
+		m.masterChanged(Link{Name: l.Name, Master: new("")}, l)
+	}
 }
 
 // creationMTU is the MTU of a new link on a parent. The kernel cuts one that does not fit
@@ -226,10 +229,10 @@ func (m *model) dropLink(l Link, moved bool) {
 		if l.KindTraits().PortVLANs {
 			m.leavesBridge(p.Name)
 		}
-		if forced {
-			p = p.released()
-		}
 		m.put(p)
+		if forced {
+			m.released(p)
+		}
 	}
 	var gone []Object
 	for _, o := range All[Object](m.Snapshot) {
@@ -361,13 +364,17 @@ func (m *model) promotes(link string) bool {
 	return false
 }
 
-// released is a port that has left a bond: its MAC and MTU are its own again, and observed when needed.
-func (l Link) released() Link {
+// released records a port that has left a bond: its MAC and MTU are its own again, and observed when needed.
+func (m *model) released(l Link) {
 	if !l.KindTraits().FixedMAC {
 		l.MAC = nil
 	}
 	l.MTU = nil
-	return l
+	m.Put(l)
+	if d, ok := m.Device(l.DeviceID); ok && d.At != nil && *d.At == l.Name {
+		d.MTU = nil
+		m.Put(d)
+	}
 }
 
 func (m *model) masterChanged(have, l Link) {
@@ -408,8 +415,7 @@ func (m *model) masterChanged(have, l Link) {
 			if l.Up != nil && *l.Up {
 				m.imply(Link{Name: l.Name, Up: l.Up}, Link{Name: l.Name, Up: p.Up})
 			}
-			p = p.released()
-			m.Put(p)
+			m.released(p)
 			m.linkDown(p)
 			if m.ports(old.Name) == 0 && old.MAC != nil {
 				// The last port leaves it with a random MAC (bond_release in
