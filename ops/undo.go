@@ -19,8 +19,8 @@ import (
 // applies the first change, so that a crash does not lose them.
 //
 // Undo of a whole record is a release, undo of one pass is a rollback, and undo of objects
-// that no step wants any more is pruning. Of a rollback, kept is the record before the pass: sysctls of links that it holds are
-// written again where the undo writes one that the kernel gives each link.
+// that no step wants any more is pruning. Of a rollback, kept is the record before the pass: what it holds of links is
+// written again where the kernel changes it with the undo, which are sysctls that it gives each link, and MTUs of links that follow another.
 func Undo(have *netstate.Snapshot, history []netstate.Change, kept ...netstate.Change) (
 	changes []netstate.Change, missing []netstate.Object,
 ) {
@@ -34,21 +34,19 @@ func Undo(have *netstate.Snapshot, history []netstate.Change, kept ...netstate.C
 	u.overlay = newOverlay(have, u.lose)
 	u.locate(history)
 	u.collectDeleted(history)
+	ofParents := belowParents(history, kept)
 	kept = overwritten(history, kept)
 	for _, c := range backward(history) {
 		if !slices.ContainsFunc(kept, func(k netstate.Change) bool { return k.Key() == c.Key() }) {
 			u.undo(c)
 		}
 	}
+	u.undoWaiting()
 	for _, k := range kept {
 		u.undo(netstate.Change{Step: k.Step, Before: k.After, After: k.After})
 	}
-	for _, w := range slices.Backward(u.mtus) { // a link before those on it
-		if have, there := u.now.Link(w.link.Name); there {
-			u.update(w.step, have, w.link)
-		}
-	}
-	u.raise()
+	u.inTurn(append(u.mtus, ofParents...), func(have netstate.Link, w raise) bool { return !u.exceedsParent(have, *w.link.MTU) })
+	u.inTurn(u.ups, func(have netstate.Link, _ raise) bool { return !u.parentDown(have) })
 	for i := range u.later {
 		u.later[i].Before = u.atHome(u.later[i].Before)
 	}
@@ -69,6 +67,22 @@ func overwritten(history, record []netstate.Change) []netstate.Change {
 			return is && all.SpreadsTo(s)
 		})
 	})
+}
+
+// belowParents returns of a record the MTUs of links that get that of the link below when a history is undone.
+func belowParents(history, record []netstate.Change) (out []raise) {
+	for _, c := range record {
+		l, isLink := c.After.(netstate.Link)
+		if !isLink || l.MTU == nil || l.Parent == nil || !l.KindTraits().ParentMTU {
+			continue
+		}
+		if slices.ContainsFunc(history, func(of netstate.Change) bool {
+			return of.Key() == netstate.LinkKey(*l.Parent) && of.Before != nil && netstate.Value(of.Before, "mtu") != nil
+		}) {
+			out = append(out, raise{c.Step, netstate.Link{Name: l.Name, MTU: l.MTU}})
+		}
+	}
+	return out
 }
 
 // backward is a history from its end, but for kinds that are restored in the order
@@ -125,6 +139,8 @@ type undoer struct {
 	ends       map[netstate.Key]bool // of pairs, whose other end we made
 	ups        []raise               // links to set up once all links are there again
 	mtus       []raise               // MTUs to restore once those of the links below are, see fitting
+	waiting    []netstate.Change     // of links whose parent or master is not there (again)
+	last       bool                  // nothing is waited for any more
 	later      []netstate.Change     // addresses and routes to recreate
 	missing    map[netstate.Key]netstate.Object
 	willDelete map[string]bool   // links that will be deleted
@@ -284,15 +300,46 @@ func (u *undoer) undo(c netstate.Change) {
 	if e, ok := c.Before.(netstate.Ethtool); ok && u.hasSetting(e.Link, e.Class+"."+e.Name) {
 		return
 	}
-	if u.deletedWithLink(c) {
-		return
+	if !u.deletedWithLink(c) {
+		u.invert(c)
 	}
+}
+
+// undoWaiting undoes changes of links once the links that they are on and in are there again.
+func (u *undoer) undoWaiting() {
+	for before := len(u.waiting) + 1; len(u.waiting) > 0; {
+		u.last = len(u.waiting) == before
+		waiting := u.waiting
+		before, u.waiting = len(waiting), nil
+		for _, c := range waiting {
+			u.invert(c)
+		}
+	}
+}
+
+// waits reports whether a link is to be on or in another one that is not there.
+func (u *undoer) waits(o netstate.Object) bool {
+	l, isLink := o.(netstate.Link)
+	if !isLink || u.last {
+		return false
+	}
+	masterThere := l.Master == nil || *l.Master == ""
+	if !masterThere {
+		_, masterThere = u.now.Link(*l.Master)
+	}
+	return !masterThere || hasLinkKind(l) && !u.parentThere(l)
+}
+
+// invert makes a change as undo has prepared it.
+func (u *undoer) invert(c netstate.Change) {
 	have, ok := u.now.Get(c.Key())
 	if !ok && !u.now.Known(c.Object()) {
 		u.missing[c.Key()] = c.Object()
 		return
 	}
 	switch {
+	case u.waits(c.Before):
+		u.waiting = append(u.waiting, c)
 	case c.Before == nil && c.After.Traits().Setting:
 		// The earlier value is not known: the object came with a link of ours, and is
 		// deleted or recreated with that.
@@ -304,6 +351,9 @@ func (u *undoer) undo(c netstate.Change) {
 	case !ok:
 		u.recreate(c)
 	case hasLinkKind(c.Before) && needsReplace(netstate.Diff(c.Before, have)):
+		if !u.parentThere(c.Before) {
+			return
+		}
 		u.do(netstate.Change{Step: c.Step, Before: have, After: u.downFirst(c), Recreate: true})
 	default:
 		u.restore(c, have)
@@ -385,13 +435,18 @@ func (u *undoer) staysPort(link string) bool {
 	return there && l.Master != nil && *l.Master != "" && !u.dies(*l.Master)
 }
 
-// downFirst returns the object to recreate. A link comes up when its parent has.
+// downFirst returns the object to recreate. A link comes up when its parent has. It joins its master, if that is there.
 func (u *undoer) downFirst(c netstate.Change) netstate.Object {
 	l, ok := c.Before.(netstate.Link)
 	if !ok {
 		return c.Before
 	}
 	l = u.fitting(c.Step, l, l)
+	if l.Master != nil && *l.Master != "" {
+		if _, there := u.now.Link(*l.Master); !there {
+			l.Master = nil
+		}
+	}
 	if l.Up != nil && *l.Up {
 		u.ups = append(u.ups, raise{c.Step, netstate.Link{Name: l.Name, Up: l.Up}})
 		l.Up = nil
@@ -401,25 +456,31 @@ func (u *undoer) downFirst(c netstate.Change) netstate.Object {
 
 // fitting returns the fields of a link that its parent allows now. An MTU above that of the parent comes when that is restored.
 func (u *undoer) fitting(step string, fields, link netstate.Link) netstate.Link {
-	if fields.MTU == nil || link.Parent == nil {
-		return fields
-	}
-	if parent, there := u.now.Link(*link.Parent); there && parent.MTU != nil && *parent.MTU < *fields.MTU {
+	if fields.MTU != nil && u.exceedsParent(link, *fields.MTU) {
 		u.mtus = append(u.mtus, raise{step, netstate.Link{Name: fields.Name, MTU: fields.MTU}})
 		fields.MTU = nil
 	}
 	return fields
 }
 
-// raise sets links up, a parent before its VLANs.
-func (u *undoer) raise() {
-	for len(u.ups) > 0 {
-		next := max(0, slices.IndexFunc(u.ups, func(w raise) bool {
+// exceedsParent reports whether an MTU in bytes, with the headers of a tunnel, is above that of the link below.
+func (u *undoer) exceedsParent(link netstate.Link, mtu uint32) bool {
+	if link.Parent == nil || link.KindTraits().OwnMTU {
+		return false
+	}
+	parent, there := u.now.Link(*link.Parent)
+	return there && parent.MTU != nil && link.MTUOver(*parent.MTU) < mtu
+}
+
+// inTurn sets fields of links, each once it can be set, such as that of a parent before those of its VLANs.
+func (u *undoer) inTurn(waiting []raise, can func(have netstate.Link, w raise) bool) {
+	for len(waiting) > 0 {
+		next := max(0, slices.IndexFunc(waiting, func(w raise) bool {
 			have, _ := u.now.Link(w.link.Name)
-			return !u.parentDown(have)
+			return can(have, w)
 		}))
-		w := u.ups[next]
-		u.ups = slices.Delete(u.ups, next, next+1)
+		w := waiting[next]
+		waiting = slices.Delete(waiting, next, next+1)
 		if have, there := u.now.Link(w.link.Name); there {
 			u.update(w.step, have, w.link)
 		}
@@ -465,6 +526,9 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 		return
 	}
 	l = u.fitting(c.Step, l, have.(netstate.Link))
+	if before := c.Before.(netstate.Link); l.Master != nil && l.Up == nil && before.Up != nil && *before.Up {
+		u.ups = append(u.ups, raise{c.Step, netstate.Link{Name: l.Name, Up: before.Up}}) // a port that leaves a bond goes down
+	}
 	if link := have.(netstate.Link); l.Up != nil && *l.Up && u.parentDown(link) {
 		u.ups = append(u.ups, raise{c.Step, netstate.Link{Name: l.Name, Up: l.Up}})
 		l.Up = nil
