@@ -563,10 +563,11 @@ func (g *generator) drift(w *optest.World, history []netstate.Change) {
 		case netstate.OVSPort, netstate.DHCPLease, netstate.RDMALink:
 			w.Apply(netstate.Change{Before: have})
 		case netstate.Binding:
-			switch g.IntN(3) {
-			case 0:
+			switch n := g.IntN(3); {
+			case n == 0:
 				w.Apply(netstate.Change{Before: have, After: netstate.Binding{ID: have.ID, Override: new("")}})
-			case 1:
+			case n == 1 && o.(netstate.Binding).Driver == nil: // that of a function whose GUIDs are set is not ours
+			case n == 1:
 				w.Apply(netstate.Change{Before: have, After: netstate.Binding{ID: have.ID, Driver: new("igbvf")}})
 			default:
 				w.Apply(netstate.Change{Before: have, After: netstate.Binding{ID: have.ID, Driver: new("")}})

@@ -25,6 +25,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -227,6 +228,9 @@ type World struct {
 	edits bool
 	// links is how many links the kernel has made: it counts their indexes.
 	links int
+	// ownMTUs are those of ports of bonds, in bytes, which they have again when they leave (original_mtu in
+	// drivers/net/bonding/bond_main.c).
+	ownMTUs map[string]*uint32
 	// chosen are the choices of the last plan, as the record has them.
 	chosen ops.Choices
 	// others are the other topologies of the sandbox.
@@ -235,7 +239,9 @@ type World struct {
 
 // NewWorld returns the world a case starts in.
 func NewWorld(c *Case) *World {
-	w := &World{Snapshot: netstate.NewSnapshot(c.Have...), appears: map[netstate.Key]netstate.Object{}}
+	w := &World{
+		Snapshot: netstate.NewSnapshot(c.Have...), appears: map[netstate.Key]netstate.Object{}, ownMTUs: map[string]*uint32{},
+	}
 	w.Put(netstate.Sysctl{Path: "net/ipv6/conf/default/accept_ra", Value: new("1")}) // the kernel has IPv6
 	for _, o := range c.Appears {
 		w.appears[o.Key()] = o
@@ -245,7 +251,7 @@ func NewWorld(c *Case) *World {
 
 func (w *World) clone() *World {
 	out := *w
-	out.Snapshot = w.Clone()
+	out.Snapshot, out.ownMTUs = w.Clone(), maps.Clone(w.ownMTUs)
 	return &out
 }
 
@@ -319,7 +325,7 @@ func (w *World) settle(changes []netstate.Change) error {
 		if c.Implied {
 			continue // was made with the change before
 		}
-		if err := Apply(w.Snapshot, c); err != nil {
+		if err := w.apply(c); err != nil {
 			return err
 		}
 	}
@@ -340,12 +346,40 @@ func (w *World) settle(changes []netstate.Change) error {
 	return nil
 }
 
+// apply makes a change, and gives what leaves a bond by it the MTU that it had before.
+func (w *World) apply(c netstate.Change) error {
+	bonded := w.bonded()
+	if want, ok := c.After.(netstate.Link); ok && want.Master != nil && !slices.Contains(bonded, want.Name) {
+		have, _ := w.Link(want.Name)
+		w.ownMTUs[want.Name] = cmp.Or(want.MTU, have.MTU)
+	}
+	if err := Apply(w.Snapshot, c); err != nil {
+		return err
+	}
+	for _, name := range bonded {
+		if l, there := w.Link(name); there && l.MTU == nil && w.ownMTUs[name] != nil {
+			w.Put(netstate.Merge(l, netstate.Link{MTU: w.ownMTUs[name]}))
+		}
+	}
+	return nil
+}
+
+// bonded are the names of the ports of bonds.
+func (w *World) bonded() (names []string) {
+	for _, l := range w.LinksWhere(func(l netstate.Link) bool { return l.Master != nil && *l.Master != "" }) {
+		if m, ok := w.Link(*l.Master); ok && m.KindTraits().ForcesPorts {
+			names = append(names, l.Name)
+		}
+	}
+	return names
+}
+
 // Apply makes the snapshot what the kernel would be after the change, or says what
 // the kernel would: that a bond takes only a port that is down, that a VLAN comes up only
 // over a parent that is up, and that some fields change only while a link is down or has
 // no ports.
 func Apply(s *netstate.Snapshot, c netstate.Change) error {
-	if err := errors.Join(refuseMode(s, c), refuseMTU(s, c), refuseIPv6(s, c)); err != nil {
+	if err := errors.Join(refuseAbsent(s, c), refuseMode(s, c), refuseMTU(s, c), refuseIPv6(s, c)); err != nil {
 		return err
 	}
 	if want, ok := c.After.(netstate.Link); ok && !c.Implied && want.Master != nil {
@@ -371,6 +405,23 @@ func Apply(s *netstate.Snapshot, c netstate.Change) error {
 		}
 	}
 	s.Apply(c)
+	return nil
+}
+
+// refuseAbsent refuses a link in or on one that is not there.
+func refuseAbsent(s *netstate.Snapshot, c netstate.Change) error {
+	want, isLink := c.After.(netstate.Link)
+	if c.Implied || !isLink {
+		return nil
+	}
+	for _, other := range []*string{want.Master, want.Parent} {
+		if other == nil || *other == "" {
+			continue
+		}
+		if _, there := s.Link(*other); !there && !netstate.OnHost(*other) {
+			return fmt.Errorf("%s: no such device: %q", c, *other)
+		}
+	}
 	return nil
 }
 
@@ -402,7 +453,15 @@ func refuseMode(s *netstate.Snapshot, c netstate.Change) error {
 // drivers/net/macvlan.c, and the functions that change it).
 func refuseMTU(s *netstate.Snapshot, c netstate.Change) error {
 	want, isLink := c.After.(netstate.Link)
-	if c.Implied || !isLink || want.MTU == nil {
+	if c.Implied || !isLink {
+		return nil
+	}
+	if want.Master != nil {
+		if bond, there := s.Link(*want.Master); there && bond.KindTraits().ForcesPorts {
+			want.MTU = bond.MTU
+		}
+	}
+	if want.MTU == nil {
 		return nil
 	}
 	if have, there := s.Link(want.Name); there && c.Action() == netstate.Update {
@@ -778,7 +837,7 @@ func undo(w *World, history []netstate.Change, kept ...netstate.Change) error {
 			return nil
 		}
 		for _, c := range changes {
-			if err := Apply(w.Snapshot, c); err != nil {
+			if err := w.apply(c); err != nil {
 				return fmt.Errorf("undo: %w", err)
 			}
 		}
