@@ -20,13 +20,13 @@ import (
 //
 // Undo of a whole record is a release, undo of one pass is a rollback, and undo of objects
 // that no step wants any more is pruning. Of a rollback, kept is the record before the pass: what it holds of links is
-// written again where the kernel changes it with the undo, which are sysctls that it gives each link, and MTUs of links that follow another.
+// written again where the kernel changes it with the undo: sysctls that it gives each link, and MTUs of links that follow another.
 func Undo(have *netstate.Snapshot, history []netstate.Change, kept ...netstate.Change) (
 	changes []netstate.Change, missing []netstate.Object,
 ) {
 	u := &undoer{
 		made: map[netstate.Key]bool{}, ends: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{},
-		willDelete: map[string]bool{}, touched: map[string]bool{}, leaves: map[string]string{},
+		willDelete: map[string]bool{}, touched: map[string]bool{}, withMTU: map[string]bool{}, leaves: map[string]string{},
 		adminMAC: map[string]string{}, ownMAC: map[string]string{},
 		where: map[string]string{}, homes: map[string]string{}, settings: map[string]map[string]string{},
 		ownGUIDs: map[string]netstate.Binding{},
@@ -145,6 +145,7 @@ type undoer struct {
 	missing    map[netstate.Key]netstate.Object
 	willDelete map[string]bool   // links that will be deleted
 	touched    map[string]bool   // links in the history
+	withMTU    map[string]bool   // of these, those whose MTU it restores
 	leaves     map[string]string // links that the undo takes out of a master, by their names
 	// adminMAC is the MAC the physical function held for a VF before.
 	adminMAC map[string]string
@@ -206,7 +207,9 @@ func (u *undoer) collectDeleted(history []netstate.Change) {
 		if ok {
 			u.touched[made.Name] = true
 		}
-		if before, _ := c.Before.(netstate.Link); ok && before.Master != nil && made.Master != nil && *before.Master != *made.Master {
+		before, _ := c.Before.(netstate.Link)
+		u.withMTU[before.Name] = u.withMTU[before.Name] || before.MTU != nil
+		if ok && before.Master != nil && made.Master != nil && *before.Master != *made.Master {
 			u.leaves[made.Name] = *made.Master
 		}
 		if !ok || c.Before != nil {
@@ -727,6 +730,9 @@ func (u *undoer) device(c netstate.Change) {
 		// A driver refuses a MAC that the physical function does not hold; the
 		// next round sets it, when that is restored.
 		after.MAC = nil
+	}
+	if u.withMTU[*before.At] {
+		after.MTU = nil // what the device had between two changes of its link
 	}
 	if have.Made() && !netstate.LinkTraitsOf(have.LinkKind).Inert {
 		// The link may not be the original: a pod can make a link of the same kind and
