@@ -153,7 +153,7 @@ func (m *mtus) raise(upper string, c claim, headers uint32, lower, why string) (
 		return false, nil
 	case had && !prev.derived:
 		return false, m.conflict(upper, c, lower, prev, why)
-	case !had && why != bondRule && m.carrying(lower, 0) >= want:
+	case !had && why != bondRule && min(m.standing(lower, 0), m.carrying(lower, 0)) >= want:
 		return false, nil
 	case !m.managed(lower):
 		have := "unknown"

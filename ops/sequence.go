@@ -478,9 +478,13 @@ func (q *sequencer) bondSetsMAC(l netstate.Link) bool {
 	return ok && m.KindTraits().ForcesPorts && !m.PortsKeepMAC()
 }
 
-// bondWillSetMTU reports whether the link is to join a bond that gives it the MTU wanted.
+// bondWillSetMTU reports whether the link is to join a bond that gives it the MTU wanted. What stands on the link may be made before.
 func (q *sequencer) bondWillSetMTU(o netstate.Link) bool {
-	return o.MTU != nil && slices.ContainsFunc(q.waiting, func(w raise) bool {
+	carries := slices.ContainsFunc(q.p.wants, func(w want) bool {
+		l, isLink := w.obj.(netstate.Link)
+		return isLink && l.Parent != nil && *l.Parent == o.Name
+	})
+	return o.MTU != nil && !carries && slices.ContainsFunc(q.waiting, func(w raise) bool {
 		if w.link.Name != o.Name || !w.joins() {
 			return false
 		}
