@@ -97,10 +97,13 @@ func (l *leftovers) leave() error {
 	}
 	for _, c := range l.p.req.Owned {
 		set, isLink := c.After.(netstate.Link)
-		if _, wanted := l.p.claims[c.Key()]["master"]; !isLink || wanted || set.Master == nil || l.ofOther(c.Key(), "master") {
+		have, there := l.p.view.Link(set.Name)
+		// The record of an edit that was interrupted may have only the link that is made in its place.
+		again := l.p.req.Interrupted && set.Master == nil && have.Master != nil && l.p.Owned(netstate.LinkKey(*have.Master))
+		if _, wanted := l.p.claims[c.Key()]["master"]; !isLink || wanted || set.Master == nil && !again || l.ofOther(c.Key(), "master") {
 			continue
 		}
-		if have, there := l.p.view.Link(set.Name); there {
+		if there {
 			l.p.view.Put(netstate.Merge(have, netstate.Link{Master: new("")}))
 		}
 	}
