@@ -366,13 +366,13 @@ func (m *model) promotes(link string) bool {
 
 // released records a port that has left a bond: its MAC and MTU are its own again, and observed when needed.
 func (m *model) released(l Link) {
+	d, isDevice := m.Device(l.DeviceID)
 	if !l.KindTraits().FixedMAC {
-		l.MAC = nil
+		l.MAC, d.MAC = nil, nil
 	}
-	l.MTU = nil
+	l.MTU, d.MTU = nil, nil
 	m.Put(l)
-	if d, ok := m.Device(l.DeviceID); ok && d.At != nil && *d.At == l.Name {
-		d.MTU = nil
+	if isDevice && d.At != nil && *d.At == l.Name {
 		m.Put(d)
 	}
 }

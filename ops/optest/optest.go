@@ -228,9 +228,9 @@ type World struct {
 	edits bool
 	// links is how many links the kernel has made: it counts their indexes.
 	links int
-	// ownMTUs are those of ports of bonds, in bytes, which they have again when they leave (original_mtu in
+	// own are the MTUs and MACs of ports of bonds, which they have again when they leave (original_mtu and perm_hwaddr in
 	// drivers/net/bonding/bond_main.c).
-	ownMTUs map[string]*uint32
+	own map[string]netstate.Link
 	// chosen are the choices of the last plan, as the record has them.
 	chosen ops.Choices
 	// others are the other topologies of the sandbox.
@@ -240,7 +240,7 @@ type World struct {
 // NewWorld returns the world a case starts in.
 func NewWorld(c *Case) *World {
 	w := &World{
-		Snapshot: netstate.NewSnapshot(c.Have...), appears: map[netstate.Key]netstate.Object{}, ownMTUs: map[string]*uint32{},
+		Snapshot: netstate.NewSnapshot(c.Have...), appears: map[netstate.Key]netstate.Object{}, own: map[string]netstate.Link{},
 	}
 	w.Put(netstate.Sysctl{Path: "net/ipv6/conf/default/accept_ra", Value: new("1")}) // the kernel has IPv6
 	for _, o := range c.Appears {
@@ -251,7 +251,7 @@ func NewWorld(c *Case) *World {
 
 func (w *World) clone() *World {
 	out := *w
-	out.Snapshot, out.ownMTUs = w.Clone(), maps.Clone(w.ownMTUs)
+	out.Snapshot, out.own = w.Clone(), maps.Clone(w.own)
 	return &out
 }
 
@@ -346,19 +346,22 @@ func (w *World) settle(changes []netstate.Change) error {
 	return nil
 }
 
-// apply makes a change, and gives what leaves a bond by it the MTU that it had before.
+// apply makes a change, and gives what leaves a bond by it the MTU and MAC that it had before.
 func (w *World) apply(c netstate.Change) error {
 	bonded := w.bonded()
 	if want, ok := c.After.(netstate.Link); ok && want.Master != nil && !slices.Contains(bonded, want.Name) {
 		have, _ := w.Link(want.Name)
-		w.ownMTUs[want.Name] = cmp.Or(want.MTU, have.MTU)
+		w.own[want.Name] = netstate.Link{MTU: cmp.Or(want.MTU, have.MTU), MAC: cmp.Or(want.MAC, have.MAC)}
 	}
 	if err := Apply(w.Snapshot, c); err != nil {
 		return err
 	}
 	for _, name := range bonded {
-		if l, there := w.Link(name); there && l.MTU == nil && w.ownMTUs[name] != nil {
-			w.Put(netstate.Merge(l, netstate.Link{MTU: w.ownMTUs[name]}))
+		l, there := w.Link(name)
+		own := w.own[name]
+		if own.Name = name; there && l.MTU == nil {
+			own.MAC = cmp.Or(l.MAC, own.MAC)
+			w.Put(netstate.Merge(l, own))
 		}
 	}
 	return nil
