@@ -136,14 +136,19 @@ func Relays() contract.Output {
 	return out
 }
 
-// Master returns the link a step stacks on: the one named, on the host when
-// onHost says so, else the last interface of the dependencies. It must exist.
+// Master returns the link a step stacks on, see Interface.
 func Master(p *Planner, named string, onHost bool) (string, error) {
+	return Interface(p, "master", named, onHost)
+}
+
+// Interface returns the own name of the link that a key of a step names, perhaps by an alternative name, on the host when
+// onHost says so, else the last interface of the dependencies. It must exist.
+func Interface(p *Planner, key, named string, onHost bool) (string, error) {
 	name := named
 	if name == "" {
 		last, err := p.LastInput()
 		if err != nil {
-			return "", Invalid("master", "is needed: %v", err)
+			return "", Invalid(key, "is needed: %v", err)
 		}
 		name = last
 	}
@@ -152,7 +157,7 @@ func Master(p *Planner, named string, onHost bool) (string, error) {
 	}
 	name = p.OwnName(name)
 	if _, err := p.Link(name); err != nil {
-		return "", fmt.Errorf("master: %w", err)
+		return "", fmt.Errorf("%s: %w", key, err)
 	}
 	return p.OwnName(name), nil // of an imagined node
 }

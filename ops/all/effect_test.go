@@ -340,7 +340,7 @@ func example(p contract.Param) (out []any) {
 		out = append(out, map[contract.Format][]any{
 			"": {"text", "other", "1"}, contract.MAC: {"02:00:00:00:00:77", "02:00:00:00:00:78"}, contract.GUID: {"02:00:00:00:00:00:00:77"}, contract.CIDR: {"192.0.2.77/24", "2001:db8::77/64"},
 			contract.Prefix: {"198.51.100.0/24", "2001:db8:7::/64"}, contract.IP: {"192.0.2.77", "192.0.2.1", "2001:db8::77"},
-			contract.InterfaceName: {"other0", "eth7"}, contract.PCIAddress: {"0000:01:10.0"}, contract.SysctlPath: {"net.core.somaxconn"},
+			contract.InterfaceName: {"other0", "eth7"}, contract.LinkName: {"other0", "eth7"}, contract.PCIAddress: {"0000:01:10.0"}, contract.SysctlPath: {"net.core.somaxconn"},
 		}[p.Format]...)
 	}
 	return out

@@ -74,7 +74,7 @@ does not use in the mode is refused, or noted where existing configs have it. ba
 			Name: "links", Type: contract.List, MinItems: 2,
 			Description: "ports in order; default: the last interface of each dependency", Items: &contract.Param{
 				Type: contract.Object, Shorthand: "name", Properties: []contract.Param{
-					{Name: "name", Type: contract.String, Format: contract.InterfaceName, Required: true, Description: "interface name"},
+					{Name: "name", Type: contract.String, Format: contract.LinkName, Required: true, Description: "interface name"},
 				},
 			},
 		},
@@ -125,7 +125,7 @@ does not use in the mode is refused, or noted where existing configs have it. ba
 			Description: "0: no shuffling by load; modes balance-tlb, balance-alb",
 		},
 		{
-			Name: "primary", Type: contract.String, Format: contract.InterfaceName,
+			Name: "primary", Type: contract.String, Format: contract.LinkName,
 			Description: "preferred port; modes active-backup, balance-tlb, balance-alb",
 		},
 	}, ops.AddressParams()),
@@ -275,8 +275,12 @@ func plan(p *ops.Planner, c config) error {
 	if c.Mode == "802.3ad" && c.MinLinks != nil && int(*c.MinLinks) > len(ports) && !p.Kept() {
 		return ops.Invalid("minLinks", "%d is more than the %d links, so the bond would never have carrier", *c.MinLinks, len(ports))
 	}
-	if c.Primary != nil && !slices.Contains(ports, *c.Primary) {
-		return ops.Invalid("primary", "%q is not one of the links %v", *c.Primary, ports)
+	if c.Primary != nil {
+		own := p.OwnName(*c.Primary)
+		if !slices.Contains(ports, own) {
+			return ops.Invalid("primary", "%q is not one of the links %v", *c.Primary, ports)
+		}
+		c.Primary = &own
 	}
 	note(p, c)
 	if c.MIIMon == nil && c.ARPInterval == nil {
@@ -328,13 +332,18 @@ func failOverMAC(s *string) *string {
 func portNames(p *ops.Planner, c config) ([]string, error) {
 	var names []string
 	for i, l := range c.Links {
-		if slices.Contains(names, l.Name) {
-			return nil, ops.Invalid(fmt.Sprintf("links[%d].name", i), "%q is listed twice", l.Name)
-		}
+		key := fmt.Sprintf("links[%d].name", i)
 		if l.Name == c.Name {
-			return nil, ops.Invalid(fmt.Sprintf("links[%d].name", i), "%q is the bond itself", l.Name)
+			return nil, ops.Invalid(key, "%q is the bond itself", l.Name)
 		}
-		names = append(names, l.Name)
+		own, err := ops.Interface(p, key, l.Name, false)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(names, own) {
+			return nil, ops.Invalid(key, "%q is listed twice", l.Name)
+		}
+		names = append(names, own)
 	}
 	if len(names) == 0 {
 		names = p.LastInputs()

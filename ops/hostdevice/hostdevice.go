@@ -32,7 +32,7 @@ device, hwaddr and kernelpath name a device if none is allocated, as on the comm
 `,
 	Params: slices.Concat(ops.DeviceParams(), []contract.Param{
 		ops.NameParam(ops.RootName),
-		{Name: "device", Type: contract.String, Format: contract.InterfaceName, Description: "interface on the host"},
+		{Name: "device", Type: contract.String, Format: contract.LinkName, Description: "interface on the host"},
 		{Name: "hwaddr", Type: contract.String, Format: contract.MAC, Description: "MAC address of that interface"},
 		{Name: "kernelpath", Type: contract.String, Description: "path of the device below /sys/devices/"},
 		ops.MACParam("default: unchanged"),

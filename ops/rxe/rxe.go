@@ -1,8 +1,6 @@
 package rxe
 
 import (
-	"fmt"
-
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/topology/contract"
 )
@@ -36,7 +34,7 @@ in which programs cannot use the connection manager (` + "`rping`" + `).`,
 `,
 	Params: []contract.Param{
 		{
-			Name: "netdev", Type: contract.String, Format: contract.InterfaceName, AtCreation: true,
+			Name: "netdev", Type: contract.String, Format: contract.LinkName, AtCreation: true,
 			Description: "interface; default: the dependencies' last",
 		},
 		ops.RDMARequireParam(),
@@ -51,18 +49,13 @@ in which programs cannot use the connection manager (` + "`rping`" + `).`,
 }, plan)
 
 func plan(p *ops.Planner, c config) error {
-	link := c.Netdev
-	if link == "" {
-		last, err := p.LastInput()
-		if err != nil {
-			return err
-		}
-		link = last
+	link, err := ops.Interface(p, "netdev", c.Netdev, false)
+	if err != nil {
+		return err
 	}
-	link = p.OwnName(link)
 	l, err := p.Link(link)
 	if err != nil {
-		return fmt.Errorf("netdev: %w", err)
+		return err
 	}
 	if l.LinkKind == "vlan" && !p.Kept() {
 		return ops.Invalid("netdev",

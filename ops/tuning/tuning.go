@@ -72,7 +72,7 @@ below, with a note.`,
         tcp-segmentation-offload: true
 `,
 	Params: slices.Concat([]contract.Param{
-		{Name: "dev", Type: contract.String, Format: contract.InterfaceName, Description: "interface; default: the dependencies' last"},
+		{Name: "dev", Type: contract.String, Format: contract.LinkName, Description: "interface; default: the dependencies' last"},
 		ops.MTUParam("unchanged"),
 		ops.MACParam("MAC address"),
 		{Name: "promisc", Type: contract.Boolean, Description: "promiscuous mode"},
@@ -106,16 +106,9 @@ below, with a note.`,
 }, plan)
 
 func plan(p *ops.Planner, c config) error {
-	dev := c.Dev
-	if dev == "" {
-		last, err := p.LastInput()
-		if err != nil {
-			return err
-		}
-		dev = last
-	}
-	if _, err := p.Link(dev); err != nil {
-		return fmt.Errorf("dev: %w", err)
+	dev, err := ops.Interface(p, "dev", c.Dev, false)
+	if err != nil {
+		return err
 	}
 	if c.MAC != nil {
 		if err := ops.MAC("mac", *c.MAC); err != nil {

@@ -48,7 +48,7 @@ Packets without a route in the VRF are [refused](../concepts.md#what-plumbline-d
 		},
 		{
 			Name: "interfaces", Type: contract.List, MinItems: 1, Description: "members; default: the dependencies' last",
-			Items: &contract.Param{Type: contract.String, Format: contract.InterfaceName},
+			Items: &contract.Param{Type: contract.String, Format: contract.LinkName},
 		},
 	},
 	Input: contract.Input{Required: true, MinInterfaces: 1},
@@ -91,10 +91,15 @@ func plan(p *ops.Planner, c config) error {
 		return err
 	}
 	for i, name := range members {
+		key := fmt.Sprintf("interfaces[%d]", i)
 		if name == c.Name {
-			return ops.Invalid(fmt.Sprintf("interfaces[%d]", i), "%q is the VRF itself", name)
+			return ops.Invalid(key, "%q is the VRF itself", name)
 		}
-		if err := p.Want(netstate.Link{Name: name, Master: &c.Name}); err != nil {
+		own, err := ops.Interface(p, key, name, false)
+		if err != nil {
+			return err
+		}
+		if err := p.Want(netstate.Link{Name: own, Master: &c.Name}); err != nil {
 			return fmt.Errorf("interfaces: %w", err)
 		}
 	}

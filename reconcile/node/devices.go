@@ -376,12 +376,14 @@ func (r *assigner) find(word string) (string, error) {
 		return r.lookup(fmt.Sprintf("device %q", word), func(d inventory.Device) bool { return d.ID == address })
 	}
 	name := strings.TrimPrefix(word, netstate.VirtualPrefix)
-	if _, err := contract.InterfaceName.Canonical(name); err != nil {
+	if _, err := contract.LinkName.Canonical(name); err != nil {
 		return "", invalid("device %q is neither a PCI address nor an interface name", word)
 	}
 	// An interface that is already in the sandbox is found by the name it had on the
 	// host: the same command works twice.
-	if id := r.moved(func(d netstate.Device) bool { return d.At != nil && *d.At == netstate.HostName(name) }); id != "" {
+	if id := r.moved(func(d netstate.Device) bool {
+		return d.At != nil && *d.At == netstate.HostName(name) || slices.Contains(d.AltNames, name)
+	}); id != "" {
 		return id, nil
 	}
 	return r.lookup(fmt.Sprintf("interface %q", name), func(d inventory.Device) bool {
