@@ -42,9 +42,9 @@ const railsOfBench = 4
 //     one in the pod, and has what the page requires of the function.
 //   - switches: programs that send their LLDP frames at the other end of the wires; all their ports are called Ethernet7.
 //   - GPUs: a driver that publishes devices that do not exist, the first of them below another PCIe root.
-//   - busybox: an image with the node's programs.
+//   - busybox: an image with the node's programs, among them perftest.
 //
-// Not typed are the measurements of step 7, of which TestRDMAOfTwoNodes makes one, and the look at the dashboard.
+// Not typed are NCCL's own test, which needs GPUs, and the look at the dashboard.
 func TestRailsPage(t *testing.T) {
 	p := &railsPage{laptop: &laptop{Cluster: start(t, cluster.Options{}), home: t.TempDir()}}
 	p.node = addNode(t, p.Cluster, cluster.NodeOptions{
@@ -69,8 +69,7 @@ func TestRailsPage(t *testing.T) {
 	kubectl(t, p.Cluster, "", "wait", "--for=condition=Ready", "--timeout=600s", "pod/second")
 	p.paired(t, "rdma-rails")
 	p.paired(t, "second")
-	p.told(t, "rdma-rails")
-	p.told(t, "second")
+	p.measures(t, p.told(t, "rdma-rails"), p.told(t, "second"))
 	kubectl(t, p.Cluster, "", "delete", "pod", "second", "--timeout=240s")
 	p.types(t, p.home, p.block(t, "ai.md", "Remove all:", "sh"))
 	eventually.Holds(t, 2*time.Minute, "the node's devices are as before (-before +now)", func() string { return cmp.Diff(before, p.devices(t)) })
@@ -192,8 +191,8 @@ func (p *railsPage) paired(t *testing.T, pod string) {
 	}
 }
 
-// told types step 6 for a pod.
-func (p *railsPage) told(t *testing.T, pod string) {
+// told types step 6 for a pod, and returns its variables.
+func (p *railsPage) told(t *testing.T, pod string) map[string]string {
 	t.Helper()
 	said := p.types(t, p.home, replaced(t, p.step(t, 6), "exec rdma-rails", "exec "+pod))
 	t.Logf("pod %s:\n%s", pod, said)
@@ -213,4 +212,31 @@ func (p *railsPage) told(t *testing.T, pod string) {
 			t.Errorf("no claim has the RDMA device %s of pod %s", d, pod)
 		}
 	}
+	return out
 }
+
+// measures types step 7 for each rail. For the emulated machine it is shorter, and needs no processor of a known frequency (-F).
+func (p *railsPage) measures(t *testing.T, server, client map[string]string) {
+	t.Helper()
+	command := regexp.MustCompile("`(ib_write_bw [^`]*)`").FindStringSubmatch(p.page(t, "ai.md"))
+	if command == nil {
+		t.Fatal("the page has no measurement of a rail")
+	}
+	addresses := strings.Split(server["RAIL_ADDRESSES"], ",")
+	of := func(pod, device, to string) string {
+		return fmt.Sprintf("kubectl exec %s -- sh -c 'timeout 60 %s -F -s 1024 -n 200 %s'", pod, replaced(t, command[1], "DEVICE", device), to)
+	}
+	for rail := range railsOfBench {
+		to, _, _ := strings.Cut(addresses[rail], "/")
+		said := p.types(t, p.home, of("rdma-rails", strings.Split(server["NCCL_IB_HCA"], ",")[rail], "")+" >server.log 2>&1 &\n"+
+			"for try in $(seq 20); do\n"+of("second", strings.Split(client["NCCL_IB_HCA"], ",")[rail], to)+" && break\nsleep 1\ndone\nwait || true")
+		if !strings.Contains(said, "BW average") || !strings.Contains(said, "remote address:") {
+			t.Errorf("rail %d:\n%s\n%s", rail, said, p.shell(t, railState))
+		}
+	}
+}
+
+// railState shows where packets of the rails were counted.
+const railState = `for n in $(ls /run/netns); do for l in rail0 rail1 rail2 rail3; do ip -s -n "$n" link show "$l" 2>/dev/null || true; done; done
+cd /sys/class/infiniband && grep -H . pl*/ports/1/hw_counters/* | grep -v ':0$'
+ip -s link; dmesg | tail -20`
