@@ -26,6 +26,7 @@ var withoutValue = map[string]map[string]string{
 	},
 	"controller": {
 		"kubeconfig":                  "the pod has a service account",
+		"leader-elect-lease-duration": "nothing of the leader is urgent for pods; controller.extraArgs sets it",
 		"webhook-host":                "the chart has a Service",
 		"webhook-certificate-life":    "nobody sees these certificates but the API server",
 		"webhook-certificate-renewal": "nobody sees these certificates but the API server",

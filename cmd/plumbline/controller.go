@@ -39,6 +39,7 @@ import (
 type controllerCommand struct {
 	kubeconfig, namespace   string
 	elect                   bool
+	lease                   time.Duration
 	metrics, health         string
 	port                    int
 	service, secret, tlsDir string
@@ -73,6 +74,8 @@ set. It serves /metrics, and on another address /healthz and /readyz.`,
 	f.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file`; default: the service account of the pod")
 	f.StringVar(&c.namespace, "namespace", "", "`namespace` of the lease and the certificate; default: the namespace of the pod")
 	f.BoolVar(&c.elect, "leader-elect", true, "elect a leader among replicas")
+	f.DurationVar(&c.lease, "leader-elect-lease-duration", 2*time.Minute,
+		"`time` after which another replica takes over from a silent leader; a leader that reaches no API server for two thirds of it ends")
 	f.StringVar(&c.metrics, "metrics-address", ":9478", "`address` to serve metrics on; 0 for none")
 	f.StringVar(&c.health, "health-address", ":9479", "`address` to serve probes on; 0 for none")
 	f.IntVar(&c.port, "webhook-port", 9443, "`port` of the admission webhook; 0 for none")
@@ -108,6 +111,9 @@ func (c *controllerCommand) run(ctx context.Context, a *app) error {
 	if c.before <= 0 || c.before >= c.certificateLife {
 		return errors.New(
 			"--webhook-certificate-renewal: must be less than --webhook-certificate-life, or each certificate is renewed at once")
+	}
+	if c.lease < time.Second {
+		return errors.New("--leader-elect-lease-duration: must be 1s or more")
 	}
 	if !slices.Contains([]string{"", "topologies", "all"}, c.networkQoS) {
 		return fmt.Errorf("--network-qos: %q is not topologies or all", c.networkQoS)
@@ -188,6 +194,9 @@ func (c *controllerCommand) manager(config *rest.Config, certificates *admission
 		},
 		LeaderElection:   c.elect,
 		LeaderElectionID: "plumbline-controller", LeaderElectionNamespace: c.namespace, LeaderElectionReleaseOnCancel: true,
+		// The process ends with the lease, and with it the webhook. The library's 10 s are less than an API server is away while it is
+		// updated. Nothing that the leader writes is urgent for pods.
+		LeaseDuration: &c.lease, RenewDeadline: new(c.lease * 2 / 3), RetryPeriod: new(c.lease / 12),
 		Metrics:                server.Options{BindAddress: c.metrics},
 		HealthProbeBindAddress: c.health,
 	}

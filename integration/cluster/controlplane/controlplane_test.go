@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -27,6 +28,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/topology/admission"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/pluginschema/v1alpha1"
@@ -45,7 +47,10 @@ func TestControlPlane(t *testing.T) {
 		{"the CRDs are structural", b.structural},
 		{"published schemas are accepted", b.publishedSchemas},
 		{"what the API server refuses by itself", b.rules},
-		{"the controller starts", func(t *testing.T) { b.run(t, shortLived...) }},
+		{"the controller starts", func(t *testing.T) {
+			// Who takes over waits for the time in the lease.
+			b.run(t, append([]string{"--leader-elect-lease-duration", "10s"}, shortLived...)...)
+		}},
 		{"built-in types are described", b.builtIn},
 		{"the classes of the flagship", b.flagship},
 		{"edits by hand are undone", b.handEdits},
@@ -58,6 +63,7 @@ func TestControlPlane(t *testing.T) {
 		{"policies decide which devices are offered", b.policies},
 		{"shares need a policy", b.unshared},
 		{"another replica takes over", b.failover},
+		{"the API server is away", b.absence},
 		{"the webhook is registered", b.register},
 		{"topologies are refused", b.refusedTopologies},
 		{"policies are refused", b.refusedPolicies},
@@ -517,6 +523,32 @@ func (b *bench) failover(t *testing.T) {
 	b.stop(t)
 	b.port = port
 	b.run(t, shortLived...)
+}
+
+// absence holds that the leader survives an API server that is away for a while, as during its update, and then goes on.
+func (b *bench) absence(t *testing.T) {
+	b.mustKubectl(t, simple("survives", "vf0"), "create", "-f", "-")
+	b.ready(t, "survives", metav1.ConditionTrue)
+	b.StopAPIServer()
+	began := time.Now()
+	eventually.True(t, time.Minute, "a while passes", func() bool {
+		answer, err := http.Get("http://" + b.health + "/healthz")
+		if err != nil {
+			t.Fatalf("the controller has ended %s after the API server: %v\n%s", time.Since(began).Round(time.Second), err, tail(b.logs))
+		}
+		_ = answer.Body.Close()
+		return time.Since(began) > 25*time.Second
+	})
+	if err := b.StartAPIServer(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Delete(t.Context(), b.class(t, "survives-vf0")); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually(t, "it makes a class again", func() error {
+		return b.Get(t.Context(), client.ObjectKey{Name: "survives-vf0"}, &resourceapi.DeviceClass{})
+	})
+	b.mustKubectl(t, "", "delete", "nettopo", "survives", "--timeout=30s")
 }
 
 func (b *bench) register(t *testing.T) {
