@@ -232,7 +232,7 @@ func TestOrder(t *testing.T) {
 		}
 		for _, link := range l.madeLinks(r, sb.ID) {
 			watched("repair after "+link+" was deleted", func() (reconcile.Report, error) {
-				(&foreignWriter{t: t, ns: filepath.Base(path)}).run("$ip link delete " + link)
+				(&foreignWriter{t: t, ns: filepath.Base(path)}).run("$ip link delete dev " + link)
 				return r.Repair(ctxFor(t), sb.ID)
 			})
 		}
