@@ -291,6 +291,7 @@ func (a placed) whose() string {
 
 // noteSubnet adds a note on two addresses of one subnet, unless each leaves by its own interface.
 func (s *routes) noteSubnet(a, other placed) {
+	s.noteARP(a, other)
 	var from []string
 	for _, one := range []placed{a, other} {
 		if !slices.Contains(slices.Collect(maps.Values(s.sourced)), one.link) {
@@ -305,6 +306,39 @@ func (s *routes) noteSubnet(a, other placed) {
 		"its address %s on %q and %s on %q %s are of one subnet and one routing table: answers from %s leave by one of "+
 			"the two interfaces only; set sourceRouting: true on both, put one into a VRF, or use another subnet",
 		a.prefix, a.link, other.prefix, other.link, other.whose(), strings.Join(from, " and "))
+}
+
+// noteARP adds a note on two links of one subnet of which one has an RDMA device. Linux answers ARP for an address of a namespace on
+// any of its links (arp_ignore in Documentation/networking/ip-sysctl.rst), and an RDMA device takes only what arrives at its own link.
+func (s *routes) noteARP(a, other placed) {
+	if !a.prefix.Addr().Is4() || !s.hasRDMA(a) && !s.hasRDMA(other) || s.answersAlone(a.link) && s.answersAlone(other.link) {
+		return
+	}
+	s.p.plan.noteFor(a.step,
+		"its address %s on %q and %s on %q %s are of one subnet: Linux answers ARP for either on both, and RDMA drops what arrives at the "+
+			"other interface; set net.ipv4.conf.IFNAME.arp_ignore to 1 and arp_announce to 2 on both, by steps of type tuning",
+		a.prefix, a.link, other.prefix, other.link, other.whose())
+}
+
+// hasRDMA reports whether a link has an RDMA device. One that is imagined has it if its step asks for it.
+func (s *routes) hasRDMA(of placed) bool {
+	d, has := s.p.results[of.step].Devices, false
+	if st := s.p.steps[of.step]; st != nil && d != nil && d.RDMADevice != "" {
+		has = s.p.req.imagined == nil || st.config["rdma"] == true || st.config["require"] != nil
+	}
+	return has || slices.ContainsFunc(s.p.wants, func(w want) bool {
+		l, isRDMA := w.obj.(netstate.RDMALink)
+		return isRDMA && l.Link == of.link
+	})
+}
+
+// answersAlone reports whether steps have the kernel answer on a link for addresses of the link only.
+func (s *routes) answersAlone(link string) bool {
+	return slices.ContainsFunc(s.p.wants, func(w want) bool {
+		o, isSysctl := w.obj.(netstate.Sysctl)
+		return isSysctl && o.Value != nil && *o.Value != "0" &&
+			(o.Path == "net/ipv4/conf/"+link+"/arp_ignore" || o.Path == "net/ipv4/conf/all/arp_ignore")
+	})
 }
 
 // noteFor adds a note on a step other than the current one.
