@@ -480,16 +480,15 @@ func (q *sequencer) bondSetsMAC(l netstate.Link) bool {
 
 // bondWillSetMTU reports whether the link is to join a bond that gives it the MTU wanted. What stands on the link may be made before.
 func (q *sequencer) bondWillSetMTU(o netstate.Link) bool {
-	carries := slices.ContainsFunc(q.p.wants, func(w want) bool {
-		l, isLink := w.obj.(netstate.Link)
-		return isLink && l.Parent != nil && *l.Parent == o.Name
-	})
-	return o.MTU != nil && !carries && slices.ContainsFunc(q.waiting, func(w raise) bool {
+	return o.MTU != nil && slices.ContainsFunc(q.waiting, func(w raise) bool {
 		if w.link.Name != o.Name || !w.joins() {
 			return false
 		}
 		bond, _ := q.now.Link(*w.link.Master)
 		return bond.MTU != nil && *bond.MTU == *o.MTU
+	}) && !slices.ContainsFunc(q.p.wants, func(w want) bool {
+		l, isLink := w.obj.(netstate.Link)
+		return isLink && l.Parent != nil && *l.Parent == o.Name
 	})
 }
 
