@@ -315,8 +315,9 @@ func (s *routes) noteARP(a, other placed) {
 		return
 	}
 	s.p.plan.noteFor(a.step,
-		"its address %s on %q and %s on %q %s are of one subnet: Linux answers ARP for either on both, and RDMA drops what arrives at the "+
-			"other interface; set net.ipv4.conf.IFNAME.arp_ignore to 1 and arp_announce to 2 on both, by steps of type tuning",
+		"its address %s on %q and %s on %q %s are of one subnet: Linux answers ARP for each of them on both interfaces, and an RDMA "+
+			"device drops packets that arrive at the other one; set net.ipv4.conf.IFNAME.arp_ignore to 1 and arp_announce to 2 on both, "+
+			"in steps of type tuning",
 		a.prefix, a.link, other.prefix, other.link, other.whose())
 }
 

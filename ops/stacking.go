@@ -352,8 +352,8 @@ func (s *stacking) checkDown(l netstate.Link) (step string, err error) {
 	if up, isBool := down.value.(bool); !claimed || !isBool || up || s.p.Kept() {
 		return "", nil
 	}
-	return step, Invalid("", "link %q is kept down by step %q and cannot %s: "+
-		"remove what disables it there, such as disableContainerInterface", netstate.BaseName(below), down.step, what)
+	return step, Invalid("", "step %q keeps link %q down, and a link that is down cannot %s: "+
+		"remove disableContainerInterface from that step", down.step, netstate.BaseName(below), what)
 }
 
 // infiniBand is what a link of InfiniBand is, "" for others. A bond is of the kind of its ports (bond_setup_by_slave in

@@ -75,7 +75,8 @@ set. It serves /metrics, and on another address /healthz and /readyz.`,
 	f.StringVar(&c.namespace, "namespace", "", "`namespace` of the lease and the certificate; default: the namespace of the pod")
 	f.BoolVar(&c.elect, "leader-elect", true, "elect a leader among replicas")
 	f.DurationVar(&c.lease, "leader-elect-lease-duration", 2*time.Minute,
-		"`time` after which another replica takes over from a silent leader; a leader that reaches no API server for two thirds of it ends")
+		"`time` after which another replica takes over if the leader does not renew its lease; "+
+			"a leader exits if it cannot reach the API server for two thirds of this time")
 	f.StringVar(&c.metrics, "metrics-address", ":9478", "`address` to serve metrics on; 0 for none")
 	f.StringVar(&c.health, "health-address", ":9479", "`address` to serve probes on; 0 for none")
 	f.IntVar(&c.port, "webhook-port", 9443, "`port` of the admission webhook; 0 for none")
