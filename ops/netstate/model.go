@@ -34,7 +34,7 @@ type model struct {
 // put records a link, and its device as it then looks.
 func (m *model) put(l Link) {
 	m.Put(l)
-	if d, ok := m.Device(l.DeviceID); ok && d.At != nil && *d.At == l.Name {
+	if d, ok := m.deviceOf(l); ok {
 		if l.LinkKind == InfiniBandKind {
 			l.MAC = nil // its driver's, see Device.PortGUID
 		}
@@ -366,15 +366,31 @@ func (m *model) promotes(link string) bool {
 
 // released records a port that has left a bond: its MAC and MTU are its own again, and observed when needed.
 func (m *model) released(l Link) {
-	d, isDevice := m.Device(l.DeviceID)
 	if !l.KindTraits().FixedMAC {
-		l.MAC, d.MAC = nil, nil
+		l = m.withoutMAC(l)
 	}
-	l.MTU, d.MTU = nil, nil
+	l.MTU = nil
 	m.Put(l)
-	if isDevice && d.At != nil && *d.At == l.Name {
+	if d, ok := m.deviceOf(l); ok {
+		d.MTU = nil
 		m.Put(d)
 	}
+}
+
+// withoutMAC returns a link whose MAC is not known any more.
+func (m *model) withoutMAC(l Link) Link {
+	if d, ok := m.deviceOf(l); ok {
+		d.MAC = nil
+		m.Put(d)
+	}
+	l.MAC = nil
+	return l
+}
+
+// deviceOf is the device of a link, if that is where the device is.
+func (m *model) deviceOf(l Link) (Device, bool) {
+	d, ok := m.Device(l.DeviceID)
+	return d, ok && deref(d.At) == l.Name
 }
 
 func (m *model) masterChanged(have, l Link) {
@@ -396,7 +412,9 @@ func (m *model) masterChanged(have, l Link) {
 				m.macChanged(master, *l.MAC)
 			}
 		} else if !master.PortsKeepMAC() && !l.KindTraits().FixedMAC {
-			up.MAC = master.MAC
+			if up.MAC = master.MAC; up.MAC == nil {
+				l = m.withoutMAC(l) // it gets one that only an observation tells
+			}
 		}
 		m.put(Merge(l, up))
 		if master.MTU != nil {

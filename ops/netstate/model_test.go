@@ -172,6 +172,22 @@ func TestPortsOfBond(t *testing.T) {
 	}
 }
 
+// TestPortOfUnknownMAC: a bond whose MAC is not known, as it is that of a port that another bond has released, gives it to the next port.
+func TestPortOfUnknownMAC(t *testing.T) {
+	at := "b"
+	s := netstate.NewSnapshot(
+		netstate.Link{Name: "bond0", LinkKind: "bond", MTU: new(uint32(1500)), Up: new(true), Master: new("")},
+		netstate.Link{Name: "a", LinkKind: "dummy", Up: new(true), Master: new("bond0")},
+		netstate.Link{Name: at, LinkKind: "device", DeviceID: "1", MAC: new("02:00:00:00:00:0b"), Up: new(false), Master: new("")},
+		netstate.Device{ID: "1", At: &at, MAC: new("02:00:00:00:00:0b")},
+	)
+	s.Apply(netstate.Change{Before: netstate.Link{Name: at, Master: new("")}, After: netstate.Link{Name: at, Master: new("bond0")}})
+	l, _ := s.Link(at)
+	if d, _ := s.Device("1"); l.MAC != nil || d.MAC != nil {
+		t.Errorf("the port is foreseen with a MAC: %+v, %+v", l, d)
+	}
+}
+
 // TestDeviceTakesItsSettings holds that what lives on the link of a device that moves
 // goes along, and what lives on another link stays.
 func TestDeviceTakesItsSettings(t *testing.T) {
