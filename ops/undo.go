@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -45,7 +46,7 @@ func Undo(have *netstate.Snapshot, history []netstate.Change, kept ...netstate.C
 	for _, k := range kept {
 		u.undo(netstate.Change{Step: k.Step, Before: k.After, After: k.After})
 	}
-	u.inTurn(append(u.mtus, ofParents...), func(have netstate.Link, w raise) bool { return !u.exceedsParent(have, *w.link.MTU) })
+	u.inTurn(append(u.mtus, ofParents...), func(have netstate.Link, w raise) bool { return u.fits(have, w.link) })
 	u.inTurn(u.ups, func(have netstate.Link, _ raise) bool { return !u.parentDown(have) })
 	for i := range u.later {
 		u.later[i].Before = u.atHome(u.later[i].Before)
@@ -138,7 +139,7 @@ type undoer struct {
 	made       map[netstate.Key]bool // what the history says we made
 	ends       map[netstate.Key]bool // of pairs, whose other end we made
 	ups        []raise               // links to set up once all links are there again
-	mtus       []raise               // MTUs to restore once those of the links below are, see fitting
+	mtus       []raise               // MTUs to restore, and bonds to join, once the MTUs of the links below are restored, see fitting
 	waiting    []netstate.Change     // of links whose parent or master is not there (again)
 	last       bool                  // nothing is waited for any more
 	later      []netstate.Change     // addresses and routes to recreate
@@ -444,12 +445,12 @@ func (u *undoer) downFirst(c netstate.Change) netstate.Object {
 	if !ok {
 		return c.Before
 	}
-	l = u.fitting(c.Step, l, l)
 	if l.Master != nil && *l.Master != "" {
 		if _, there := u.now.Link(*l.Master); !there {
 			l.Master = nil
 		}
 	}
+	l = u.fitting(c.Step, l, l)
 	if l.Up != nil && *l.Up {
 		u.ups = append(u.ups, raise{c.Step, netstate.Link{Name: l.Name, Up: l.Up}})
 		l.Up = nil
@@ -457,13 +458,31 @@ func (u *undoer) downFirst(c netstate.Change) netstate.Object {
 	return l
 }
 
-// fitting returns the fields of a link that its parent allows now. An MTU above that of the parent comes when that is restored.
+// fitting returns the fields of a link that the links below allow now. An MTU above theirs comes when those are restored, and so does
+// a bond that has such an MTU.
 func (u *undoer) fitting(step string, fields, link netstate.Link) netstate.Link {
-	if fields.MTU != nil && u.exceedsParent(link, *fields.MTU) {
-		u.mtus = append(u.mtus, raise{step, netstate.Link{Name: fields.Name, MTU: fields.MTU}})
-		fields.MTU = nil
+	if u.fits(link, fields) {
+		return fields
 	}
+	later := netstate.Link{Name: fields.Name, MTU: fields.MTU}
+	fields.MTU = nil
+	if !u.fits(link, fields) {
+		later.Master, fields.Master = fields.Master, nil
+	}
+	u.mtus = append(u.mtus, raise{step, later})
 	return fields
+}
+
+// fits reports whether the links below allow the MTU that a link gets by itself, from a bond that it joins, and gives the ports of its own.
+func (u *undoer) fits(have, gets netstate.Link) bool {
+	mtu := gets.MTU
+	if gets.Master != nil {
+		if bond, _ := u.now.Link(*gets.Master); bond.KindTraits().ForcesPorts && bond.MTU != nil {
+			mtu = new(max(*bond.MTU, *cmp.Or(mtu, bond.MTU)))
+		}
+	}
+	return mtu == nil || !u.exceedsParent(have, *mtu) && (!have.KindTraits().ForcesPorts ||
+		!slices.ContainsFunc(u.ports(have.Name), func(port netstate.Link) bool { return !u.fits(port, netstate.Link{MTU: mtu}) }))
 }
 
 // exceedsParent reports whether an MTU in bytes, with the headers of a tunnel, is above that of the link below.
@@ -484,7 +503,11 @@ func (u *undoer) inTurn(waiting []raise, can func(have netstate.Link, w raise) b
 		}))
 		w := waiting[next]
 		waiting = slices.Delete(waiting, next, next+1)
-		if have, there := u.now.Link(w.link.Name); there {
+		switch have, there := u.now.Link(w.link.Name); {
+		case !there:
+		case w.joins():
+			u.enslave(w.step, have, w.link)
+		default:
 			u.update(w.step, have, w.link)
 		}
 	}
@@ -518,8 +541,14 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 		if !there {
 			return // its old master is gone
 		}
-		if master.KindTraits().ForcesPorts {
-			u.enslave(c.Step, have.(netstate.Link), l)
+		link := have.(netstate.Link)
+		switch {
+		case !master.KindTraits().ForcesPorts:
+		case !u.fits(link, l):
+			u.mtus = append(u.mtus, raise{c.Step, l})
+			return
+		default:
+			u.enslave(c.Step, link, l)
 			return
 		}
 	}

@@ -253,6 +253,36 @@ func TestEditedBelow(t *testing.T) {
 	}
 }
 
+// TestEditedPort holds it for links that stand on others and are in a bond, of which the MTU or the mode changes.
+func TestEditedPort(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports := map[string]string{
+		"vlan": "type: vlan, dependOn: [c], config: {name: v0, id: 7}", "a vlan of a tunnel": "type: vlan, dependOn: [x], config: {name: v0, id: 7}",
+	}
+	bonds := []string{"", "mode: active-backup", "mode: balance-rr, mtu: 1280", "mode: active-backup, mtu: 1400", "mode: balance-xor, mtu: 9000"}
+	for name, port := range ports {
+		for _, before := range bonds {
+			for _, after := range bonds {
+				version := func(bond string) *optest.Case {
+					text := "  - {name: c, type: dummy, config: {name: c0}}\n  - {name: d, type: dummy, config: {name: d0}}\n" +
+						"  - {name: x, type: vxlan, dependOn: [c], config: {name: x0, id: 9}}\n  - {name: v, " + port + "}\n"
+					if bond != "" {
+						text += "  - {name: b, type: bond, dependOn: [d, v], config: {name: b0, " + bond + "}}\n"
+					}
+					return &optest.Case{Topology: steps(t, text)}
+				}
+				// A bond of the default MTU on a tunnel is refused.
+				if !edited(t, reg, version(before), version(after), nil) && !strings.Contains(name, "tunnel") || t.Failed() {
+					t.Fatalf("%s: %q, edited to %q", name, before, after)
+				}
+			}
+		}
+	}
+}
+
 // TestEditedIPv6 holds it for a link that is large enough for IPv6 before an edit, or after it.
 func TestEditedIPv6(t *testing.T) {
 	reg, err := all.Registry()

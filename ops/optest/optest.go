@@ -470,6 +470,13 @@ func refuseMTU(s *netstate.Snapshot, c netstate.Change) error {
 	if have, there := s.Link(want.Name); there && c.Action() == netstate.Update {
 		want.LinkKind, want.Parent = have.LinkKind, have.Parent
 	}
+	if want.KindTraits().ForcesPorts { // bond_change_mtu in drivers/net/bonding/bond_main.c
+		for _, port := range s.LinksWhere(func(l netstate.Link) bool { return l.Master != nil && *l.Master == want.Name }) {
+			if err := refuseMTU(s, netstate.Change{Before: port, After: netstate.Link{Name: port.Name, MTU: want.MTU}}); err != nil {
+				return fmt.Errorf("%s: of its port: %w", c, err)
+			}
+		}
+	}
 	if want.LinkKind != "vlan" && want.LinkKind != "macvlan" || want.Parent == nil {
 		return nil
 	}
