@@ -193,10 +193,14 @@ type offer struct {
 }
 
 // settleMTUs gives links the MTU that a DHCP server says, where no step wants one and that of the link is larger: a server
-// must not make a plan fail, nor ask for more than the links below have.
+// must not make a plan fail, nor ask for more than the links below have, or than a bond gives a port.
 func (s *leases) settleMTUs() {
 	for _, o := range s.offers {
-		if _, claimed := s.p.mtus.claimOf(o.lease.Link); !claimed && o.lease.MTU > 0 && o.lease.MTU < s.p.mtus.standing(o.lease.Link, 0) {
+		room := s.p.mtus.standing(o.lease.Link, 0)
+		if bond, isPort := s.p.claims.bondOf(s.p.view, o.lease.Link); isPort {
+			room = min(room, cmp.Or(s.p.mtus.claimed(bond), room))
+		}
+		if _, claimed := s.p.mtus.claimOf(o.lease.Link); !claimed && o.lease.MTU > 0 && o.lease.MTU < room {
 			s.p.mtus.setClaim(o.lease.Link, claim{step: o.step.step.Name, value: o.lease.MTU, derived: true})
 		}
 	}

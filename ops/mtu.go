@@ -180,13 +180,14 @@ func (m *mtus) raise(upper string, c claim, headers uint32, lower, why string) (
 // it is not known. A value that we set earlier does not count: it would be dropped as soon
 // as it was reached.
 func (m *mtus) standing(name string, depth int) uint32 {
-	_, there := m.p.req.Have.Link(name)
+	link, there := m.p.req.Have.Link(name)
 	have := mtuIn(m.p.req.Have, name)
+	forced := m.forced(link)
 	for _, c := range m.p.req.Owned {
-		if c.Key() != netstate.LinkKey(name) {
-			continue
+		if before, ok := c.Before.(netstate.Link); ok && before.Name == name && before.MTU != nil {
+			return *before.MTU
 		}
-		if before, ok := c.Before.(netstate.Link); ok && before.MTU != nil {
+		if before, ok := c.Before.(netstate.Device); ok && forced && before.ID == link.DeviceID && before.MTU != nil {
 			return *before.MTU
 		}
 	}
@@ -215,10 +216,19 @@ func (m *mtus) standing(name string, depth int) uint32 {
 	case !kind.PortsMTU:
 		born = kind.DefaultMTU
 	}
-	if there && !m.p.leftovers.reborn[name] && !view.KindTraits().ParentMTU {
+	if there && !forced && !m.p.leftovers.reborn[name] && !view.KindTraits().ParentMTU {
 		return min(born, have)
 	}
 	return born
+}
+
+// forced reports whether a bond has given a link the MTU that it has now: the link has its own again when it leaves.
+func (m *mtus) forced(link netstate.Link) bool {
+	if link.Master == nil {
+		return false
+	}
+	bond, _ := m.p.req.Have.Link(*link.Master)
+	return bond.KindTraits().ForcesPorts
 }
 
 // recorded reports whether the record has an MTU of ours for a link.

@@ -259,11 +259,20 @@ func TestEditedPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const leased = "ipam: {type: dhcp, request: [{option: interface-mtu}]}"
 	ports := map[string]string{
-		"vlan": "type: vlan, dependOn: [c], config: {name: v0, id: 7}", "a vlan of a tunnel": "type: vlan, dependOn: [x], config: {name: v0, id: 7}",
+		"vlan":               "type: vlan, dependOn: [c], config: {name: v0, id: 7}",
+		"a vlan of a tunnel": "type: vlan, dependOn: [x], config: {name: v0, id: 7}",
+		"leased":             "type: dummy, config: {name: v0, " + leased + "}",
+		"a leased device":    "type: host-device, config: {name: v0, " + leased + "}",
+		"a leased tunnel":    "type: vxlan, dependOn: [c], config: {name: v0, id: 8, " + leased + "}",
 	}
 	bonds := []string{"", "mode: active-backup", "mode: balance-rr, mtu: 1280", "mode: active-backup, mtu: 1400", "mode: balance-xor, mtu: 9000"}
 	for name, port := range ports {
+		given := ops.Givens{}
+		if strings.Contains(port, "host-device") {
+			given = given.WithDevices(map[string]string{"v": "0000:01:10.0"})
+		}
 		for _, before := range bonds {
 			for _, after := range bonds {
 				version := func(bond string) *optest.Case {
@@ -272,7 +281,7 @@ func TestEditedPort(t *testing.T) {
 					if bond != "" {
 						text += "  - {name: b, type: bond, dependOn: [d, v], config: {name: b0, " + bond + "}}\n"
 					}
-					return &optest.Case{Topology: steps(t, text)}
+					return &optest.Case{Topology: steps(t, text), Have: vf(0), Given: given}
 				}
 				// A bond of the default MTU on a tunnel is refused.
 				if !edited(t, reg, version(before), version(after), nil) && !strings.Contains(name, "tunnel") || t.Failed() {
