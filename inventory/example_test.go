@@ -40,7 +40,7 @@ func ExampleFirst() {
 func ExampleCompile() {
 	_, err := inventory.Compile(`device.attribute["dra.networking"].rdma = true`)
 	fmt.Println(err)
-	// Output: selector.cel: 1:41: "=" is no operator, did you mean "=="?
+	// Output: selector.cel: 1:41: "=" is not an operator, did you mean "=="?
 }
 
 func ExampleDiscover() {

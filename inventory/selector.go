@@ -237,7 +237,7 @@ func oneLine(report string) string {
 		}
 		if at, rest, ok := strings.Cut(message, ": Syntax error: token recognition error at: '="); ok && !strings.HasPrefix(rest, "=") {
 			// What the parser says of the rest follows from it.
-			return at + `: "=" is no operator, did you mean "=="?`
+			return at + `: "=" is not an operator, did you mean "=="?`
 		}
 		found = append(found, explained(strings.TrimSpace(message)))
 	}
@@ -259,7 +259,7 @@ var (
 // explained adds the probable mistake to a message of the compiler, which has no types of error.
 func explained(message string) string {
 	if m := wordOperator.FindStringSubmatch(message); m != nil {
-		return fmt.Sprintf("%s: %q is no operator, did you mean %q?", m[1], m[2], map[string]string{"and": "&&", "or": "||"}[m[2]])
+		return fmt.Sprintf("%s: %q is not an operator, did you mean %q?", m[1], m[2], map[string]string{"and": "&&", "or": "||"}[m[2]])
 	}
 	domain, _, _ := strings.Cut(Driver, ".")
 	m := undeclared.FindStringSubmatch(message)

@@ -557,7 +557,7 @@ func (c *IPAM) source() (string, error) {
 		}
 		return addresspool.Title(topology.LocalPool), nil
 	case strings.Trim(c.Pool, "abcdefghijklmnopqrstuvwxyz0123456789-.") != "":
-		return "", Invalid("ipam.pool", "%q is no name of an AddressPool, which has a-z, 0-9, \"-\" and \".\" only", c.Pool)
+		return "", Invalid("ipam.pool", "%q is not an AddressPool name: use a-z, 0-9, \"-\" and \".\" only", c.Pool)
 	}
 	if c.Type == ipamMulti {
 		if err := addresspool.CheckDivision(c.IPAM); err != nil {

@@ -74,7 +74,7 @@ func (c *IPAM) checkDHCP() error {
 	}
 	switch {
 	case c.DaemonSocketPath != nil:
-		return Invalid("ipam.daemonSocketPath", "is of the daemon of the CNI plugin, and no daemon is needed here: remove it")
+		return Invalid("ipam.daemonSocketPath", "is a key of the CNI plugin, whose daemon plumbline does not need: remove it")
 	case slices.ContainsFunc(c.Request, func(r DHCPRequest) bool { return r.SkipDefault != nil }):
 		return Invalid("ipam.request", "skipDefault is not supported: nothing is requested by default, remove it")
 	case c.Priority != nil && !c.AcceptDefaultRoute:
@@ -91,7 +91,7 @@ func (c *IPAM) checkDHCP() error {
 		case o.Option != "host-name" && o.Option != "12":
 			return Invalid(field+".option", "%q is not supported, only \"host-name\": remove it", o.Option)
 		case !hostname(o.Value):
-			return Invalid(field+".value", "%q is no host name: give 1 to %d letters, digits, \"-\" and \".\"", o.Value, maxHostname)
+			return Invalid(field+".value", "%q is not a host name: give 1 to %d letters, digits, \"-\" and \".\"", o.Value, maxHostname)
 		}
 	}
 	return nil

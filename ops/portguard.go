@@ -47,7 +47,7 @@ func (p *Planner) GuardPort(port, bridge, link string, cfg GuardConfig, gateways
 	}
 	if g.ours = ours == "true"; !g.ours && cfg.MACSpoofChk == nil && p.req.imagined == nil {
 		p.Note("bridge %q was not created by plumbline, so frames from the pod are not checked: "+
-			"set macspoofchk and raGuard to true if the pod has one MAC and is no router, else to false", netstate.BaseName(bridge))
+			"set macspoofchk and raGuard to true if the pod has one MAC and is not a router, else to false", netstate.BaseName(bridge))
 	}
 	for _, a := range gateways {
 		g.gateways = append(g.gateways, a.String())

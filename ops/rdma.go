@@ -264,7 +264,7 @@ func hostRDMA(p *Planner, id, name, stays, without string) (topology.Devices, er
 			have = append(have, r.Name)
 		}
 		return none(Invalid("rdmaDevice",
-			"%q is no RDMA device of device %q, which has %s: name one of them, or remove the key", name, id, strings.Join(have, ", ")))
+			"%q is not an RDMA device of device %q, which has %s: name one of them, or remove the key", name, id, strings.Join(have, ", ")))
 	case len(d.RDMA[named].Nodes) == 0:
 		return none(noRDMANodes(fmt.Sprintf("device %q", id), name, "remove the key rdmaDevice"))
 	default:

@@ -179,7 +179,7 @@ func ConnectsWithHost(c contract.Contract) bool {
 // checkRole is the CRD's rule for roles.
 func checkRole(inv *Invalid, o *v1alpha1.NetworkTopology) {
 	if r := string(o.Spec.Role); r != "" && o.Spec.Role != v1alpha1.Primary {
-		inv.add("", "spec.role", "%q is not %q, the role of the own network of pods: remove it for a topology that claims request",
+		inv.add("", "spec.role", "%q is not %q, the role of the pod network: remove it for a topology that claims request",
 			excerpt.Of(r, maxKey), v1alpha1.Primary)
 	}
 	s := o.Spec.NodeSelector

@@ -92,14 +92,14 @@ update two agents may run.`,
 	f.StringSliceVar(&g.SealedHandlers, "vm-runtime-handlers", []string{"kata*", "runsc*", "gvisor*"},
 		"`patterns` of runtime handlers that do not use the pod's network namespace (docs/install.md)")
 	a.daemon.add(cmd)
-	f.DurationVar(&g.Resync, "resync", time.Minute, "`interval` of checks of each sandbox; at most two checks a second")
+	f.DurationVar(&g.Resync, "resync", time.Minute, "`interval` between checks of a sandbox; at most two checks a second")
 	return cmd
 }
 
-// podNetwork adds the flags for the own network of pods.
+// podNetwork adds the flags for the pod network.
 func (g *agentFlags) podNetwork(f *pflag.FlagSet) {
 	p := &g.PodNetwork
-	f.BoolVar(&p.Enabled, "pod-network", false, "install a CNI plugin, the own network of pods (docs/primary.md)")
+	f.BoolVar(&p.Enabled, "pod-network", false, "install a CNI plugin that gives pods their network (docs/primary.md)")
 	f.StringVar(&p.Plugin, "cni-plugin", "/plumbline-cni", "`program` to install as the CNI plugin")
 	f.StringVar(&p.BinDir, "cni-bin-dir", "/opt/cni/bin", "CNI plugin `directory` of the container runtime")
 	f.StringVar(&p.ConfDir, "cni-conf-dir", "/etc/cni/net.d", "CNI configuration `directory` of the container runtime")
@@ -130,7 +130,7 @@ func (g *agentFlags) check() error {
 	}
 	for _, pattern := range g.SealedHandlers {
 		if _, err := path.Match(pattern, ""); err != nil {
-			return fmt.Errorf("--vm-runtime-handlers: %q is no pattern: %w", pattern, err)
+			return fmt.Errorf("--vm-runtime-handlers: %q is not a pattern: %w", pattern, err)
 		}
 	}
 	clusters, err := g.clusters()

@@ -88,7 +88,7 @@ set. It serves /metrics, and on another address /healthz and /readyz.`,
 	f.DurationVar(&c.certificateLife, "webhook-certificate-life", 365*24*time.Hour, "validity `time` of a certificate")
 	f.DurationVar(&c.before, "webhook-certificate-renewal", 90*24*time.Hour, "`time` from the renewal of a certificate to its end")
 	f.StringVar(&c.clientCA, "webhook-client-ca", "",
-		"`file` with CA certificates; clients of the webhook must have a certificate of one of them")
+		"`file` of CA certificates, one of which must have signed the certificate of a webhook client")
 	f.StringVar(&c.tlsDir, "tls-dir", "", "`directory` with your tls.crt and tls.key for the webhook")
 	f.DurationVar(&c.interval, "status-interval", 10*time.Second, "`interval` of the counts in a topology's status")
 	f.DurationVar(&c.leaseGrace, "lease-grace", 10*time.Minute, "`time` from a node's deletion to the end of its address leases")

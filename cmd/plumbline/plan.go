@@ -188,14 +188,14 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 	return e, sb, nil
 }
 
-// ownNetwork returns the topology as a pod has it, if it is the own network of pods. Its
+// ownNetwork returns the topology as a pod has it, if it is the pod network. Its
 // addresses are of the node's pod CIDRs, which only the agent knows: a plan has examples.
 func (t *target) ownNetwork(a *app, topo *topology.Topology, given ops.Givens, writes bool) (*topology.Topology, error) {
 	switch {
 	case writes || topo.Role == "":
 		return node.WithoutAgent(topo, a.registry)
 	case topo.UsesPodCIDRs(a.registry) && len(given[topo.Roots()[0].Name].Addresses) == 0:
-		t.notes = append(t.notes, fmt.Sprintf("the pod CIDRs %s are examples: a pod has addresses of those of its node",
+		t.notes = append(t.notes, fmt.Sprintf("the pod CIDRs %s are examples: a pod gets addresses from those of its node",
 			strings.Trim(fmt.Sprint(validity.ExamplePodCIDRs), "[]")))
 	}
 	return topo.ForPod(a.registry, validity.ExamplePodCIDRs, topology.PodInterface), nil
@@ -279,7 +279,7 @@ Without --netns it plans for an imagined node with all devices and links that th
 topology needs, and MTUs of 1500; it needs no root, and the JSON has the field imagined.
 
 Devices, addresses and NetworkQoS objects are chosen as by apply. Addresses of pools
-(from a file of -f), of host-local ranges and of the own network of pods are examples.
+(from a file of -f), of host-local ranges and of the pod network are examples.
 
 --running shows for each sandbox of the topology on this node which steps an edit would
 change live, replace, add or remove, which links it would interrupt, and which sandboxes

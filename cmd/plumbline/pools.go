@@ -96,13 +96,13 @@ func (s *source) examples(t *topology.Topology, given ops.Givens, imagined bool)
 		case imagined:
 			example := fmt.Sprintf("for an example of AddressPool %q, name its file with another -f", pool)
 			if pool == "" {
-				example = "a pod has them of the AddressPool of the physical network of its device"
+				example = "a pod gets them from the AddressPool of its device's physical network"
 			}
 			notes = append(notes, fmt.Sprintf("step %q: its addresses are invented: %s", step.Name, example))
 			continue
 		case pool == "":
 			return nil, nil, fmt.Errorf(
-				"step %q: the pod's node decides which address it gets, of the AddressPool of the physical network of its device: "+
+				"step %q: the pod's node decides which address it gets, from the AddressPool of its device's physical network: "+
 					"name an example with --address %s=ADDRESS", step.Name, step.Name)
 		default:
 			have := ""

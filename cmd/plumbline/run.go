@@ -67,7 +67,7 @@ It serves /metrics, /healthz and /readyz.`,
 	_ = cmd.MarkFlagDirname("config")
 	f.StringVar(&d.listen, "listen", "127.0.0.1:9477", "`address` to serve metrics on")
 	f.IntVar(&d.workers, "workers", 4, "`number` of sandboxes checked at the same time")
-	f.DurationVar(&d.resync, "resync", time.Minute, "`interval` of checks of each sandbox; at most two checks a second")
+	f.DurationVar(&d.resync, "resync", time.Minute, "`interval` between checks of a sandbox; at most two checks a second")
 	a.daemon.add(cmd)
 	a.ovn.flags(cmd, defaultOVS, defaultNB)
 	return cmd

@@ -25,7 +25,7 @@ import (
 // podCIDRs are those of the node, by family.
 var podCIDRs = []string{"10.98.0.0/16", "fd00:98::/64"}
 
-// podNetwork compares the own network of pods, eth0 over a veth pair that the host routes to, with CNI
+// podNetwork compares the pod network, eth0 over a veth pair that the host routes to, with CNI
 // binaries that do the same: a runtime's ADD and DEL, each with the processes that it starts.
 func podNetwork(ctx context.Context, n int, plugins string) error {
 	for _, s := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {

@@ -275,7 +275,7 @@ func (l *laptop) types(t *testing.T, folder, commands string) string {
 	return string(out)
 }
 
-// links are the interfaces of the node, without those of the cluster's own network of pods, and the addresses of the uplink.
+// links are the interfaces of the node, without those of the cluster's pod network, and the addresses of the uplink.
 func (l *laptop) links(t *testing.T) string {
 	t.Helper()
 	return l.shell(t, `ip -o link | sed -E 's/^[0-9]+: ([^:@]+).* mtu ([0-9]+).* state ([A-Z]+).*/\1 \2 \3/' | grep -v '^veth' | sort; ip -o -4 address show dev mgmt0 | awk '{ print $4 }'`)

@@ -98,7 +98,7 @@ spec:
   priority: 3
   egress: [{dscp: 12, classifier: {to: [%s]}}]
 `
-	const note = "so it matches no packet: pods that use the host's network, and nodes, are matched by ipBlock"
+	const note = "so it matches no packet: use ipBlock for nodes and for pods on the host network"
 	says := func() string {
 		return kubectl(t, b.Cluster, "", "get", "networkqos", "to-node", "-o", `jsonpath={.status.status}: {.status.conditions[?(@.type=="Accepted")].message}`)
 	}

@@ -740,9 +740,9 @@ func TestHostileDHCP(t *testing.T) {
 		name, says string
 		reply      func(*dhcpv4.DHCPv4) [][]byte
 	}{
-		{"loopback", "127.0.0.1 is none of a host", one(dhcpv4.WithYourIP([]byte{127, 0, 0, 1}))},
-		{"multicast", "224.0.0.5 is none of a host", one(dhcpv4.WithYourIP([]byte{224, 0, 0, 5}))},
-		{"broadcast", "255.255.255.255 is none of a host", one(dhcpv4.WithYourIP([]byte{255, 255, 255, 255}))},
+		{"loopback", "127.0.0.1 is not an address of a host", one(dhcpv4.WithYourIP([]byte{127, 0, 0, 1}))},
+		{"multicast", "224.0.0.5 is not an address of a host", one(dhcpv4.WithYourIP([]byte{224, 0, 0, 5}))},
+		{"broadcast", "255.255.255.255 is not an address of a host", one(dhcpv4.WithYourIP([]byte{255, 255, 255, 255}))},
 		{"no address", "address is missing", one(dhcpv4.WithYourIP([]byte{0, 0, 0, 0}))},
 		{"network", "is the network's own", one(dhcpv4.WithYourIP([]byte{192, 0, 2, 0}))},
 		{"everything", "is larger than a /8", one(dhcpv4.WithNetmask([]byte{0, 0, 0, 0}))},

@@ -60,7 +60,7 @@ func newPodNode(t *testing.T) *podNode {
 	return newPodNodeOf(t, `{name: eth, type: bridge, config: {bridge: plpod0, isDefaultGateway: true, dad: "off"}}`)
 }
 
-// primaryTopology is the own network of pods, with one step.
+// primaryTopology is the pod network, with one step.
 func primaryTopology(t *testing.T, step string) *topology.Topology {
 	t.Helper()
 	reg, err := all.Registry()

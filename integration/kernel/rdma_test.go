@@ -73,7 +73,7 @@ func TestRDMADevice(t *testing.T) {
 	l.mustEqual(home, "", "after the release")
 
 	ensure, release = sandbox("    - {name: ib, type: rdma, config: {rdmaDevice: rxe2}}\n")
-	if _, err := ensure(); fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), `"rxe2" is no RDMA device`) {
+	if _, err := ensure(); fault.Of(err) != fault.Invalid || !strings.Contains(err.Error(), `"rxe2" is not an RDMA device`) {
 		t.Errorf("the RDMA device of another function: %v", err)
 	}
 	release()

@@ -114,7 +114,7 @@ func (n Node) link(device string) string { return filepath.Join(n.Sys, "bus/pci/
 // add adds a device, with the switches above it.
 func (n Node) add(top *system, device string) error {
 	if !address.MatchString(device) {
-		return fmt.Errorf("%q is no PCI address", device)
+		return fmt.Errorf("%q is not a PCI address", device)
 	}
 	dir, err := filepath.EvalSymlinks(n.link(device))
 	if err != nil {

@@ -39,7 +39,7 @@ func Explain(err error) Explanation {
 		features := dropped.DisabledFeatures()
 		return Explanation{
 			Cause: Dropped,
-			Message: fmt.Sprintf("the API server dropped fields of slice %d: it has no %s", dropped.SliceIndex,
+			Message: fmt.Sprintf("the API server dropped fields of ResourceSlice %d: it does not support %s", dropped.SliceIndex,
 				strings.Join(features, ", ")),
 			NoTaints:   slices.Contains(features, "DRADeviceTaints"),
 			NoSharing:  slices.Contains(features, "DRAConsumableCapacity"),

@@ -56,7 +56,7 @@ func Write(dir string, archive *txtar.Archive) error {
 	for _, f := range archive.Files {
 		name, target, link := strings.Cut(f.Name, arrow)
 		if !fs.ValidPath(strings.TrimSuffix(name, "/")) {
-			return fmt.Errorf("sysfs tree: %q is no path below /sys", name)
+			return fmt.Errorf("sysfs tree: %q is not a path below /sys", name)
 		}
 		to := filepath.Join(dir, filepath.FromSlash(name))
 		err := os.MkdirAll(filepath.Dir(to), 0o755)

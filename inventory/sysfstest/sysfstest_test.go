@@ -52,7 +52,7 @@ func TestUnpackAndRecord(t *testing.T) {
 func TestWriteRefuses(t *testing.T) {
 	for _, name := range []string{"/etc/passwd", "../x", "a/../../x -> y", "a//b"} {
 		err := sysfstest.Write(t.TempDir(), &txtar.Archive{Files: []txtar.File{{Name: name}}})
-		if err == nil || !strings.Contains(err.Error(), "is no path below /sys") {
+		if err == nil || !strings.Contains(err.Error(), "is not a path below /sys") {
 			t.Errorf("%q: have %v", name, err)
 		}
 	}

@@ -33,7 +33,7 @@ func TestRDMAResult(t *testing.T) {
 		"named, without device nodes":      {[]netstate.RDMADevice{bare, third}, ", config: {rdmaDevice: mlx5_2}", topology.Devices{}, `RDMA device "mlx5_2" of device "0000:03:00.2" has no device nodes`},
 		"none with device nodes":           {[]netstate.RDMADevice{bare}, "", topology.Devices{}, `RDMA device "mlx5_2" of device "0000:03:00.2" has no device nodes`},
 		"with device nodes that are named": {[]netstate.RDMADevice{third, fourth}, ", config: {rdmaDevice: mlx5_4, deviceNodes: [umad, ptp]}", topology.Devices{RDMADevice: "mlx5_4", DeviceNodes: append(nodes("4"), "/dev/infiniband/umad4", "/dev/ptp3")}, ""},
-		"named, unknown":                   {[]netstate.RDMADevice{third}, ", config: {rdmaDevice: mlx5_9}", topology.Devices{}, `rdmaDevice: "mlx5_9" is no RDMA device of device "0000:03:00.2", which has mlx5_3`},
+		"named, unknown":                   {[]netstate.RDMADevice{third}, ", config: {rdmaDevice: mlx5_9}", topology.Devices{}, `rdmaDevice: "mlx5_9" is not an RDMA device of device "0000:03:00.2", which has mlx5_3`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg, top := vetted(t, "    - {name: ib, type: rdma"+tt.config+"}\n")

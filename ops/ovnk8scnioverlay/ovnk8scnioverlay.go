@@ -112,7 +112,7 @@ uplink of the physical network.`,
 		{
 			Name: "role", Type: contract.String, Enum: []string{"secondary"},
 			Refused: map[string]string{"primary": "the pod's own network is not one of OVN: " +
-				"use secondary; for the own network of pods use a topology with spec.role primary and a step of type ptp or bridge"},
+				"use secondary; for the pod network use a topology with spec.role primary and a step of type ptp or bridge"},
 			Description: "default: secondary",
 		},
 		text("netAttachDefName", "NAMESPACE/NAME of the network's NetworkAttachmentDefinition; without ovn-kubernetes only a name"),
@@ -162,7 +162,7 @@ func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 	case name == "" && attachment == "" && !unresolved["name"] && !unresolved["netAttachDefName"]:
 		say("netAttachDefName", "is missing, and name too: one of them names the network")
 	case name != "" && !networkName.MatchString(name):
-		say("name", "%q is no name of a network: letters, digits, \"-\", \"_\" and \".\", with one \"/\" at most", name)
+		say("name", "%q is not a network name: use letters, digits, \"-\", \"_\" and \".\", with one \"/\" at most", name)
 	case attachment != "" && (!networkName.MatchString(attachment) || !strings.Contains(attachment, "/")):
 		say("netAttachDefName", "%q is not NAMESPACE/NAME: write it as in \"default/blue\"", attachment)
 	}
@@ -173,7 +173,7 @@ func check(c map[string]any, unresolved map[string]bool) []contract.FieldError {
 	case topology == localnet && physical == "" && !unresolved["physicalNetworkName"] && !physicalName.MatchString(word("name")):
 		say("physicalNetworkName", "is missing: name the physical network, as in ovn-bridge-mappings")
 	case physical != "" && !physicalName.MatchString(physical):
-		say("physicalNetworkName", "%q is no name of a physical network: letters, digits, \"-\", \"_\" and \".\"", physical)
+		say("physicalNetworkName", "%q is not a name of a physical network: use letters, digits, \"-\", \"_\" and \".\"", physical)
 	}
 	if _, tagged := c["vlanID"]; tagged && word("topology") == layer2 {
 		say("vlanID", "is for topology localnet: remove it")
@@ -359,7 +359,7 @@ func (c *config) chassis(p *ops.Planner, plugged bool) (netstate.Chassis, error)
 			"A claim that was prepared without one keeps none: then delete the pod and create it again"))
 	case *out.Name == "":
 		return out, fault.New(fault.NotReady,
-			errors.New("the Open vSwitch of this node is no chassis of OVN: it has no external_ids:system-id; see docs/ovn.md"))
+			errors.New("the Open vSwitch of this node is not an OVN chassis: it has no external_ids:system-id; see docs/ovn.md"))
 	case *out.Int == "":
 		return out, fault.New(fault.NotReady,
 			errors.New("the Open vSwitch of this node has no integration bridge, which ovn-controller creates: is it running?"))

@@ -42,7 +42,7 @@ use ` + "`sriov`" + ` or ` + "`host-device`" + `.`,
 	Output: contract.Output{Devices: append([]contract.Param{
 		{Name: "pciAddress", Type: contract.String, Description: "PCI address of the device"},
 	}, ops.RDMAFields()...)},
-	Explain: "An RDMA device is no network interface: take the function with type sriov or host-device where the pod needs both.",
+	Explain: "An RDMA device is not a network interface: take the function with type sriov or host-device where the pod needs both.",
 }, plan)
 
 func plan(p *ops.Planner, c config) error {

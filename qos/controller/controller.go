@@ -183,7 +183,7 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 // everywhere is in the queue of namespaces if the objects of all are to be read again.
 const everywhere = ""
 
-// followTopologies has all objects read again when the own network of pods changes, which no object is enforced on, or a topology
+// followTopologies has all objects read again when the pod network changes, which no object is enforced on, or a topology
 // that is selected by the name of a NetworkAttachmentDefinition.
 func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 	if c.Topologies == nil {
@@ -613,7 +613,7 @@ func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topo
 		}
 		if only && !podNetwork {
 			out = append(out, withoutEffect(p, reasonPrimary,
-				fmt.Sprintf("it selects only topology %q (role: primary), and no agent makes the own network of pods: "+
+				fmt.Sprintf("it selects only topology %q (role: primary), and no agent makes the pod network: "+
 					"set podNetwork.enabled of the chart, or select topologies of claims", primary)))
 			continue
 		}
@@ -645,7 +645,7 @@ func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topo
 			c.Message += "; not on the primary network of pods, which is that of another CNI plugin"
 		case primary != "" && !podNetwork:
 			c.Message += fmt.Sprintf(
-				"; not on topology %q (role: primary), since no agent makes the own network of pods: set podNetwork.enabled of the chart",
+				"; not on topology %q (role: primary), since no agent makes the pod network: set podNetwork.enabled of the chart",
 				primary)
 		}
 		if unknown != "" {

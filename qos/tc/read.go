@@ -59,7 +59,7 @@ func Read(objects []netstate.Filter) (*Filters, error) {
 func ParsePacket(text string) (qos.Packet, error) {
 	invalid := func() (qos.Packet, error) {
 		return qos.Packet{},
-			fmt.Errorf("%q is none of ADDRESS and ADDRESS:PORT/PROTOCOL, such as 10.0.0.5:443/tcp or [2001:db8::5]:53/udp", text)
+			fmt.Errorf("%q is neither ADDRESS nor ADDRESS:PORT/PROTOCOL, such as 10.0.0.5:443/tcp or [2001:db8::5]:53/udp", text)
 	}
 	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
 		return qos.Packet{Destination: a.Unmap()}, nil

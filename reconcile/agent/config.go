@@ -67,7 +67,7 @@ type Config struct {
 	ReceiveBufferBytes int
 }
 
-// PodNetwork configures the own network of pods.
+// PodNetwork configures the pod network.
 type PodNetwork struct {
 	Enabled bool
 	// Plugin is the program that is installed as the CNI plugin.

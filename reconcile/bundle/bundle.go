@@ -125,7 +125,7 @@ func read(from string, most int64) ([]byte, time.Time, error) {
 		return nil, time.Time{}, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, time.Time{}, fmt.Errorf("%q is no regular file", from)
+		return nil, time.Time{}, fmt.Errorf("%q is not a regular file", from)
 	}
 	var cutErr error
 	if info.Size() > most {

@@ -96,7 +96,7 @@ func TestBundle(t *testing.T) {
 ../../long.txt: cut after 10 bytes
 logs/long.log: its last 10 bytes of 16
 logs/link: open DIR/b.journal: too many levels of symbolic links
-logs/pipe: "DIR/pipe" is no regular file
+logs/pipe: "DIR/pipe" is not a regular file
 large.txt: left out: more than 38 bytes in all
 one too many.txt: left out: more than 7 files
 late.txt: no time left

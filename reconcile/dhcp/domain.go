@@ -248,7 +248,7 @@ func (v view) begin(want netstate.DHCPLease) error {
 			next.Requested = *want.Requested
 		}
 		if b, err := hex.DecodeString(next.Client); err != nil || len(b) < 2 || len(b) > 255 {
-			return fault.New(fault.Invalid, fmt.Errorf("%q is no client identifier", next.Client))
+			return fault.New(fault.Invalid, fmt.Errorf("%q is not a client identifier", next.Client))
 		}
 		same := have.Client == next.Client && have.Hostname == next.Hostname && have.Requested == next.Requested &&
 			have.BootID == next.BootID && netns.Same(have.NetnsID, id)

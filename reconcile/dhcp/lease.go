@@ -194,7 +194,7 @@ func unicast(a netip.Addr) error {
 	case !a.IsValid() || !a.Is4() || a.IsUnspecified():
 		return fmt.Errorf("is missing")
 	case a.IsLoopback(), a.IsMulticast(), a.IsLinkLocalUnicast(), reserved.Contains(a), a.As4()[0] == 0:
-		return fmt.Errorf("%s is none of a host", a)
+		return fmt.Errorf("%s is not an address of a host", a)
 	}
 	return nil
 }

@@ -202,7 +202,7 @@ func (h *Host) rewrite() error {
 	var first error
 	for _, r := range held {
 		if _, err := h.change(name(r.Sandbox, r.Link), r.Serial, func(*record) {}); err != nil && first == nil {
-			first = fmt.Errorf("%d leases are in memory only, and a restart loses them; the first is that of %q in sandbox %q: %w",
+			first = fmt.Errorf("%d leases are in memory only and lost by a restart, first that of %q in sandbox %q: %w",
 				len(held), r.Link, r.Sandbox, err)
 		}
 	}

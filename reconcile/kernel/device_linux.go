@@ -936,7 +936,7 @@ func (t *deviceMove) explain(err error) error {
 	switch {
 	case errors.Is(err, unix.EEXIST):
 		return because(fault.Conflict, err,
-			"one of the names of %s is taken where it should go as %s", where(t.from.name()), where(t.to.name(t.base)))
+			"%s cannot move: the name of %s, or an alternative name, is taken there", where(t.from.name()), where(t.to.name(t.base)))
 	case errors.Is(err, unix.EADDRNOTAVAIL) && t.want.MAC != nil:
 		return refusedMAC(*t.want.MAC, err)
 	case errors.Is(err, unix.ENODEV):

@@ -39,7 +39,7 @@ func (h *Host) OnNetwork(ctx context.Context, network netip.Prefix) (link string
 		case name == "" || name == link: // deleted since, or a second address
 		case link != "":
 			return "", a, false, fault.New(fault.Conflict,
-				fmt.Errorf("the interfaces %q and %q of the host have an address in %q: remove the address of one of them",
+				fmt.Errorf("the interfaces %q and %q of the host have an address in %q: remove the address from one of them",
 					netstate.BaseName(link), netstate.BaseName(name), network))
 		default:
 			link, a, ok = name, have.prefix.Addr(), true

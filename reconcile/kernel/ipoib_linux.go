@@ -54,7 +54,7 @@ func explainIPoIB(err error, l, parent netstate.Link) error {
 	case errors.Is(err, unix.EOPNOTSUPP):
 		return because(fault.Unsupported, err, "the kernel makes no interfaces of InfiniBand: load the module ib_ipoib on the node")
 	case errors.Is(err, unix.ENODEV) && parent.Name != "":
-		return because(fault.Invalid, err, "%s is no interface of InfiniBand", where(parent.Name))
+		return because(fault.Invalid, err, "%s is not an InfiniBand interface", where(parent.Name))
 	case errors.Is(err, unix.EINVAL) && connected: // IPOIB_CM_SUPPORTED
 		return because(fault.Unsupported, err, "its driver has no connected mode, as that of mlx5: use mode datagram")
 	}

@@ -79,7 +79,7 @@ func TestIPoIBRefused(t *testing.T) {
 		kind   fault.Kind
 		want   string
 	}{
-		"another type of parent": {unix.ENODEV, "datagram", netstate.Link{Name: "eth0"}, fault.Invalid, `"eth0" in the sandbox is no interface of InfiniBand`},
+		"another type of parent": {unix.ENODEV, "datagram", netstate.Link{Name: "eth0"}, fault.Invalid, `"eth0" in the sandbox is not an InfiniBand interface`},
 		"no parent any more":     {unix.ENODEV, "datagram", netstate.Link{}, "", "no such device"},
 		"without the module":     {unix.EOPNOTSUPP, "datagram", parent, fault.Unsupported, "load the module ib_ipoib"},
 		"mlx5":                   {unix.EINVAL, "connected", parent, fault.Unsupported, "use mode datagram"},

@@ -145,7 +145,7 @@ func encodeFilter(f netstate.Filter, index int) ([]nl.NetlinkRequestData, error)
 	if protocol != "" {
 		n, ok := ipProtocols.number(protocol)
 		if !ok {
-			return nil, invalid("protocol: %q is none of tcp, udp, sctp", protocol)
+			return nil, invalid("protocol: %q is not tcp, udp or sctp", protocol)
 		}
 		options.AddRtAttr(nl.TCA_FLOWER_KEY_IP_PROTO, nl.Uint8Attr(uint8(n)))
 	}
@@ -165,7 +165,7 @@ func encodeFilter(f netstate.Filter, index int) ([]nl.NetlinkRequestData, error)
 func encodeActions(to *nl.RtAttr, f netstate.Filter, index int) error {
 	if chain := deref(f.Goto); chain != 0 {
 		if chain >= 1<<28 || chain == f.Chain {
-			return invalid("goto: %d is no other chain", chain)
+			return invalid("goto: %d is not another chain", chain)
 		}
 		// A mark that changes no bit, for its verdict: so no further module is needed.
 		encodePedit(actionOptions(to, 1, "pedit"), *f.Family == netstate.IPv4, nil, actGoto|chain)

@@ -438,7 +438,7 @@ func describeUpper(name, value string) string {
 		return fmt.Sprintf(
 			"%s: the device receives all multicast for a user that does not exist any more, as an ipvlan of the pod leaves behind", name)
 	case upperUnknown:
-		return fmt.Sprintf("%s: nobody can tell what is on the device: %s", name, value)
+		return fmt.Sprintf("%s: what is on the device cannot be read: %s", name, value)
 	}
 	return fmt.Sprintf("%s: VLAN %s %s", name, value, where)
 }

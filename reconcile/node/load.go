@@ -25,7 +25,7 @@ func Load(ctx context.Context, f *topology.Manifest, given ops.Givens, set contr
 	return t, notes, err
 }
 
-// WithoutAgent returns a topology as a pod has it, also if it is the own network of pods. An error is of kind Invalid: the
+// WithoutAgent returns a topology as a pod has it, also if it is the pod network. An error is of kind Invalid: the
 // addresses of such a network may be of the node's pod CIDRs, which only the agent of a cluster knows.
 func WithoutAgent(t *topology.Topology, set contract.Set) (*topology.Topology, error) {
 	switch {

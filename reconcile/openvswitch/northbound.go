@@ -331,9 +331,9 @@ func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
 		return err
 	}
 	if key := ovnKubernetesKey(results[2].Rows, results[3].Rows); key != "" {
-		return fault.New(fault.Unsupported, fmt.Errorf("the OVN Northbound database is that of ovn-kubernetes, "+
-			"whose rows have the key %q, and which would delete what is not its own: on its nodes, "+
-			"which have a port \"ovn-k8s-mp0\", its own ports are used (docs/ovn.md); on others use a database of your own", key))
+		return fault.New(fault.Unsupported, fmt.Errorf("the OVN Northbound database belongs to ovn-kubernetes, "+
+			"whose rows have the key %q, and which deletes rows of others: on its nodes, "+
+			"which have a port \"ovn-k8s-mp0\", use its ports (docs/ovn.md); on other nodes use another database", key))
 	}
 	if rows := results[1].Rows; *want.PhysicalNetwork != "" && len(rows) > 0 && !ours(rows[0]) {
 		return localnetTaken(want)

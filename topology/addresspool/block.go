@@ -241,7 +241,7 @@ func (l *Layout) Number(block netip.Prefix) (uint64, error) {
 // find returns the subnet and the number of a block.
 func (l *Layout) find(block netip.Prefix) (*subnet, uint64, error) {
 	if !block.IsValid() || block != block.Masked() {
-		return nil, 0, fmt.Errorf("%q is no block", block)
+		return nil, 0, fmt.Errorf("%q is not a block", block)
 	}
 	for i := range l.subnets {
 		s := &l.subnets[i]

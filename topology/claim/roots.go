@@ -15,7 +15,7 @@ const MaxRequests = resourceapi.DeviceRequestsMaxSize
 // of declaration: those that have a selector, and those whose type consumes a device or
 // shares one. A root step that needs no device for its interface, such as a dummy, has no
 // class and needs no request; nor does one with its master in the sandbox, or a step of a
-// topology that is the own network of pods.
+// topology that is the pod network.
 func Roots(t *topology.Topology, set contract.Set) []*topology.Step {
 	return roots(t, set, func(s *topology.Step, c contract.Contract) bool {
 		_, inside := Below(s, c)

@@ -29,7 +29,7 @@ func (c Contract) Vet() error {
 	v.check(len(c.Output.Attachment) > 0 && !c.Output.LogicalPorts, "", "a type without ports of OVN names no attachment")
 	for _, key := range c.Output.Attachment {
 		v.check(!slices.ContainsFunc(c.Params, func(p Param) bool { return p.Name == key }), key,
-			"agrees with an attachment, and is no key of the config")
+			"agrees with an attachment, and is not a key of the config")
 	}
 	v.object("", c.Params)
 	for _, p := range c.Output.Devices {
@@ -86,7 +86,7 @@ func (v *vetter) param(at string, p Param) {
 	v.check(!is(Object) && len(p.Properties) > 0, at, "only objects have properties")
 	v.check(p.Required && p.Default != nil, at, "a required parameter needs no default")
 	_, short := p.shorthand()
-	v.check(p.Shorthand != "" && !short, at, "the shorthand %q is no property", p.Shorthand)
+	v.check(p.Shorthand != "" && !short, at, "the shorthand %q is not a property", p.Shorthand)
 	if p.Default != nil {
 		d := decoder{typ: v.typ}
 		d.value(at, p, p.Default)

@@ -28,7 +28,7 @@ func TestVet(t *testing.T) {
 		{[]contract.Param{with(func(p *contract.Param) { p.Minimum = contract.Int(1) })}, "only integers have bounds"},
 		{[]contract.Param{with(func(p *contract.Param) { p.FoldCase = true })}, "there are no words to fold"},
 		{[]contract.Param{with(func(p *contract.Param) { p.Type = contract.List })}, "what the entries are is missing"},
-		{[]contract.Param{with(func(p *contract.Param) { p.Type, p.Shorthand = contract.Object, "x" })}, `the shorthand "x" is no property`},
+		{[]contract.Param{with(func(p *contract.Param) { p.Type, p.Shorthand = contract.Object, "x" })}, `the shorthand "x" is not a property`},
 		{[]contract.Param{with(func(p *contract.Param) {
 			p.Type, p.Items = contract.List, &contract.Param{Type: contract.Integer, Minimum: contract.Int(2), Maximum: contract.Int(1)}
 		})}, `parameter "s[]": the minimum is above the maximum`},

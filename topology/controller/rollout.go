@@ -329,7 +329,7 @@ func updating(o *v1alpha1.NetworkTopology, found Outcome, pods []Run, r *v1alpha
 		c.Reason, c.Message = reasonRetrying, fmt.Sprintf("%s; trying again on %s: %s", progress, excerpt.Count(len(r.Nodes), "node"),
 			names(r.Nodes))
 	case of[failed] > 0:
-		c.Reason, c.Message = reasonFailed, progress+"; those in which it failed keep what they have until the next edit"
+		c.Reason, c.Message = reasonFailed, progress+"; pods in which the update failed keep what they have until the next edit"
 	default:
 		c.Reason, c.Message = reasonHeldBack, progress
 	}

@@ -217,7 +217,7 @@ func TestPoolOfSubnets(t *testing.T) {
 		pass()
 		n.has("c has its subnets", before)
 		n.edit(after, "c")
-		if said := n.says("c"); !strings.Contains(said, "recreated when no pod has an address of it") {
+		if said := n.says("c"); !strings.Contains(said, "recreated once no pod has an address from it") {
 			t.Errorf("all are edited, and pods have addresses: %q", said)
 		}
 		pass()

@@ -55,7 +55,7 @@ func (c *Controller) subnets(ctx context.Context, wants []topology.NetworkPool) 
 // message about the step's config. sharing returns the topologies that have the network with the pool's subnets.
 func JoinPool(have *v1alpha1.AddressPool, want topology.IPAM, sharing func() ([]string, error)) (message string, err error) {
 	if !have.DeletionTimestamp.IsZero() {
-		return fmt.Sprintf("subnets: %s %q of this network is being deleted: this ends when no pod has an address of it",
+		return fmt.Sprintf("subnets: %s %q of this network is being deleted: this ends once no pod has an address from it",
 			v1alpha1.AddressPoolKind, have.Name), nil
 	}
 	layout, err := addresspool.Of(have)
@@ -81,7 +81,7 @@ func JoinPool(have *v1alpha1.AddressPool, want topology.IPAM, sharing func() ([]
 				"%v: the network is also in NetworkTopology %s: write the same subnets into all, or give this network another name",
 				differs, names(others)), nil
 		}
-		return fmt.Sprintf("%v: it is recreated when no pod has an address of it. Pods keep the addresses that they have", differs), nil
+		return fmt.Sprintf("%v: it is recreated once no pod has an address from it. Pods keep their addresses", differs), nil
 	}
 	joined := have.DeepCopy()
 	for _, x := range want.ExcludeCIDRs {
@@ -90,7 +90,7 @@ func JoinPool(have *v1alpha1.AddressPool, want topology.IPAM, sharing func() ([]
 		}
 	}
 	if _, err := addresspool.Of(joined); err != nil {
-		return "excludeSubnets: with those of all topologies of the network: " + err.Error(), nil
+		return "excludeSubnets: together with those of other topologies on the network: " + err.Error(), nil
 	}
 	have.Spec.Exclude = joined.Spec.Exclude
 	return "", nil
@@ -138,7 +138,7 @@ func (c *Pools) endSubnets(ctx context.Context, o *v1alpha1.AddressPool, leases 
 	if client.IgnoreNotFound(err) != nil {
 		return false, 0, fmt.Errorf("delete AddressPool %q: %w", o.Name, err)
 	}
-	c.Log.Info("pool deleted, as no topology has its network with its subnets", "pool", o.Name)
+	c.Log.Info("pool deleted: no topology has a network with its subnets", "pool", o.Name)
 	return true, 0, nil
 }
 

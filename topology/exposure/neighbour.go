@@ -49,7 +49,7 @@ func (p *Policy) neighbour(e *Invalid, n *v1alpha1.Neighbour) {
 		}
 		out.rail = pattern(e, "spec.neighbour.rail.match", r.Match)
 		if out.rail != nil && out.rail.NumSubexp() != 1 {
-			e.add("spec.neighbour.rail.match: has %d groups, and needs one, as in 'leaf-([0-9]+)': what it matches is the rail",
+			e.add("spec.neighbour.rail.match: has %d groups, and needs one for the rail, as in 'leaf-([0-9]+)'",
 				out.rail.NumSubexp())
 		}
 	}

@@ -25,7 +25,7 @@ func poolProblem(name string) string {
 			continue
 		}
 		if problems := validation.IsQualifiedName(m[1]); len(problems) > 0 {
-			return fmt.Sprintf("%q is no key of a label: %s", excerpt.Of(m[1], 64), problems[0])
+			return fmt.Sprintf("%q is not a label key: %s", excerpt.Of(m[1], 64), problems[0])
 		}
 	}
 	plain := placeholder.ReplaceAllString(name, "0")
@@ -34,7 +34,7 @@ func poolProblem(name string) string {
 			excerpt.Of(name, 64))
 	}
 	if problems := validation.IsDNS1123Subdomain(plain); len(problems) > 0 {
-		return fmt.Sprintf("%q is no name of an AddressPool: %s", excerpt.Of(name, 64), problems[0])
+		return fmt.Sprintf("%q is not an AddressPool name: %s", excerpt.Of(name, 64), problems[0])
 	}
 	return ""
 }
@@ -76,7 +76,7 @@ func (s Set) poolAt(name string, d *inventory.Device) (pool, why string) {
 		return "", why
 	}
 	if problems := validation.IsDNS1123Subdomain(pool); len(problems) > 0 || len(pool) > maxPoolName {
-		return "", fmt.Sprintf("%q is no name of an AddressPool, which has up to %d lowercase letters, digits, '-' and '.'",
+		return "", fmt.Sprintf("%q is not an AddressPool name, which has up to %d lowercase letters, digits, '-' and '.'",
 			excerpt.Of(pool, 64), maxPoolName)
 	}
 	return pool, ""

@@ -15,9 +15,9 @@ func TestPools(t *testing.T) {
 	for pool, want := range map[string]string{
 		"tenants": "[{a 0 tenants}] <nil>",
 		"":        "[] <nil>",
-		"Tenants": `[{a 0 Tenants}] DeviceExposurePolicy "p": spec.physicalNetworks[1].addressPool: "Tenants" is no name of an AddressPool: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`,
+		"Tenants": `[{a 0 Tenants}] DeviceExposurePolicy "p": spec.physicalNetworks[1].addressPool: "Tenants" is not an AddressPool name: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`,
 		`{{ node.labels["topology.example.com/rack"] }}-{{device.rail}}`: `[{a 0 {{ node.labels["topology.example.com/rack"] }}-{{device.rail}}}] <nil>`,
-		`{{ node.labels["a b"] }}`:                                       `[{a 0 {{ node.labels["a b"] }}}] DeviceExposurePolicy "p": spec.physicalNetworks[1].addressPool: "a b" is no key of a label: name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`,
+		`{{ node.labels["a b"] }}`:                                       `[{a 0 {{ node.labels["a b"] }}}] DeviceExposurePolicy "p": spec.physicalNetworks[1].addressPool: "a b" is not a label key: name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`,
 		`a-{{ node.name }}`:                                              `[{a 0 a-{{ node.name }}}] DeviceExposurePolicy "p": spec.physicalNetworks[1].addressPool: "a-{{ node.name }}": only {{ device.rail }} and {{ node.labels["KEY"] }} can stand in the name of an AddressPool`,
 	} {
 		o := &v1alpha1.DeviceExposurePolicy{}
@@ -45,7 +45,7 @@ func TestPoolsByPlace(t *testing.T) {
 		"by place":     {template, map[string]string{"topology.example.com/rack": "b7"}, "rack-b7-1 rack-b7-2 rack-b7-1 ", `physical network "data" has none here: device "0000:02:00.0" has no rail`},
 		"no label":     {template, nil, "   ", `physical network "data" has none here: the node has no label "topology.example.com/rack"`},
 		"empty label":  {`{{ node.labels["rack"] }}`, map[string]string{"rack": ""}, "   ", `physical network "data" has none here: the node has no label "rack"`},
-		"no name":      {`{{ node.labels["rack"] }}`, map[string]string{"rack": "B_7"}, "   ", `physical network "data" has none here: "B_7" is no name of an AddressPool, which has up to 63 lowercase letters, digits, '-' and '.'`},
+		"no name":      {`{{ node.labels["rack"] }}`, map[string]string{"rack": "B_7"}, "   ", `physical network "data" has none here: "B_7" is not an AddressPool name, which has up to 63 lowercase letters, digits, '-' and '.'`},
 		"too long":     {`{{ node.labels["rack"] }}-{{ node.labels["rack"] }}`, map[string]string{"rack": strings.Repeat("r", 40)}, "   ", "which has up to 63"},
 		"label, twice": {`{{ node.labels["a"] }}.{{ node.labels["a"] }}`, map[string]string{"a": "x"}, "x.x x.x x.x x.x", ""},
 	} {

@@ -220,7 +220,7 @@ func (p *pool) noteExcluded(of []*allocated) {
 			names[a.each] = nil
 		}
 		a.from.note("", "the AddressPool %q excludes %s: remove them there when these pods have ended, or convert with --moved. "+
-			"What is allocated later is not known: divide the range until then", p.name, what)
+			"Later allocations are not known: divide the range until then", p.name, what)
 	}
 }
 

@@ -73,7 +73,7 @@ func (c *converter) networkOfOVN(n *network, spec *record) {
 	from := spec.sub(key)
 	at := from.at
 	if role := from.text("role"); role != "Secondary" {
-		from.problem("role", "%q is not Secondary: the own network of pods is made by ovn-kubernetes", role)
+		from.problem("role", "%q is not Secondary: the pod network is made by ovn-kubernetes", role)
 		from.left = nil
 		return
 	}

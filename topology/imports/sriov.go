@@ -92,7 +92,7 @@ func functionsOf(nic *record) string {
 		first, err := strconv.ParseUint(from, 10, 16)
 		last, other := strconv.ParseUint(to, 10, 16)
 		if err != nil || other != nil || last < first {
-			nic.problem(fmt.Sprintf("pfNames[%d]", i), "%q is no range of numbers of virtual functions: write it as in %s#0-3", part, name)
+			nic.problem(fmt.Sprintf("pfNames[%d]", i), "%q is not a range of virtual function numbers: write it as in %s#0-3", part, name)
 			continue
 		}
 		// A physical function has no number.
@@ -128,8 +128,8 @@ func (c *converter) devices(n *network, s *step, p *record) {
 	}
 	switch {
 	case !found && s.selector == "":
-		n.from.note(n.resourceAt, "no SriovNetworkNodePolicy of the input says which devices have the resource %q: "+
-			"the step takes any of its kind: give it a selector", n.resource)
+		n.from.note(n.resourceAt, "no SriovNetworkNodePolicy in the input defines resource %q, "+
+			"so the step takes any device of its kind: add a selector", n.resource)
 		return
 	case !found:
 		return
@@ -152,8 +152,8 @@ func (c *converter) devices(n *network, s *step, p *record) {
 		for _, o := range c.policies {
 			if o.resource == bare && !o.from.failed() && o.selector != "" {
 				o.from.note("spec",
-					"its selector %s is left out: SriovNetworkNodePolicy %q has the same resource, and no selector that devices have, "+
-						"so the step takes any function of its kind: give it a selector", o.selector, open)
+					"its selector %s is left out: SriovNetworkNodePolicy %q has the same resource without a selector that devices have, "+
+						"so the step takes any function of its kind: add a selector", o.selector, open)
 			}
 		}
 	}
@@ -172,7 +172,7 @@ func (c *converter) devices(n *network, s *step, p *record) {
 func (c *converter) noteUnused() {
 	for _, p := range c.policies {
 		if !p.used && !p.from.failed() {
-			p.from.note("", "is not converted: no network of the input has the resource %q: give its network, too", p.resource)
+			p.from.note("", "is not converted: no network in the input uses resource %q: add that network to the input", p.resource)
 		}
 	}
 }

@@ -30,12 +30,12 @@ func (s *Status) Explain() (out []Finding) {
 	switch {
 	case len(s.Claims) == 0:
 		remark("to give it a network of plumbline, request a topology: plumbline claim -f TOPOLOGY prints a claim",
-			"the pod has no claim, and no claim was made for extended resources of it: it has only its network of the cluster")
+			"the pod has no claim, and none was made for its extended resources: it has only its network of the cluster")
 	case s.Phase == "Succeeded" || s.Phase == "Failed":
 		remark("", "the pod has ended (%s): it has no network any more", s.Phase)
 		return out
 	case s.Deleting:
-		remark("if it stays so, a device has not returned: the status of the pod's claims, and the log of the agent of the node, say which",
+		remark("if this lasts, a device has not been returned: see the status of the pod's claims, or the log of the node's agent",
 			"the pod is being deleted")
 	}
 	for i := range s.Claims {

@@ -137,7 +137,7 @@ func TestExplain(t *testing.T) {
 		"as it should be": {change: func(*world) {}},
 		"no claim": {
 			change: func(w *world) { w.pod.Spec.ResourceClaims = nil },
-			want:   []string{"~ the pod has no claim, and no claim was made for extended resources of it"},
+			want:   []string{"~ the pod has no claim, and none was made for its extended resources"},
 		},
 		"ended": {
 			change: func(w *world) {

@@ -192,7 +192,7 @@ type Role string
 // that covers the topology.
 const AnnotationDefinition = "networking.dra.io/net-attach-def"
 
-// Primary is the role of a topology that is the own network of pods.
+// Primary is the role of a topology that is the pod network.
 const Primary Role = "primary"
 
 // FailurePolicy selects the reaction when ports of a pod are down, by the consequence for

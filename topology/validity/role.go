@@ -23,7 +23,7 @@ var ofOnePod = []struct {
 	{key: "portMappings", problem: "all pods would have it, and a node could start one only: leave it out, and set hostPort in containers"},
 }
 
-// ofRole checks what a topology that is the own network of pods cannot have: what a claim
+// ofRole checks what a topology that is the pod network cannot have: what a claim
 // decides, and what would change the network of all pods at once.
 func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
 	add := func(step, field, format string, args ...any) {
@@ -68,7 +68,7 @@ func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
 		}
 		if c.Input.Device {
 			add(s.Name, "type",
-				"%q takes a device, which only a claim has: use a type that takes none, such as bridge or ptp, for the own network of pods",
+				"%q takes a device, which only a claim has: use a type that takes none, such as bridge or ptp, for the pod network",
 				s.Type)
 		}
 		if !first {

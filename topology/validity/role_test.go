@@ -7,7 +7,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// TestForPod: each type that may be the own network of pods gets the runtime's name and the
+// TestForPod: each type that may be the pod network gets the runtime's name and the
 // pod CIDRs, whichever key its contract has for the name.
 func TestForPod(t *testing.T) {
 	reg := registry(t)

@@ -79,7 +79,7 @@ func (*Store[K, O]) Resync() error { return nil }
 func (s *Store[K, O]) object(v any) (O, error) {
 	o, ok := v.(O)
 	if !ok {
-		return o, fmt.Errorf("%T is no %s", v, s.What)
+		return o, fmt.Errorf("got %T instead of %s", v, s.What)
 	}
 	return o, nil
 }

@@ -95,7 +95,7 @@ func TestStore(t *testing.T) {
 func TestAnotherType(t *testing.T) {
 	s, k := newStore(t)
 	for _, err := range []error{s.Add("text"), s.Update(7), s.Delete(nil), s.Replace([]any{object{"a", "1"}, metav1.Status{}}, "")} {
-		if err == nil || !strings.HasSuffix(err.Error(), " is no object") {
+		if err == nil || !strings.HasSuffix(err.Error(), " instead of object") {
 			t.Errorf("error %v", err)
 		}
 	}

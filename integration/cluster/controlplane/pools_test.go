@@ -118,7 +118,7 @@ func (b *bench) subnetsOfOVN(t *testing.T) {
 	pool("left", func(o *v1alpha1.AddressPool) bool { return o.Status.Used == 1 })
 
 	b.mustKubectl(t, manifest("blue-1", "subnets: 10.72.0.0/24"), "apply", "-f", "-")
-	programmed("blue-1", "it is recreated when no pod has an address of it")
+	programmed("blue-1", "it is recreated once no pod has an address from it")
 	node.giveBack(t, "c1")
 	pool("recreated", func(o *v1alpha1.AddressPool) bool { return o.Spec.Subnets[0].Prefix == "10.72.0.0/24" })
 	programmed("blue-1", "")

@@ -69,7 +69,7 @@ func (k *Keeper) refuseLost(claim types.UID, device string, d *topology.Devices)
 	}
 	k.Nodes.add(claim)
 	return fault.New(fault.NotReady,
-		fmt.Errorf("%s is no longer of device %q, as after a reload of its driver: waiting for the next check of the pod",
+		fmt.Errorf("%s no longer belongs to device %q, as after a reload of its driver: waiting for the next check of the pod",
 			strings.Join(lost, ", "), cmp.Or(device, d.RDMADevice)))
 }
 

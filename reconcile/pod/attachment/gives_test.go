@@ -265,7 +265,7 @@ func TestNodesLost(t *testing.T) {
 	w.gives("a", []string{"/dev/infiniband/uverbs5"}, v1alpha1.Step{Name: "d", Type: "dummy"}, v1alpha1.Step{Name: "roce", Type: "rxe", DependOn: []string{"d"}})
 	pod := w.sandbox("s1", 1)
 	of = []string{"/dev/infiniband/uverbs6"}
-	w.refused(w.Attach(t.Context(), pod), fault.NotReady, `topology "t1": step "roce": /dev/infiniband/uverbs5 is no longer of device "pl0", as after a reload of its driver`)
+	w.refused(w.Attach(t.Context(), pod), fault.NotReady, `topology "t1": step "roce": /dev/infiniband/uverbs5 no longer belongs to device "pl0", as after a reload of its driver`)
 	w.wantGate("a", "")
 	of = []string{"/dev/infiniband/uverbs5"}
 	w.ok(w.Attach(t.Context(), pod))
@@ -274,7 +274,7 @@ func TestNodesLost(t *testing.T) {
 		t.Errorf("asked of %q", asked)
 	}
 	of = []string{"/dev/infiniband/uverbs6"}
-	w.refused(w.Synchronize([]attachment.Pod{pod}), fault.NotReady, "/dev/infiniband/uverbs5 is no longer of device")
+	w.refused(w.Synchronize([]attachment.Pod{pod}), fault.NotReady, "/dev/infiniband/uverbs5 no longer belongs to device")
 	w.wantGate("a", "")
 	of = []string{"/dev/infiniband/uverbs5"} // which no repair notices
 	w.Renew(t.Context())

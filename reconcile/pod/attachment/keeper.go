@@ -526,7 +526,7 @@ func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 			if consumes && slices.ContainsFunc(e.Topologies,
 				func(t claims.Topology) bool { return t.Exports() || t.Next != nil && t.Next.Spec.Export != nil }) {
 				return fault.New(fault.NotReady, fmt.Errorf("claim %q: the update of its network ended after the container was created, "+
-					"so what the container is told may not be true; the kubelet will recreate it", e.Name))
+					"so the container may have outdated values; the kubelet will recreate it", e.Name))
 			}
 		case !in:
 			missing = true

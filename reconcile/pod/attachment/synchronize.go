@@ -387,7 +387,7 @@ func (k *Keeper) sweep() {
 	for _, e := range k.list() {
 		if k.Gate.OpenFor(e.UID) == "" && k.opens(&e).ID != "" {
 			if err := k.checkGate(e); err != nil {
-				k.Log.Warn("cannot open a gate again that was lost", "claim", e.Namespace+"/"+e.Name, "error", err)
+				k.Log.Warn("cannot restore the lost gate of a claim", "claim", e.Namespace+"/"+e.Name, "error", err)
 			}
 		}
 		for _, s := range e.In {

@@ -95,7 +95,7 @@ var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,62}$`)
 
 func (s *Store) path(uid types.UID, suffix string) (string, error) {
 	if !uidForm.MatchString(string(uid)) {
-		return "", fault.New(fault.Invalid, fmt.Errorf("claim UID %q is not of the form of a UID", uid))
+		return "", fault.New(fault.Invalid, fmt.Errorf("claim UID %q is not a UID", uid))
 	}
 	return filepath.Join(s.Dir, string(uid)+suffix), nil
 }

@@ -70,7 +70,7 @@ func (d *decision) portOf(ctx context.Context, c *claims.Claim, s *topology.Step
 			"and makes the pod's port on the network of a NetworkAttachmentDefinition; name that", key)
 	case other != "":
 		return ops.Given{},
-			invalid("%s: %q is that of step %q too: ovn-kubernetes has made one port of the pod there; remove one of the steps", key,
+			invalid("%s: %q is also named by step %q: ovn-kubernetes has made one port of the pod there; remove one of the steps", key,
 				attachment, other)
 	}
 	stepOf[attachment] = s.Name
@@ -81,7 +81,7 @@ func (d *decision) portOf(ctx context.Context, c *claims.Claim, s *topology.Step
 	case err != nil:
 		return given, err
 	case given.Port.Addressed && s.Config["ipam"] != nil:
-		return given, invalid("ipam: is of no use: ovn-kubernetes gives the pod the addresses of NetworkAttachmentDefinition %q; "+
+		return given, invalid("ipam: has no effect: ovn-kubernetes gives the pod the addresses of NetworkAttachmentDefinition %q; "+
 			"remove it, or remove the subnets of that", attachment)
 	}
 	return given, nil

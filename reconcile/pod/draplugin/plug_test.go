@@ -121,8 +121,8 @@ func TestPlug(t *testing.T) {
 			o.ports["pod-p9 default/blue"] = fault.New(fault.Invalid, errors.New("contradicts"))
 		}, []string{blueNetwork}, fault.Invalid, "contradicts", 0},
 		{"no attachment", nil, []string{`"name":"blue"`}, fault.Invalid, `step "vf0": netAttachDefName: is missing`, 0},
-		{"twice", nil, []string{blueNetwork, blueNetwork}, fault.Invalid, `"default/blue" is that of step "vf0" too`, 0},
-		{"two allocators", nil, []string{`"ipam":{"type":"pool","pool":"blue"},` + blueNetwork}, fault.Invalid, "ipam: is of no use", 0},
+		{"twice", nil, []string{blueNetwork, blueNetwork}, fault.Invalid, `"default/blue" is also named by step "vf0"`, 0},
+		{"two allocators", nil, []string{`"ipam":{"type":"pool","pool":"blue"},` + blueNetwork}, fault.Invalid, "ipam: has no effect", 0},
 	} {
 		inBubble(t, c.name, func(t *testing.T) {
 			o := &ovnKubernetes{ports: map[string]error{"pod-p9 default/blue": nil}}

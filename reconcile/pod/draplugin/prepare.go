@@ -304,7 +304,7 @@ func sameDevice(x, y claim.Device) bool {
 func onlyPod(rc *resourceapi.ResourceClaim) (claims.Pod, error) {
 	switch users := rc.Status.ReservedFor; {
 	case len(users) == 0:
-		return claims.Pod{}, fault.New(fault.NotReady, fmt.Errorf("ResourceClaim %q is reserved for no pod", rc.Name))
+		return claims.Pod{}, fault.New(fault.NotReady, fmt.Errorf("ResourceClaim %q is not reserved for a pod", rc.Name))
 	case len(users) > 1:
 		names := make([]string, len(users))
 		for i, u := range users {

@@ -277,7 +277,7 @@ func TestRefused(t *testing.T) {
 		{"a group of pods", func(_ *given, rc *resourceapi.ResourceClaim) {
 			rc.Status.ReservedFor[0] = resourceapi.ResourceClaimConsumerReference{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "g"}
 		}, fault.Invalid, `reserved for podgroups "g"`, 0},
-		{"no pod", func(_ *given, rc *resourceapi.ResourceClaim) { rc.Status.ReservedFor = nil }, fault.NotReady, "reserved for no pod", 0},
+		{"no pod", func(_ *given, rc *resourceapi.ResourceClaim) { rc.Status.ReservedFor = nil }, fault.NotReady, "not reserved for a pod", 0},
 		{"no topology", func(g *given, _ *resourceapi.ResourceClaim) { g.topology = nil }, fault.NotReady, "does not exist", 0},
 		{"another topology of the name", func(g *given, _ *resourceapi.ResourceClaim) { g.topology.UID = "other" }, fault.Invalid, "deleted and created again", 0},
 		{"a topology that is wrong", func(g *given, _ *resourceapi.ResourceClaim) { g.topology.Spec.Steps[1].Type = "srov" }, fault.Invalid, "srov", 0},

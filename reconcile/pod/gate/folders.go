@@ -40,7 +40,7 @@ func (d Dir) writeFolders(uid types.UID, folders []Folder) error {
 	for _, f := range folders {
 		for _, name := range append([]string{f.Name}, names(f.Files)...) {
 			if name == "" || name == "." || name == ".." || filepath.Base(name) != name {
-				return fault.New(fault.Invalid, fmt.Errorf("%q is no name of a file", name))
+				return fault.New(fault.Invalid, fmt.Errorf("%q is not a file name", name))
 			}
 		}
 		dir := d.folder(uid, f.Name)

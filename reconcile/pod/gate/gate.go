@@ -46,7 +46,7 @@ var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9-]{0,62}$`)
 
 func (d Dir) path(uid types.UID) (string, error) {
 	if !uidForm.MatchString(string(uid)) {
-		return "", fault.New(fault.Invalid, fmt.Errorf("claim UID %q is not of the form of a UID", uid))
+		return "", fault.New(fault.Invalid, fmt.Errorf("claim UID %q is not a UID", uid))
 	}
 	return filepath.Join(string(d), FilePrefix+string(uid)+fileSuffix), nil
 }

@@ -170,7 +170,7 @@ func (d *destinations) take(node string, c netip.Prefix) (why string) {
 	case slices.ContainsFunc(specialPrefixes, overlaps):
 		return "it contains addresses that no pod can have"
 	case len(d.cluster) > 0 && !slices.ContainsFunc(d.cluster, within):
-		return "it is in none of --cluster-cidr"
+		return "it is not in --cluster-cidr"
 	case len(d.cluster) == 0 && !slices.ContainsFunc(privatePrefixes, within):
 		return "its addresses are not private: if they are the pods', name them with --cluster-cidr"
 	case slices.ContainsFunc(d.own, overlaps):
@@ -227,9 +227,9 @@ func (h *nextHops) to(addresses []netip.Addr, is4 bool) (link string, hop netip.
 		case slices.ContainsFunc(h.own, func(c netip.Prefix) bool { return c.Contains(a) }):
 			why = fmt.Sprintf("the InternalIP %s of its node is in a pod CIDR of this node", a)
 		case !a.IsGlobalUnicast() || a.Is4In6() || a.Zone() != "":
-			why = fmt.Sprintf("the InternalIP %s of its node is not one of a host", a)
+			why = fmt.Sprintf("the InternalIP %s of its node is not a host address", a)
 		case !best.at.IsValid():
-			why = fmt.Sprintf("the InternalIP %s of its node is that of no other host on a network of this one: "+
+			why = fmt.Sprintf("the InternalIP %s of its node is not that of another host on a network of this one: "+
 				"the router between them has to know the route", a)
 		default:
 			return best.link, a, ""

@@ -95,7 +95,7 @@ func TestPodRoutes(t *testing.T) {
 		// What a kubelet may write into its node's status, or when it registers its node:
 		{name: "this host as the next hop", nodes: []string{self, "b 10.244.2.0/24 at 10.0.2.1"}, refused: []string{"10.0.2.1 of its node is one of this host"}},
 		{name: "a pod of this node as the next hop", nodes: []string{self, "b 10.244.2.0/24 at 10.244.1.9"}, refused: []string{"in a pod CIDR of this node"}},
-		{name: "all hosts as the next hop", nodes: []string{self, "b 10.244.2.0/24 at 10.0.1.255", "c 10.244.3.0/24 at 10.0.1.0"}, refused: []string{"that of no other host", "that of no other host"}},
+		{name: "all hosts as the next hop", nodes: []string{self, "b 10.244.2.0/24 at 10.0.1.255", "c 10.244.3.0/24 at 10.0.1.0"}, refused: []string{"not that of another host", "not that of another host"}},
 		{name: "no host as the next hop", nodes: []string{self, "b 10.244.2.0/24 fd00:244:0:2::/64 at 127.0.0.2 x 224.0.0.5 fe80::2 ff02::1 ::ffff:10.0.1.2 fe80::2%eth0"}, refused: []string{"InternalIP", "InternalIP"}},
 		{name: "the address of another node", nodes: []string{self, "b 10.244.2.0/24 at 10.0.1.2", "c 10.244.3.0/24 at 10.0.1.2"}, want: []string{
 			"10.244.2.0/24 via 10.0.1.2 dev host:eth0", "10.244.3.0/24 via 10.0.1.2 dev host:eth0",

@@ -52,7 +52,7 @@ func parse(annotation, attachment string) (ops.Given, error) {
 	}
 	var all map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(annotation), &all); err != nil {
-		return ops.Given{}, fmt.Errorf("is no JSON object: %w", err)
+		return ops.Given{}, fmt.Errorf("is not a JSON object: %w", err)
 	}
 	raw, ok := all[attachment]
 	if !ok {
@@ -83,7 +83,7 @@ func (n *network) given() (out ops.Given, err error) {
 	for _, text := range n.Addresses {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			return out, fmt.Errorf("ip_addresses: %q is no address with a prefix length", text)
+			return out, fmt.Errorf("ip_addresses: %q is not an address with a prefix length", text)
 		}
 		out.Addresses = append(out.Addresses, p)
 	}
@@ -93,10 +93,10 @@ func (n *network) given() (out ops.Given, err error) {
 	for _, text := range n.Gateways {
 		a, err := netip.ParseAddr(text)
 		if err != nil || a.Zone() != "" {
-			return out, fmt.Errorf("gateway_ips: %q is no address", text)
+			return out, fmt.Errorf("gateway_ips: %q is not an address", text)
 		}
 		if !contained(a) {
-			return out, fmt.Errorf("gateway_ips: %q is in the network of no address", text)
+			return out, fmt.Errorf("gateway_ips: %q is not in the network of an address", text)
 		}
 		out.Gateways = append(out.Gateways, a)
 		to := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
@@ -108,13 +108,13 @@ func (n *network) given() (out ops.Given, err error) {
 	for _, r := range n.Routes {
 		to, err := netip.ParsePrefix(r.Destination)
 		if err != nil {
-			return out, fmt.Errorf("routes: %q is no network", r.Destination)
+			return out, fmt.Errorf("routes: %q is not a network", r.Destination)
 		}
 		route := ops.Route{Destination: to.Masked().String()}
 		if r.NextHop != "" {
 			via, err := netip.ParseAddr(r.NextHop)
 			if err != nil || via.Is4() != to.Addr().Is4() || !contained(via) {
-				return out, fmt.Errorf("routes: next hop %q of %q is no address in a network of the port", r.NextHop, r.Destination)
+				return out, fmt.Errorf("routes: next hop %q of %q is not an address in a network of the port", r.NextHop, r.Destination)
 			}
 			route.Gateway = via.String()
 		}

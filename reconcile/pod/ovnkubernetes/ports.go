@@ -110,8 +110,8 @@ func writer(pod *metav1.PartialObjectMetadata) string {
 func missing(attachment, where string) error {
 	return fault.New(fault.NotReady,
 		fmt.Errorf("ovn-kubernetes has not made a port of the pod for NetworkAttachmentDefinition %q yet (%s): "+
-			"the pod has to be created with annotation %s: %s, "+
-			"and the NetworkAttachmentDefinition has to be of type ovn-k8s-cni-overlay; if it is, look at the events of the pod",
+			"create the pod with annotation %s: %s, "+
+			"and a NetworkAttachmentDefinition of type ovn-k8s-cni-overlay; if it has both, look at the events of the pod",
 			attachment, where, Selection, attachment))
 }
 
@@ -131,7 +131,7 @@ func agree(row openvswitch.PodPort, with *ops.Given) error {
 				"another network has a name that differs only in \"-\", \".\" or \"/\"; rename one",
 				row.Name, row.Attachment, with.Port.Attachment))
 	case cmp.Or(row.PodUID, with.Port.Holder) != with.Port.Holder:
-		return fault.New(fault.NotReady, fmt.Errorf("logical switch port %q is still that of an earlier pod of the name", row.Name))
+		return fault.New(fault.NotReady, fmt.Errorf("logical switch port %q still belongs to an earlier pod of this name", row.Name))
 	case row.MAC == "":
 		return fault.New(fault.NotReady, fmt.Errorf("logical switch port %q has no MAC address yet", row.Name))
 	case !slices.Equal(has, row.Addresses):

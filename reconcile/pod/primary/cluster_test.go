@@ -206,10 +206,10 @@ func TestDecidesQuietly(t *testing.T) {
 			}
 		}
 	}
-	decide("nothing can be written", 2, 0, "topology=broken", "cannot keep")
+	decide("nothing can be written", 2, 0, "topology=broken", "cannot record")
 	f.File = filepath.Join(t.TempDir(), "primary")
 	decide("it can", 1, 1, "the network of new pods")
 	good.SetGeneration(2)
 	f.File = filepath.Join(t.TempDir(), "none", "primary")
-	decide("it cannot any more", 1, 0, "cannot keep")
+	decide("it cannot any more", 1, 0, "cannot record")
 }

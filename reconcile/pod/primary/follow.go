@@ -246,7 +246,7 @@ func (f *Follower) decide(ctx context.Context, objects []any) {
 		return
 	}
 	if err := f.save(d); err != nil {
-		fail("", "cannot keep which topology is the network of pods", "file", f.File, "error", err)
+		fail("", "cannot record which topology is the pod network", "file", f.File, "error", err)
 		return // tried again
 	}
 	f.take(ctx, d)

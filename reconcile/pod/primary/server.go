@@ -331,7 +331,7 @@ func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, 
 	free, err := slots.take(ctx, podOf(r.Args).Namespace)
 	if err != nil {
 		return nil, fault.New(fault.NotReady,
-			fmt.Errorf("%d calls are worked on at a time, three quarters of them of one namespace at most: %w", s.Parallel, err))
+			fmt.Errorf("at most %d calls run at a time, three quarters of them for one namespace: %w", s.Parallel, err))
 	}
 	defer free()
 	switch r.Command {

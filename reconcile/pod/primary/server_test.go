@@ -456,7 +456,7 @@ func TestDelBesideAdds(t *testing.T) {
 		}
 	}
 	s.Timeout = 10 * time.Millisecond
-	if err := s.call(cnisocket.Add, "b", ""); !strings.Contains(err, "8 calls are worked on at a time") {
+	if err := s.call(cnisocket.Add, "b", ""); !strings.Contains(err, "at most 8 calls run at a time") {
 		t.Errorf("one ADD too many: %q", err)
 	}
 	s.now = s.now.Add(time.Hour)

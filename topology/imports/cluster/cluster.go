@@ -136,7 +136,7 @@ func (r *Reader) find(ctx context.Context, groups *metav1.APIGroupList, from imp
 		list, err := r.discovery.ServerResourcesForGroupVersionWithContext(ctx, gv.String())
 		if err != nil {
 			return metav1.APIResource{}, false,
-				fmt.Errorf("%s: the API server does not say what it has of %s: %w", from, gv, r.because(ctx, err))
+				fmt.Errorf("%s: the API server does not list the resources of %s: %w", from, gv, r.because(ctx, err))
 		}
 		for _, resource := range list.APIResources {
 			if resource.Kind == from.Kind && !strings.Contains(resource.Name, "/") {
