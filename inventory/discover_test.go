@@ -32,7 +32,6 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 //
 //	@network INTERFACE NETWORK
 //	@route INTERFACE
-//	@master INTERFACE MASTER
 type node struct {
 	tree    fs.FS
 	dir     string
@@ -46,10 +45,7 @@ func open(tb testing.TB, name string) node {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	n := node{
-		opt:     inventory.Options{PhysicalNetworks: map[string]string{}},
-		uplinks: inventory.Uplinks{Masters: map[string][]string{}},
-	}
+	n := node{opt: inventory.Options{PhysicalNetworks: map[string]string{}}}
 	n.tree, n.dir = sysfstest.Unpack(tb, archive)
 	for line := range strings.Lines(string(archive.Comment)) {
 		word := strings.Fields(line)
@@ -59,8 +55,6 @@ func open(tb testing.TB, name string) node {
 			n.opt.PhysicalNetworks[word[1]] = word[2]
 		case word[0] == "@route":
 			n.uplinks.Routes = append(n.uplinks.Routes, word[1])
-		case word[0] == "@master":
-			n.uplinks.Masters[word[1]] = append(n.uplinks.Masters[word[1]], word[2])
 		default:
 			tb.Fatalf("%s: %q is no directive", name, line)
 		}
@@ -308,7 +302,6 @@ func TestGuardUplinks(t *testing.T) {
 		{"a representor cannot leave its PF", inventory.Uplinks{Routes: []string{"pf0vf0"}}, []string{"0000:03:00.0"}},
 		{"everything below a bond, nothing beside it", inventory.Uplinks{Routes: []string{"bond0"}}, []string{"0000:01:00.0", "0000:01:00.1", "if:bond0"}},
 		{"below a VLAN, and its master, but not the other VLAN", inventory.Uplinks{Routes: []string{"bond0.5"}}, []string{"0000:01:00.0", "0000:01:00.1", "if:bond0", "if:bond0.5", "if:red"}},
-		{"relations only the caller knows", inventory.Uplinks{Routes: []string{"br-ex"}, Masters: map[string][]string{"p2": {"br-ex"}, "br-ex": {"p2"}}}, []string{"0000:02:00.0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := fmt.Sprintf("%+v", bond)

@@ -217,7 +217,7 @@ func TestFirst(t *testing.T) {
 			"no free device matches `cel.bind(d, device.attributes[\"dra.networking\"], d.type == \"x\" && d[\"vendor\"] == \"x\") && device.attributes[\"dra.networking\"].?driver.orValue(\"\") == \"x\" && device.attributes[\"dra.networking\"][?\"numaNode\"].orValue(9) == 1 && has(device.attributes[\"device.k8s.io\"].pcieRoot)`: " +
 				`9 devices, 0 in use, 6 kept by the host; device.k8s.io/pcieRoot is "pci0000:00" on 5, not set on 4; driver is not set on 4, "ice" on 3, "iavf" on 2; numaNode is 0 on 5, not set on 4; type is "virtual" on 4, "pf" on 3, "vf" on 2; vendor is "8086" on 5, not set on 4`,
 		},
-		{"no selector", "ovn", "", []string{"0000:05:00.0", "0000:05:01.0", "0000:05:01.1"}, "no free device of any kind: 9 devices, 3 in use, 6 kept by the host; matching but not free: pci-0000-05-00-0 (in use), pci-0000-05-01-0 (in use), pci-0000-05-01-1 (in use), pci-0000-06-00-0 (openvswitch port of ovs-system), pci-0000-07-00-0 (default route), net-br-ex (default route) and 3 more"},
+		{"no selector", "ovn", "", []string{"0000:05:00.0", "0000:05:01.0", "0000:05:01.1"}, "no free device of any kind: 9 devices, 3 in use, 6 kept by the host; matching but not free: pci-0000-05-00-0 (in use), pci-0000-05-01-0 (in use), pci-0000-05-01-1 (in use), pci-0000-06-00-0 (openvswitch port of ovs-system), pci-0000-07-00-0 (openvswitch port of ovs-system), net-br-ex (default route) and 3 more"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var s inventory.Selector

@@ -14,10 +14,6 @@ import (
 type Uplinks struct {
 	// Routes are the interfaces of all default routes, IPv4 and IPv6, in all tables.
 	Routes []string
-	// Masters maps an interface to what it is enslaved to or stacked under, for
-	// relations sysfs does not show (an Open vSwitch port and its bridge). Those
-	// that sysfs shows need not be repeated.
-	Masters map[string][]string
 	// Networks are those of each interface's addresses.
 	Networks map[string][]netip.Prefix
 	// NoNetworks is why they are not known.
@@ -119,26 +115,11 @@ func DiscoverBlind(sys fs.FS, opt Options, why error) ([]Device, error) {
 // No policy may override the guard. It must be computed on every scan, since routes
 // change.
 func GuardUplinks(devices []Device, u Uplinks) []Device {
-	uppers := map[string][]string{}
-	masters := map[string][]string{}
+	lowers, masters := map[string][]string{}, map[string][]string{}
 	for _, d := range devices {
-		if d.IfName == "" {
-			continue
-		}
-		uppers[d.IfName] = append(uppers[d.IfName], d.Uppers...)
-		if d.Master != "" {
-			uppers[d.IfName] = append(uppers[d.IfName], d.Master)
-			masters[d.IfName] = append(masters[d.IfName], d.Master)
-		}
-	}
-	lowers := map[string][]string{}
-	for ifName, above := range u.Masters {
-		uppers[ifName] = append(uppers[ifName], above...)
-		masters[ifName] = append(masters[ifName], above...)
-	}
-	for ifName, above := range uppers {
-		for _, upper := range above {
-			lowers[upper] = append(lowers[upper], ifName)
+		masters[d.IfName] = append(masters[d.IfName], d.Master)
+		for _, upper := range append(slices.Clone(d.Uppers), d.Master) {
+			lowers[upper] = append(lowers[upper], d.IfName)
 		}
 	}
 	out := slices.Clone(devices)
