@@ -51,9 +51,9 @@ func AttributeNames() []string {
 	return out
 }
 
-// AttrDeviceK8sPCIeRoot is an old spelling of resource.kubernetes.io/pcieRoot
+// attrDeviceK8sPCIeRoot is an old spelling of resource.kubernetes.io/pcieRoot
 // which claims in the field use in constraints; it carries the same value.
-const AttrDeviceK8sPCIeRoot resourceapi.QualifiedName = "device.k8s.io/pcieRoot"
+const attrDeviceK8sPCIeRoot resourceapi.QualifiedName = "device.k8s.io/pcieRoot"
 
 // extendedBDF is the form the standard attribute pciBusID must have. A PCI
 // domain above ffff (Intel VMD) does not fit.
@@ -103,7 +103,7 @@ func Attributes(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceAttrib
 		AttrLinkType:          string(d.LinkType),
 		AttrRDMANetns:         d.RDMANetns,
 		AttrNetworks:          joinAddressed(d),
-		AttrDeviceK8sPCIeRoot: d.PCIeRoot,
+		attrDeviceK8sPCIeRoot: d.PCIeRoot,
 		deviceattribute.StandardDeviceAttributePCIeRoot: d.PCIeRoot,
 	} {
 		if a := text(value); *a.StringValue != "" {

@@ -344,7 +344,7 @@ func (s *scan) assignNetdevs(uplinkOf func(string) (string, error)) {
 		s.describe(d, n)
 	}
 	for address, ns := range byFunction {
-		slices.SortStableFunc(ns, compareNetdevs)
+		slices.SortStableFunc(ns, func(a, b *netdev) int { return cmp.Or(a.rank()-b.rank(), a.devPort-b.devPort) }) // then by name
 		d := s.functions[address]
 		known := d.Kind == KindPF && len(ns) > 1 && first(ns, address, uplinkOf)
 		if known || ns[0].rank() < subfunction {
@@ -390,13 +390,6 @@ func (n *netdev) rank() int {
 		return representor
 	}
 	return uplink
-}
-
-func compareNetdevs(a, b *netdev) int {
-	if c := a.rank() - b.rank(); c != 0 {
-		return c
-	}
-	return a.devPort - b.devPort // then by name: the sort is stable
 }
 
 // describe makes n the interface of d and reads what only the netdev knows.

@@ -38,7 +38,7 @@ var publishedAttributes = map[resourceapi.QualifiedName]attributeType{
 	AttrSwitch: {aString, false, false}, AttrSwitchPort: {aString, false, false}, AttrRail: {aString, false, false},
 	AttrLinkType: {aString, false, false}, AttrRDMANetns: {aString, false, false},
 	AttrNetworks: {aString, false, false}, AttrNUMANode: {aNumber, false, false}, AttrVFIndex: {aNumber, false, false},
-	AttrDeviceK8sPCIeRoot:                           {aString, false, true},
+	attrDeviceK8sPCIeRoot:                           {aString, false, true},
 	deviceattribute.StandardDeviceAttributePCIeRoot: {aString, false, true},
 	deviceattribute.StandardDeviceAttributePCIBusID: {aString, false, true},
 	deviceattribute.StandardDeviceAttributeNUMANode: {aNumber, false, false},

@@ -278,7 +278,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	}
 	own := len(cfg.Addresses)
 	p.current.addressed = true
-	given, err := p.req.Given[p.StepName()].addressesBeside(link, cfg.Addresses, p.wants)
+	given, err := p.req.Given[p.stepName()].addressesBeside(link, cfg.Addresses, p.wants)
 	if err != nil {
 		return err
 	}
@@ -291,7 +291,7 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 		cfg.Routes[i].Destination = destination(cfg.Routes[i], families)
 	}
 	ownRoutes := len(cfg.Routes)
-	cfg.Routes = append(cfg.Routes, p.req.Given[p.StepName()].routesBeside(cfg.Routes)...)
+	cfg.Routes = append(cfg.Routes, p.req.Given[p.stepName()].routesBeside(cfg.Routes)...)
 	leasedFrom := len(cfg.Addresses)
 	if cfg.IPAM != nil && cfg.IPAM.Type == ipamDHCP {
 		addresses, routes, err := p.leases.want(link, cfg)
@@ -484,7 +484,7 @@ func (p *Planner) AddressesOf(link string, cfg AddressConfig) ([]Address, error)
 		return nil, err
 	}
 	p.current.addressed = true
-	given, err := p.req.Given[p.StepName()].addressesBeside(link, all, p.wants)
+	given, err := p.req.Given[p.stepName()].addressesBeside(link, all, p.wants)
 	return append(all, given...), err
 }
 
@@ -586,21 +586,21 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	case topology.EmptyPool(p.current.step) && !p.Kept():
 		return Invalid("ipam.pool",
 			"is empty: name an AddressPool, or leave the key out for that of the physical network of the step's device")
-	case source == "", len(p.req.Given[p.StepName()].Addresses) > 0:
+	case source == "", len(p.req.Given[p.stepName()].Addresses) > 0:
 		return nil
 	case p.req.imagined == nil:
 		return fault.New(fault.NotReady, fmt.Errorf(
 			"ipam: no address of %s is given: the agent of a node gives them; on a command line give one with --address %s=ADDRESS", source,
-			p.StepName()))
+			p.stepName()))
 	}
 	im := p.req.imagined
 	im.pooled[link] = true
-	given := p.req.Given[p.StepName()]
-	given.Addresses = im.addresses(p.req.position(p.StepName()))
+	given := p.req.Given[p.stepName()]
+	given.Addresses = im.addresses(p.req.position(p.stepName()))
 	for _, a := range given.Addresses {
 		given.Gateways = append(given.Gateways, a.Addr().Next())
 	}
-	p.req.Given[p.StepName()] = given
+	p.req.Given[p.stepName()] = given
 	return nil
 }
 

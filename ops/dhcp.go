@@ -146,8 +146,8 @@ func (s *leases) want(link string, cfg AddressConfig) ([]Address, []Route, error
 	}
 	if im := s.p.req.imagined; im != nil {
 		im.pooled[link] = true
-		have.Address = im.addresses(s.p.req.position(s.p.StepName()))[0].String()
-		have.Router = im.addresses(s.p.req.position(s.p.StepName()))[0].Addr().Next().String()
+		have.Address = im.addresses(s.p.req.position(s.p.stepName()))[0].String()
+		have.Router = im.addresses(s.p.req.position(s.p.stepName()))[0].Addr().Next().String()
 	}
 	s.p.settling = append(s.p.settling, want)
 	if have.Address == "" {
@@ -287,6 +287,6 @@ func (s *leases) none(link, tried string) error {
 func (s *leases) clientID(link string) string {
 	who := cmp.Or(s.p.req.Client, s.p.req.Netns+"/"+s.p.req.Topology.Name)
 	user := sha256.Sum256([]byte("dhcp\x00" + who))
-	part := sha256.Sum256([]byte(s.p.StepName() + "\x00" + link))
+	part := sha256.Sum256([]byte(s.p.stepName() + "\x00" + link))
 	return "ff" + hex.EncodeToString(part[:4]) + "0004" + hex.EncodeToString(user[:16])
 }

@@ -37,7 +37,7 @@ func (r *Registry) Vet(ctx context.Context, t *topology.Topology) (notes []strin
 // vetGiven is Vet of a topology whose steps are given addresses.
 func (r *Registry) vetGiven(ctx context.Context, t *topology.Topology, given Givens) (notes []string, err error) {
 	if !affordable(t) {
-		return []string{NotPlanned}, nil
+		return []string{notPlanned}, nil
 	}
 	notes, first := r.vet(ctx, t, given, imaginedNodes()[0])
 	if first == nil && len(notes) == 0 {
@@ -48,7 +48,7 @@ func (r *Registry) vetGiven(ctx context.Context, t *topology.Topology, given Giv
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	case errors.Is(first, errUnaffordable) || errors.Is(second, errUnaffordable):
-		return []string{NotPlanned}, nil
+		return []string{notPlanned}, nil
 	case first == nil:
 		return bounded(slices.DeleteFunc(notes, func(n string) bool { return !slices.Contains(again, n) })), nil
 	}
@@ -65,8 +65,8 @@ func (r *Registry) vetGiven(ctx context.Context, t *topology.Topology, given Giv
 	return nil, inv
 }
 
-// NotPlanned is the note on a topology of which Vet says nothing.
-const NotPlanned = "the topology is too large to be planned in advance: " +
+// notPlanned is the note on a topology of which Vet says nothing.
+const notPlanned = "the topology is too large to be planned in advance: " +
 	"steps that contradict each other are not found by validation, only by a node, as with plumbline plan"
 
 // maxNotes bounds the number of notes on one topology.

@@ -10,12 +10,12 @@ import (
 // refuse a topology because it is absent on the imagined one.
 func TestSettingsAreImagined(t *testing.T) {
 	for _, k := range netstate.Kinds() {
-		if !netstate.TraitsOf(k).Setting || k == netstate.KindEthtool { // see addEthtool
-			continue
-		}
 		o, err := netstate.ReadObject(k, []byte(`{}`))
 		if err != nil {
 			t.Fatal(err)
+		}
+		if !o.Traits().Setting || k == netstate.KindEthtool { // see addEthtool
+			continue
 		}
 		have := netstate.NewSnapshot()
 		(&imagination{have: have, view: have, mtu: 1500, domain: "ffff"}).add(o)

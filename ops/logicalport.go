@@ -12,9 +12,9 @@ import (
 // Holder names the sandbox and the step, the same for no two of them in a cluster.
 func (p *Planner) Holder() string {
 	if p.req.Sandbox == "" {
-		return p.req.Netns + "/" + p.req.Topology.Name + "/" + p.StepName()
+		return p.req.Netns + "/" + p.req.Topology.Name + "/" + p.stepName()
 	}
-	return p.req.Sandbox + "/" + p.StepName()
+	return p.req.Sandbox + "/" + p.stepName()
 }
 
 // StableMAC is a MAC address for the interface of this step that is known before the
@@ -26,7 +26,7 @@ func (p *Planner) StableMAC(scope string) string {
 }
 
 // GivenPort is the port that ovn-kubernetes has made for the pod, nil if there is none.
-func (p *Planner) GivenPort() *Port { return p.req.Given[p.StepName()].Port }
+func (p *Planner) GivenPort() *Port { return p.req.Given[p.stepName()].Port }
 
 // Imagined reports whether the plan is made without a node, to validate the topology.
 func (p *Planner) Imagined() bool { return p.req.imagined != nil }

@@ -10,9 +10,9 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// YieldMetric is the metric of a route without a metric of its own beside a route of others to
+// yieldMetric is the metric of a route without a metric of its own beside a route of others to
 // the same destination: a higher number than theirs, so that they keep the traffic.
-const YieldMetric = 4096
+const yieldMetric = 4096
 
 // wayTo is where routes lead that compete for the same packets.
 type wayTo struct {
@@ -38,10 +38,10 @@ func (s *routes) metric(d deferredRoute, r *netstate.Route) error {
 	}
 	chosen, err := s.p.Choose(r.Key(), "metric", func() (string, error) {
 		yielding := *r
-		yielding.Metric = YieldMetric
+		yielding.Metric = yieldMetric
 		// An earlier version has recorded the route, and no choice.
 		if !s.p.Owned(r.Key()) && (len(others) > 0 || s.p.Owned(yielding.Key())) {
-			return strconv.Itoa(YieldMetric), nil
+			return strconv.Itoa(yieldMetric), nil
 		}
 		return strconv.FormatUint(uint64(r.Metric), 10), nil
 	})
@@ -53,13 +53,13 @@ func (s *routes) metric(d deferredRoute, r *netstate.Route) error {
 		return err
 	}
 	r.Metric = uint32(metric)
-	if r.Metric == YieldMetric && len(others) > 0 {
+	if r.Metric == yieldMetric && len(others) > 0 {
 		of := fmt.Sprintf("%q via %s", others[0].Link, nextHop(others[0]))
 		if others[0].Link == podUplink { // of an imagined node
 			of = "the pod's own interface"
 		}
 		s.p.Note("its route to %s via %s gets metric %d: the route of %s stays preferred; set a metric to change that", r.Dst, nextHop(*r),
-			YieldMetric, of)
+			yieldMetric, of)
 	}
 	return nil
 }

@@ -330,7 +330,7 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 		return fault.New(fault.Invalid,
 			fmt.Errorf("type: unknown step type %q; known types are %s", step.Type, strings.Join(r.Types(), ", ")))
 	}
-	if err := p.req.Given[p.StepName()].check(op.Contract()); err != nil {
+	if err := p.req.Given[p.stepName()].check(op.Contract()); err != nil {
 		return err
 	}
 	p.current.userspace = op.Contract().Output.InsteadOfInterface()

@@ -127,8 +127,8 @@ type cutShort struct{ err error }
 func (c *cutShort) Error() string { return "plan: " + c.err.Error() }
 func (c *cutShort) Unwrap() error { return c.err }
 
-// StepName returns the name of the step being planned.
-func (p *Planner) StepName() string { return p.current.step.Name }
+// stepName returns the name of the step being planned.
+func (p *Planner) stepName() string { return p.current.step.Name }
 
 // Root reports whether the step is a root step.
 func (p *Planner) Root() bool { return p.current.step.Root() }
@@ -232,21 +232,21 @@ func (p *Planner) DefaultName(configured string) (string, error) {
 			if s.Root() {
 				n++
 			}
-			if s.Name == p.StepName() {
+			if s.Name == p.stepName() {
 				return fmt.Sprintf("net%d", n), nil
 			}
 		}
 	}
-	if len(p.StepName()) > 15 {
-		return "", Invalid("name", "is needed: the step's own name %q is longer than the 15 bytes an interface name can have", p.StepName())
+	if len(p.stepName()) > 15 {
+		return "", Invalid("name", "is needed: the step's own name %q is longer than the 15 bytes an interface name can have", p.stepName())
 	}
-	return p.StepName(), nil
+	return p.stepName(), nil
 }
 
 // HostLinkName is a name for the host's end of a pair this step makes: the same
 // for the same sandbox and step, different from all others.
 func (p *Planner) HostLinkName() string {
-	sum := sha256.Sum256([]byte(p.req.Netns + "\x00" + p.req.Topology.Name + "\x00" + p.StepName()))
+	sum := sha256.Sum256([]byte(p.req.Netns + "\x00" + p.req.Topology.Name + "\x00" + p.stepName()))
 	return "pl" + hex.EncodeToString(sum[:6])
 }
 
@@ -267,7 +267,7 @@ func (p *Planner) Link(name string) (netstate.Link, error) {
 	}
 	missing := fault.New(fault.NotReady, fmt.Errorf("no link %q %s", netstate.BaseName(name), where))
 	if im := p.req.imagined; im != nil {
-		return im.addLink(name, p.req.stepError(p.StepName(), missing))
+		return im.addLink(name, p.req.stepError(p.stepName(), missing))
 	}
 	return netstate.Link{}, missing
 }
@@ -359,17 +359,17 @@ func Lookup[T netstate.Object](p *Planner, o T) (T, bool, error) {
 func (p *Planner) DeviceID() (string, error) {
 	id, ok := p.AssignedDevice()
 	if im := p.req.imagined; im != nil && !ok {
-		id, ok = im.devices[p.StepName()]
+		id, ok = im.devices[p.stepName()]
 	}
 	if !ok {
-		return "", fault.New(fault.Invalid, fmt.Errorf("no device is assigned to root step %q", p.StepName()))
+		return "", fault.New(fault.Invalid, fmt.Errorf("no device is assigned to root step %q", p.stepName()))
 	}
 	return id, nil
 }
 
 // AssignedDevice returns the device assigned to this root step, if any.
 func (p *Planner) AssignedDevice() (string, bool) {
-	id := p.req.Given[p.StepName()].Device
+	id := p.req.Given[p.stepName()].Device
 	return id, id != ""
 }
 
@@ -444,7 +444,7 @@ func (p *Planner) Attach(id, configured string, link netstate.Link, cfg AddressC
 	if err := usedByHost(d); err != nil {
 		return err
 	}
-	if err := p.makers.add(p.StepName(), name, p.req.imagined); err != nil {
+	if err := p.makers.add(p.stepName(), name, p.req.imagined); err != nil {
 		return err
 	}
 	if link.MAC != nil && d.LinkKind == netstate.InfiniBandKind {
@@ -507,7 +507,7 @@ func (p *Planner) ProduceDevices(d topology.Devices) { p.current.devices = &d }
 
 // Note adds a note for the user to the plan.
 func (p *Planner) Note(format string, args ...any) {
-	p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("step %q: ", p.StepName())+fmt.Sprintf(format, args...))
+	p.plan.Notes = append(p.plan.Notes, fmt.Sprintf("step %q: ", p.stepName())+fmt.Sprintf(format, args...))
 }
 
 // Want declares an object as desired. Fields that are not set are not managed.
@@ -531,14 +531,14 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 	}
 	l, isLink := o.(netstate.Link)
 	if isLink && l.LinkKind != "" && !adopt {
-		if err := p.makers.addLink(p.StepName(), l, p.req.imagined); err != nil {
+		if err := p.makers.addLink(p.stepName(), l, p.req.imagined); err != nil {
 			return err
 		}
 	}
 	if err := p.guard(o); err != nil {
 		return err
 	}
-	if err := p.claims.add(p.StepName(), o); err != nil {
+	if err := p.claims.add(p.stepName(), o); err != nil {
 		return err
 	}
 	if !adopt {
@@ -561,7 +561,7 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 		p.current.await(err.Error(), err)
 		return nil
 	}
-	p.wants = append(p.wants, want{step: p.StepName(), obj: o, adopt: adopt, choseMAC: chosen})
+	p.wants = append(p.wants, want{step: p.stepName(), obj: o, adopt: adopt, choseMAC: chosen})
 	switch o := o.(type) {
 	case netstate.Addr:
 		if !netstate.OnHost(o.Link) { // a result has what the sandbox has
@@ -586,7 +586,7 @@ func (p *Planner) want(o netstate.Object, adopt bool) error {
 		p.view.Apply(netstate.Change{After: o})
 		return nil
 	}
-	if c, differs := netstate.NewUpdate(p.StepName(), have, o); differs {
+	if c, differs := netstate.NewUpdate(p.stepName(), have, o); differs {
 		p.view.Apply(c)
 	}
 	return nil
@@ -604,7 +604,7 @@ func (p *Planner) WantNone(o netstate.Object) error {
 	if p.claims[o.Key()] == nil {
 		p.claims[o.Key()] = map[string]claim{} // nobody restores it
 	}
-	p.wants = append(p.wants, want{step: p.StepName(), obj: o, none: true})
+	p.wants = append(p.wants, want{step: p.stepName(), obj: o, none: true})
 	if !p.view.Known(o) {
 		p.need(o)
 	}

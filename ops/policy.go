@@ -151,9 +151,9 @@ func (r Rule) object(field string) (netstate.Rule, error) {
 	return out, nil
 }
 
-// SourceRulePriority is the priority of the rules that sourceRouting creates: after foreign
+// sourceRulePriority is the priority of the rules that sourceRouting creates: after foreign
 // rules, before that of the main table (32766).
-const SourceRulePriority = 30000
+const sourceRulePriority = 30000
 
 // sourceTable is the routing table of an interface for sourceRouting. It depends only on
 // the name, so that it never changes, and is far from the small numbers that people and

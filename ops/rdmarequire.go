@@ -140,8 +140,8 @@ func (r *RDMARequirement) imagine(p *Planner, link string) error {
 		d.GIDIndex = new(0)
 		// The kernel gives a link that is up a link-local address of IPv6.
 		given := r.GID.Type != "IB" && (r.GID.Scope == "global" || r.GID.Scope == "" && r.GID.Family == "IPv4")
-		if given && link != "" && !netstate.OnHost(link) && !p.req.claimsAddress(p.StepName()) {
-			p.req.imagined.gids = append(p.req.imagined.gids, imaginedGID{p.StepName(), link, r.GID.Family})
+		if given && link != "" && !netstate.OnHost(link) && !p.req.claimsAddress(p.stepName()) {
+			p.req.imagined.gids = append(p.req.imagined.gids, imaginedGID{p.stepName(), link, r.GID.Family})
 		}
 	}
 	if _, set := p.claims[netstate.Link{Name: link}.Key()]["mtu"]; !set {

@@ -43,7 +43,7 @@ func (p *Planner) Representor(id string) (string, bool, error) {
 // representor is a port of a bridge. Its VLAN is the bridge's matter.
 func (p *Planner) WantVFBehindRepresentor(id string, mac string) error {
 	vf := netstate.VF{ID: id, MAC: &mac}
-	if rate := p.req.Given[p.StepName()].MaxTxRate; rate != 0 {
+	if rate := p.req.Given[p.stepName()].MaxTxRate; rate != 0 {
 		vf.MaxTxRateMbps = &rate
 	}
 	if _, ok, err := Lookup(p, vf); err != nil || !ok {

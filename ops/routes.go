@@ -85,7 +85,7 @@ func (s *routes) route(d deferredRoute) (netstate.Route, error) {
 // noteSource adds a note on a source that is no address of the sandbox: the kernel refuses the route (fib_valid_prefsrc in
 // net/ipv4/fib_semantics.c, ip6_route_info_create in net/ipv6/route.c).
 func (s *routes) noteSource(d deferredRoute, r netstate.Route) {
-	if r.Source == nil || d.sourced || s.p.req.claimsAddress(s.p.StepName()) || s.addresses()[*r.Source] {
+	if r.Source == nil || d.sourced || s.p.req.claimsAddress(s.p.stepName()) || s.addresses()[*r.Source] {
 		return
 	}
 	s.p.Note("%s.src: no interface of the pod has the address %s, and the kernel refuses the route until one has: "+
@@ -171,7 +171,7 @@ func (s *routes) onLink(d deferredRoute, r netstate.Route) bool {
 	if im := s.p.req.imagined; im != nil && im.links[d.link] != nil || s.p.req.imagined.givesAddresses(d.link) {
 		return true // whatever addresses it has
 	}
-	if s.p.req.claimsAddress(s.p.StepName()) {
+	if s.p.req.claimsAddress(s.p.stepName()) {
 		return true // the validation tries addresses of claims, too
 	}
 	at := tableOn{d.link, r.Table}
@@ -293,7 +293,7 @@ func (s *routes) ofAddress(link, field string, r Route, refused map[netip.Addr]s
 
 // fromSources routes packets from an address over its link.
 func (s *routes) fromSources(link string, cfg AddressConfig) error {
-	if len(cfg.Addresses) == 0 && s.p.req.claimsAddress(s.p.StepName()) {
+	if len(cfg.Addresses) == 0 && s.p.req.claimsAddress(s.p.stepName()) {
 		return nil
 	}
 	if len(cfg.Addresses) == 0 {
@@ -307,7 +307,7 @@ func (s *routes) fromSources(link string, cfg AddressConfig) error {
 			continue
 		}
 		host := netip.PrefixFrom(pre.Addr(), pre.Addr().BitLen())
-		rule, err := Rule{Priority: SourceRulePriority, From: host.String(), Table: sourceTable(byGateway[i].name(link))}.object(field)
+		rule, err := Rule{Priority: sourceRulePriority, From: host.String(), Table: sourceTable(byGateway[i].name(link))}.object(field)
 		if err != nil {
 			return err
 		}
@@ -334,7 +334,7 @@ func (s *routes) fromSources(link string, cfg AddressConfig) error {
 	}
 	s.deferred = append(s.deferred, routes...)
 	if !slices.ContainsFunc(routes, func(d deferredRoute) bool { return d.route.Gateway != "" || strings.HasPrefix(d.field, "routes") }) {
-		s.ungated[link] = s.p.StepName()
+		s.ungated[link] = s.p.stepName()
 	}
 	return nil
 }

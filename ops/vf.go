@@ -146,10 +146,10 @@ func (c *VFConfig) limitByRule(p *Planner, id string) error {
 // config does not name is that of the device's physical network; a rate is not above what the
 // claim has of the bandwidth.
 func (c VFConfig) WantVF(p *Planner, id string) error {
-	if given := p.req.Given[p.StepName()].VLAN; c.VLAN == nil && given != 0 {
+	if given := p.req.Given[p.stepName()].VLAN; c.VLAN == nil && given != 0 {
 		c.VLAN = &given
 	}
-	if given := p.req.Given[p.StepName()].MaxTxRate; given != 0 && (c.MaxTxRate == nil || *c.MaxTxRate == 0 || *c.MaxTxRate > given) {
+	if given := p.req.Given[p.stepName()].MaxTxRate; given != 0 && (c.MaxTxRate == nil || *c.MaxTxRate == 0 || *c.MaxTxRate > given) {
 		c.MaxTxRate = &given
 		if c.MinTxRate != nil && *c.MinTxRate > given {
 			return Invalid("minTxRate",
@@ -300,7 +300,7 @@ func (c VFConfig) ReadGUIDs(p *Planner, id string) error {
 	if err := p.Want(want); err != nil {
 		return err
 	}
-	return &unknownRef{ref.Ref{Step: p.StepName(), Field: "interfaceName"}}
+	return &unknownRef{ref.Ref{Step: p.stepName(), Field: "interfaceName"}}
 }
 
 // followed returns the link state of a virtual function that follows LACP. A lost partner is

@@ -57,8 +57,8 @@ func SetsRates(c contract.Contract) bool {
 // this step, nil if tc does. The rate of a rule concerns one interface, so no other step may make
 // one that sends through the function. The config may have a rate, too.
 func (p *Planner) ruleForVF(id string, config *uint32) (*PFRule, error) {
-	rule, ok := RuleForPF(p.req.Rules.Of(p.StepName()).Filters)
-	if !ok || !p.req.sendsAlone(p.StepName()) {
+	rule, ok := RuleForPF(p.req.Rules.Of(p.stepName()).Filters)
+	if !ok || !p.req.sendsAlone(p.stepName()) {
 		return nil, nil
 	}
 	have, ok, err := Lookup(p, netstate.VF{ID: id})

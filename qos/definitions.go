@@ -73,8 +73,8 @@ func (p *Policy) SelectsDefinition(d *Definition, namespace map[string]string) b
 	})
 }
 
-// SelectsNamespace reports whether the policy selects networks by labels in a namespace with these labels.
-func (p *Policy) SelectsNamespace(namespace map[string]string) bool {
+// selectsNamespace reports whether the policy selects networks by labels in a namespace with these labels.
+func (p *Policy) selectsNamespace(namespace map[string]string) bool {
 	return slices.ContainsFunc(p.networks, func(t networkTerm) bool {
 		return t.byLabels() && t.namespaces != nil && t.namespaces.Matches(labels.Set(namespace))
 	})
@@ -168,7 +168,7 @@ func (d *Definitions) Selected(
 	for namespace, all := range d.of {
 		var of map[string]string
 		if namespace != "" {
-			if of = namespaces(namespace); !p.SelectsNamespace(of) {
+			if of = namespaces(namespace); !p.selectsNamespace(of) {
 				continue
 			}
 		}

@@ -105,7 +105,7 @@ func attribute(d *resourceapi.Device, name resourceapi.QualifiedName) string {
 // Users returns the pods that have one of the devices, in order of their names. Whether an eviction
 // ends a pod depends on the version of the server, too.
 func Users(ctx context.Context, kube kubernetes.Interface, devices []Device) ([]User, error) {
-	server, err := ServerOf(kube.Discovery())
+	server, err := serverOf(kube.Discovery())
 	if err != nil {
 		return nil, err
 	}

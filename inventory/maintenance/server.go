@@ -19,8 +19,8 @@ var (
 // the same version.
 type Server struct{ version *version.Version }
 
-// ServerOf asks for the version of the server.
-func ServerOf(d discovery.ServerVersionInterface) (Server, error) {
+// serverOf asks for the version of the server.
+func serverOf(d discovery.ServerVersionInterface) (Server, error) {
 	info, err := d.ServerVersion()
 	if err != nil {
 		return Server{}, fmt.Errorf("get the version of the API server: %w", err)

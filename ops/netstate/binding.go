@@ -39,7 +39,7 @@ type Binding struct {
 }
 
 // Key is the function's PCI address.
-func (b Binding) Key() Key { return BindingKey(b.ID) }
+func (b Binding) Key() Key { return bindingKey(b.ID) }
 
 // LivesOn is none: a function is part of the machine.
 func (Binding) LivesOn() Key { return Key{} }
@@ -57,8 +57,8 @@ var bindingTraits = Traits{
 // Traits returns the traits of bindings.
 func (Binding) Traits() *Traits { return &bindingTraits }
 
-// BindingKey is the key of the binding of the function with that PCI address.
-func BindingKey(id string) Key { return Key{KindBinding, id} }
+// bindingKey is the key of the binding of the function with that PCI address.
+func bindingKey(id string) Key { return Key{KindBinding, id} }
 
 // UserspaceDriver reports whether a driver hands the device to user space, so
 // that it has no network interface.

@@ -2,6 +2,7 @@ package netstate
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -376,7 +377,7 @@ func (c Change) Restored() bool {
 }
 
 func fold(first, then Change) Change {
-	first.Step = firstNonEmpty(then.Step, first.Step)
+	first.Step = cmp.Or(then.Step, first.Step)
 	switch {
 	case first.Before == nil: // created by us
 		if then.After == nil {
@@ -406,13 +407,6 @@ func fold(first, then Change) Change {
 		first.After = mergeAny(first.After, then.After)
 		return first
 	}
-}
-
-func firstNonEmpty(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // mergeAny is Merge for two objects of one unknown type.

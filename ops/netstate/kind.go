@@ -85,15 +85,6 @@ var kinds = map[Kind]reader{
 // Kinds lists the kinds, sorted.
 func Kinds() []Kind { return slices.Sorted(maps.Keys(kinds)) }
 
-// TraitsOf returns the traits of a kind, nil when there is no such kind.
-func TraitsOf(k Kind) *Traits {
-	r, ok := kinds[k]
-	if !ok {
-		return nil
-	}
-	return r.zero.Traits()
-}
-
 // Object is one thing that a plan can change. The types below implement it, as
 // values, never as pointers.
 type Object interface {
@@ -293,15 +284,12 @@ func OfHost(o Object) bool {
 
 // reader reads objects of one kind.
 type reader struct {
-	zero   Object
 	object func(raw []byte) (Object, error)
 	change func(c *Change, data []byte) bool
 }
 
 func readerOf[T Object]() reader {
-	var zero T
 	return reader{
-		zero: zero,
 		object: func(raw []byte) (Object, error) {
 			var o T
 			if err := json.Unmarshal(raw, &o); err != nil {

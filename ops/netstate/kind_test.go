@@ -51,13 +51,13 @@ var examples = []netstate.Object{
 func TestKinds(t *testing.T) {
 	for _, k := range declaredKinds(t) {
 		i := slices.IndexFunc(examples, func(o netstate.Object) bool { return o.Key().Kind == k })
-		if i < 0 || netstate.TraitsOf(k) == nil {
+		if i < 0 || !slices.Contains(netstate.Kinds(), k) {
 			t.Errorf("kind %q has no example here, or is not in the list of kinds", k)
 			continue
 		}
 		o := examples[i]
 		traits := o.Traits()
-		if traits != netstate.TraitsOf(k) || traits.Cost == 0 || !slices.Contains(netstate.Phases(), traits.Phase) {
+		if traits != o.Traits() || traits.Cost == 0 || !slices.Contains(netstate.Phases(), traits.Phase) {
 			t.Errorf("%s: traits %+v: want those of the kind, with a cost and a phase", k, traits)
 		}
 		if traits.Setting && strings.HasPrefix(netstate.Absent(o).Error(), "there is no") {
@@ -131,7 +131,7 @@ func carried(t *testing.T, o netstate.Object) {
 	}
 	other := netstate.Key{Kind: on.Kind, ID: "other"}
 	moved := netstate.On(o, other)
-	if netstate.TraitsOf(on.Kind) == nil || moved.LivesOn() != other {
+	if !slices.Contains(netstate.Kinds(), on.Kind) || moved.LivesOn() != other {
 		t.Errorf("%s lives on %s; moved to %s it lives on %s", o.Key(), on, other, moved.LivesOn())
 	}
 	if back := netstate.On(moved, on); !reflect.DeepEqual(back, o) {

@@ -26,13 +26,13 @@ type LogicalRule struct {
 // FromPort is the direction of rows about what ports send.
 const FromPort = "from-lport"
 
-// InPort is the match of all packets that a logical port sends.
-func InPort(port string) string { return `inport == "` + port + `"` }
+// inPort is the match of all packets that a logical port sends.
+func inPort(port string) string { return `inport == "` + port + `"` }
 
 // Of is the rule on a port: as it is given, it has none, and matches packets of any port.
 func (r LogicalRule) Of(port LogicalPort, link string) LogicalRule {
 	r.Port, r.Switch, r.Link = port.Name, port.Switch, link
-	r.Match = new(InPort(port.Name) + " && " + *r.Match)
+	r.Match = new(inPort(port.Name) + " && " + *r.Match)
 	return r
 }
 

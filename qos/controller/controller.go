@@ -221,7 +221,7 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 			}
 			if t, ok := o.(*v1alpha1.NetworkTopology); ok {
 				c.destinations.SetPrimary(t.Name, nil, true)
-				c.destinations.SetNamed(t.Name, nil)
+				c.destinations.setNamed(t.Name, nil)
 			}
 			again(o)
 		},
@@ -237,10 +237,10 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 func (c *NetworkQoS) define(o any) {
 	t, ok := o.(*v1alpha1.NetworkTopology)
 	if ok {
-		c.destinations.SetNamed(t.Name, qos.DefinitionsIn(qosLabels(t, c.Contracts)))
+		c.destinations.setNamed(t.Name, qos.DefinitionsIn(qosLabels(t, c.Contracts)))
 	}
 	if ok && c.Contracts != nil {
-		c.destinations.SetDefinitions(t.Name, topology.DefinitionsOf(t, c.Contracts))
+		c.destinations.setDefinitions(t.Name, topology.DefinitionsOf(t, c.Contracts))
 	}
 	if ok && c.PodNetwork {
 		c.destinations.SetPrimary(t.Name, qos.TopologyLabels(&t.ObjectMeta), t.Spec.Role != v1alpha1.Primary)
@@ -374,12 +374,12 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) (rest bool
 		case o.Elsewhere && !c.speaks(statuses[o.Policy]):
 			continue // ovn-kubernetes enforces it, and not we
 		}
-		o.noteUnaddressed(c.destinations.Unaddressed(o.Policy, &left))
+		o.noteUnaddressed(c.destinations.unaddressed(o.Policy, &left))
 		if _, err := c.write(ctx, statuses[o.Policy], &o); err != nil {
 			return rest, err
 		}
 	}
-	c.destinations.Reread(namespace, enforced)
+	c.destinations.reread(namespace, enforced)
 	return rest, nil
 }
 

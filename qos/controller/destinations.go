@@ -38,7 +38,7 @@ type Destinations struct {
 	// networks are the objects of others that define networks, namespaces the labels of namespaces, and stale the policies that may select
 	// other networks than those they were compiled with.
 	networks   qos.Definitions
-	named      map[string][]string // NetworkAttachmentDefinitions by topology, see SetNamed
+	named      map[string][]string // NetworkAttachmentDefinitions by topology, see setNamed
 	onTopology map[string]int      // on how many topologies these are
 	namespaces map[string]map[string]string
 	stale      map[types.NamespacedName]bool
@@ -188,8 +188,8 @@ func (d *Destinations) checkRoom(namespace string) {
 	}
 }
 
-// Reread queues the objects of a namespace that were left out, and may have room now, to be read again.
-func (d *Destinations) Reread(namespace string, enforced []*qos.Policy) {
+// reread queues the objects of a namespace that were left out, and may have room now, to be read again.
+func (d *Destinations) reread(namespace string, enforced []*qos.Policy) {
 	d.lock()
 	defer d.mu.Unlock()
 	share := d.shares[namespace]
@@ -271,8 +271,8 @@ func (d *Destinations) DeletePod(key types.NamespacedName) {
 	d.place(key)
 }
 
-// SetTopology sets the labels of a topology.
-func (d *Destinations) SetTopology(name string, of map[string]string) {
+// setTopology sets the labels of a topology.
+func (d *Destinations) setTopology(name string, of map[string]string) {
 	d.lock()
 	defer d.mu.Unlock()
 	delete(d.deleted, name)
@@ -285,9 +285,9 @@ func (d *Destinations) SetTopology(name string, of map[string]string) {
 	}
 }
 
-// SetDefinitions sets the NetworkAttachmentDefinitions of the networks that interfaces of a topology are on, by step. The
+// setDefinitions sets the NetworkAttachmentDefinitions of the networks that interfaces of a topology are on, by step. The
 // addresses of a pod are known by topology: those of all its interfaces are destinations on each of these networks.
-func (d *Destinations) SetDefinitions(name string, of map[string]string) {
+func (d *Destinations) setDefinitions(name string, of map[string]string) {
 	d.lock()
 	defer d.mu.Unlock()
 	if maps.Equal(d.definitions[name], of) {
@@ -301,9 +301,9 @@ func (d *Destinations) SetDefinitions(name string, of map[string]string) {
 	}
 }
 
-// DeleteTopology forgets the labels of a topology with the last pod that has it: pods keep the network of a topology
+// deleteTopology forgets the labels of a topology with the last pod that has it: pods keep the network of a topology
 // that is deleted, and their nodes its labels.
-func (d *Destinations) DeleteTopology(name string) {
+func (d *Destinations) deleteTopology(name string) {
 	d.lock()
 	defer d.mu.Unlock()
 	if len(d.using[name]) > 0 {
@@ -448,12 +448,12 @@ func (d *Destinations) Decided(p *qos.Policy) (_ Decision, known bool) {
 	return Decision{Over: now.over, Networks: now.Names, TooManyNetworks: now.TooMany}, known && now.generation == p.Generation
 }
 
-// maxMeant bounds how many labels of pods are compared for Unaddressed in one go.
+// maxMeant bounds how many labels of pods are compared for unaddressed in one go.
 const maxMeant = 1 << 17
 
-// Unaddressed returns the first destination of an object that selects pods of which none has an address on a network that the object
+// unaddressed returns the first destination of an object that selects pods of which none has an address on a network that the object
 // covers, such as those that use the host's network, "" if there is none. left is the rest of maxMeant.
-func (d *Destinations) Unaddressed(p *qos.Policy, left *int) string {
+func (d *Destinations) unaddressed(p *qos.Policy, left *int) string {
 	d.lock()
 	defer d.mu.Unlock()
 	if now := d.policies[p.Key]; now == nil || now.Generation != p.Generation {

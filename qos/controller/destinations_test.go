@@ -75,7 +75,7 @@ func newCrowd(t testing.TB) *crowd {
 	t.Helper()
 	c := &crowd{Destinations: NewDestinations(), changed: map[types.NamespacedName]bool{}, has: map[types.NamespacedName]uint64{}}
 	c.OnChange(func(key types.NamespacedName) { c.changed[key] = true })
-	c.SetTopology("rail", map[string]string{"rail": "storage"})
+	c.setTopology("rail", map[string]string{"rail": "storage"})
 	for namespace := range crowdNamespaces {
 		team := "b"
 		if namespace < 2 {
@@ -176,7 +176,7 @@ var crowdChanges = []struct {
 	}},
 	{"an object the second time", 0, 0, func(t testing.TB, c *crowd, _ bool) { c.SetPolicy(crowdPolicy(t, 5, 4, 8, 1)) }},
 	{"the labels of the topology of all pods", crowdNamespaces * crowdObjects, 0, func(_ testing.TB, c *crowd, on bool) {
-		c.SetTopology("rail", map[string]string{"rail": "storage", "a": fmt.Sprint(on)})
+		c.setTopology("rail", map[string]string{"rail": "storage", "a": fmt.Sprint(on)})
 	}},
 }
 
@@ -261,15 +261,15 @@ func TestDestinations(t *testing.T) {
 	has("a claim whose pod is not known")
 	c.SetPod(pod, "u", map[string]string{"role": "r3"}, nil)
 	has("a topology whose labels are not known")
-	c.SetTopology("rail", map[string]string{"rail": "storage"})
+	c.setTopology("rail", map[string]string{"rail": "storage"})
 	has("one topology of two", "rail 192.0.2.1")
 	c.SetClaim("two", &claim.Held{Pod: pod, UID: "u", Addresses: addresses(map[string]string{"rail": "192.0.2.3"})})
 	has("two claims of a pod", "rail 192.0.2.1,192.0.2.3")
 	c.SetClaim("one", nil)
 	has("the first is deleted", "rail 192.0.2.3")
-	c.SetTopology("rail", nil)
+	c.setTopology("rail", nil)
 	has("the topology has no label")
-	c.SetTopology("rail", map[string]string{"rail": "storage"})
+	c.setTopology("rail", map[string]string{"rail": "storage"})
 	has("and has it again", "rail 192.0.2.3")
 	c.SetPod(pod, "v", map[string]string{"role": "r3"}, nil)
 	has("another pod of the name")
@@ -279,14 +279,14 @@ func TestDestinations(t *testing.T) {
 	has("the pod has ended")
 	c.SetPod(pod, "v", map[string]string{"role": "r3"}, nil)
 	has("the pod is read again", "rail 192.0.2.4")
-	c.DeleteTopology("rail")
+	c.deleteTopology("rail")
 	has("the topology is deleted, and the pod keeps it", "rail 192.0.2.4")
 	c.SetClaim("two", &claim.Held{Pod: pod, UID: "v", Addresses: addresses(map[string]string{"rail": "192.0.2.5"})})
 	has("with another address", "rail 192.0.2.5")
-	c.SetTopology("rail", nil)
+	c.setTopology("rail", nil)
 	has("a later one of the name has no label")
-	c.SetTopology("rail", map[string]string{"rail": "storage"})
-	c.DeleteTopology("rail")
+	c.setTopology("rail", map[string]string{"rail": "storage"})
+	c.deleteTopology("rail")
 	c.SetClaim("two", nil)
 	c.DeletePod(pod)
 	c.DeletePolicy(key)
@@ -297,7 +297,7 @@ func TestDestinations(t *testing.T) {
 
 	// More addresses than one object may have: none is listed.
 	c.SetPolicy(crowdPolicy(t, 1, 3, 8, 1))
-	c.SetTopology("rail", map[string]string{"rail": "storage"})
+	c.setTopology("rail", map[string]string{"rail": "storage"})
 	for n := range v1alpha1.MaxDestinationAddresses + 1 {
 		p := types.NamespacedName{Namespace: "ns-1", Name: fmt.Sprint("many-", n)}
 		c.SetPod(p, "u", map[string]string{"role": "r3"}, nil)
@@ -334,12 +334,12 @@ func TestDestinations(t *testing.T) {
 			last.Key = name
 		}
 	}
-	c.Reread("ns-1", append(enforced, last))
+	c.reread("ns-1", append(enforced, last))
 	if len(rooms) > 0 || c.changed[last.Key] {
 		t.Fatalf("there is no room yet: %v", rooms)
 	}
 	c.DeletePolicy(enforced[0].Key)
-	c.Reread("ns-1", append(enforced[1:], last))
+	c.reread("ns-1", append(enforced[1:], last))
 	if !slices.Equal(rooms, []string{"ns-1"}) || !c.take(last.Key) {
 		t.Fatalf("%s is not read: %v", last.Key, rooms)
 	}
@@ -442,11 +442,11 @@ netAttachRefs: [{kind: NetworkAttachmentDefinition, name: blue}], egress: [{dscp
 	if have := of(); have != "[]" {
 		t.Errorf("before the steps of the topology are known: %s", have)
 	}
-	d.SetDefinitions("rail", map[string]string{"net": "ns/blue", "other": "ns/red"})
+	d.setDefinitions("rail", map[string]string{"net": "ns/blue", "other": "ns/red"})
 	if have := of(); have != "[{0 0 rail [192.0.2.1]}]" {
 		t.Errorf("with a step on the network: %s", have)
 	}
-	d.SetDefinitions("rail", map[string]string{"other": "ns/red"})
+	d.setDefinitions("rail", map[string]string{"other": "ns/red"})
 	if have := of(); have != "[]" {
 		t.Errorf("without: %s", have)
 	}
@@ -552,11 +552,11 @@ egress: [{dscp: 1, classifier: {to: [{podSelector: {matchLabels: {app: web}}}, {
 	} {
 		step.change()
 		left := maxMeant
-		if have := d.Unaddressed(p, &left); have != step.want {
+		if have := d.unaddressed(p, &left); have != step.want {
 			t.Errorf("%q, want %q", have, step.want)
 		}
 		none := 0
-		if have := d.Unaddressed(p, &none); have != "" {
+		if have := d.unaddressed(p, &none); have != "" {
 			t.Errorf("%q, and nothing may be compared", have)
 		}
 	}

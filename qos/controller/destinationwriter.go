@@ -235,8 +235,8 @@ func (w *destinationWriter) follow(ctx context.Context) {
 	stores := []*keptStore{
 		{
 			resource: v1alpha1.Resource(),
-			set:      func(_ types.NamespacedName, o *cachedMeta) { w.SetTopology(o.Name, qos.TopologyLabels(&o.ObjectMeta)) },
-			remove:   func(key types.NamespacedName) { w.DeleteTopology(key.Name) },
+			set:      func(_ types.NamespacedName, o *cachedMeta) { w.setTopology(o.Name, qos.TopologyLabels(&o.ObjectMeta)) },
+			remove:   func(key types.NamespacedName) { w.deleteTopology(key.Name) },
 		}, {
 			resource: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, selector: running,
 			set: func(key types.NamespacedName, o *cachedMeta) { w.SetPod(key, o.UID, o.Labels, o.addresses) }, remove: w.DeletePod,

@@ -13,15 +13,15 @@ import (
 	"github.com/plumbline/plumbline/qos"
 )
 
-// SetNetwork adds or replaces an object of others that defines a network. It is read only: ADR 90.
-func (d *Destinations) SetNetwork(o *qos.Definition) {
+// setNetwork adds or replaces an object of others that defines a network. It is read only: ADR 90.
+func (d *Destinations) setNetwork(o *qos.Definition) {
 	d.lock()
 	defer d.mu.Unlock()
 	d.defined(d.networks.Set(o), o)
 }
 
-// DeleteNetwork forgets such an object.
-func (d *Destinations) DeleteNetwork(id qos.NetworkID) {
+// deleteNetwork forgets such an object.
+func (d *Destinations) deleteNetwork(id qos.NetworkID) {
 	d.lock()
 	defer d.mu.Unlock()
 	d.defined(d.networks.Delete(id), nil)
@@ -78,8 +78,8 @@ func (d *Destinations) resolve(p *qos.Policy) {
 	d.report(d.compiler.SetPolicy(p.WithNetworks(now.Names)))
 }
 
-// SetNamed sets on which networks of NetworkAttachmentDefinitions a topology is: these come first for objects that select too many.
-func (d *Destinations) SetNamed(topology string, definitions []string) {
+// setNamed sets on which networks of NetworkAttachmentDefinitions a topology is: these come first for objects that select too many.
+func (d *Destinations) setNamed(topology string, definitions []string) {
 	d.lock()
 	defer d.mu.Unlock()
 	if slices.Equal(d.named[topology], definitions) {
@@ -128,12 +128,12 @@ func (w *destinationWriter) followNetworks(ctx context.Context) {
 		s := &keptStore{
 			resource: resource, again: qosAgain, synced: make(chan struct{}),
 			set: func(key types.NamespacedName, o *cachedMeta) {
-				w.SetNetwork(&qos.Definition{
+				w.setNetwork(&qos.Definition{
 					NetworkID: id(key), Labels: o.Labels, Primary: o.primary,
 					Owner: ownerOf(o.OwnerReferences, key.Namespace),
 				})
 			},
-			remove: func(key types.NamespacedName) { w.DeleteNetwork(id(key)) },
+			remove: func(key types.NamespacedName) { w.deleteNetwork(id(key)) },
 		}
 		if kind == qos.UserDefinedNetwork { // its metadata does not have the role
 			s.whole, s.of = w.objects, roleOf

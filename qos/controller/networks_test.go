@@ -51,7 +51,7 @@ func TestNetworksByLabels(t *testing.T) {
 	d.SetPolicy(selecting(t, "other", strings.ReplaceAll(ofTeam, "blue", "red")))
 	pod := types.NamespacedName{Namespace: "ns", Name: "p"}
 	d.SetPod(pod, "u", nil, nil)
-	d.SetDefinitions("rail", map[string]string{"net": "x/one"})
+	d.setDefinitions("rail", map[string]string{"net": "x/one"})
 	d.SetClaim("ns/c", &claim.Held{Pod: pod, UID: "u", Addresses: map[string][]netip.Addr{"rail": {netip.MustParseAddr("192.0.2.1")}}})
 	changed := map[string]bool{}
 	d.OnChange(func(key types.NamespacedName) { changed[key.Name] = true })
@@ -68,12 +68,12 @@ func TestNetworksByLabels(t *testing.T) {
 		want   string
 		queued bool
 	}{
-		{"a definition in a namespace that is not known", func() { d.SetNetwork(attachmentDefinition("x", "one", "blue")) }, "[] 0", false},
+		{"a definition in a namespace that is not known", func() { d.setNetwork(attachmentDefinition("x", "one", "blue")) }, "[] 0", false},
 		{"its namespace", func() { d.SetNamespace("x", map[string]string{"team": "a"}) }, "[x/one] 1", true},
-		{"one of other labels", func() { d.SetNetwork(attachmentDefinition("x", "two", "green")) }, "[x/one] 1", false},
-		{"which change", func() { d.SetNetwork(attachmentDefinition("x", "two", "blue")) }, "[x/one x/two] 1", true},
-		{"nothing", func() { d.SetNetwork(attachmentDefinition("x", "two", "blue")) }, "[x/one x/two] 1", false},
-		{"one is gone", func() { d.DeleteNetwork(attachmentDefinition("x", "one", "").NetworkID) }, "[x/two] 0", true},
+		{"one of other labels", func() { d.setNetwork(attachmentDefinition("x", "two", "green")) }, "[x/one] 1", false},
+		{"which change", func() { d.setNetwork(attachmentDefinition("x", "two", "blue")) }, "[x/one x/two] 1", true},
+		{"nothing", func() { d.setNetwork(attachmentDefinition("x", "two", "blue")) }, "[x/one x/two] 1", false},
+		{"one is gone", func() { d.deleteNetwork(attachmentDefinition("x", "one", "").NetworkID) }, "[x/two] 0", true},
 		{"another label of the namespace", func() { d.SetNamespace("x", map[string]string{"team": "a", "more": "b"}) }, "[x/two] 0", false},
 		{"its label", func() { d.SetNamespace("x", map[string]string{"team": "b"}) }, "[] 0", true},
 		{"and again", func() { d.SetNamespace("x", map[string]string{"team": "a"}) }, "[x/two] 0", true},
@@ -91,7 +91,7 @@ func TestNetworksByLabels(t *testing.T) {
 	}
 	// Of two selectors, a namespace may match one before and the other one after.
 	d.SetPolicy(selecting(t, "two", ofTeam+", {networkSelectionType: SecondaryUserDefinedNetworks, secondaryUserDefinedNetworkSelector: {namespaceSelector: {matchLabels: {team: b}}, networkSelector: {}}}"))
-	d.SetNetwork(&qos.Definition{NetworkID: qos.NetworkID{Kind: qos.UserDefinedNetwork, Namespace: "x", Name: "second"}, Primary: new(false)})
+	d.setNetwork(&qos.Definition{NetworkID: qos.NetworkID{Kind: qos.UserDefinedNetwork, Namespace: "x", Name: "second"}, Primary: new(false)})
 	for _, step := range []struct{ team, want string }{{"a", "[x/two] 0"}, {"b", "[x/second] 0"}, {"a", "[x/two] 0"}, {"c", "[] 0"}} {
 		clear(changed)
 		d.SetNamespace("x", map[string]string{"team": step.team})
@@ -116,17 +116,17 @@ func TestNetworksOfOwners(t *testing.T) {
 		return fmt.Sprint(status.Networks)
 	}
 	owner := qos.NetworkID{Kind: qos.ClusterUserDefinedNetwork, Name: "tenant"}
-	d.SetNetwork(&qos.Definition{NetworkID: owner, Labels: map[string]string{"net": "blue"}})
+	d.setNetwork(&qos.Definition{NetworkID: owner, Labels: map[string]string{"net": "blue"}})
 	if have := of(); have != "[ns/tenant]" {
 		t.Errorf("%s", have)
 	}
 	made := attachmentDefinition("ns", "made", "")
 	made.Owner = ownerOf([]metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "c"}, {APIVersion: "k8s.ovn.org/v1", Kind: "ClusterUserDefinedNetwork", Name: "tenant"}}, "ns")
-	d.SetNetwork(made)
+	d.setNetwork(made)
 	if have := of(); have != "[ns/made ns/tenant]" {
 		t.Errorf("with what it owns: %s", have)
 	}
-	d.DeleteNetwork(owner)
+	d.deleteNetwork(owner)
 	if have := of(); have != "[]" {
 		t.Errorf("without the owner: %s", have)
 	}
@@ -223,9 +223,9 @@ func TestNetworksOfHostileTenants(t *testing.T) {
 	for i := range networks {
 		namespace := fmt.Sprint("x-", i%500)
 		d.SetNamespace(namespace, map[string]string{"team": "a"})
-		d.SetNetwork(attachmentDefinition(namespace, fmt.Sprint("n-", i), "blue"))
+		d.setNetwork(attachmentDefinition(namespace, fmt.Sprint("n-", i), "blue"))
 	}
-	d.SetNamed("rail", []string{"x-1/n-1", "x-2/n-2", "elsewhere/n"})
+	d.setNamed("rail", []string{"x-1/n-1", "x-2/n-2", "elsewhere/n"})
 	const namespaces = 20
 	for n := range namespaces {
 		for i := range qos.MaxObjects {
@@ -238,7 +238,7 @@ func TestNetworksOfHostileTenants(t *testing.T) {
 	i := 0
 	edit := testing.AllocsPerRun(5, func() {
 		i++
-		d.SetNetwork(attachmentDefinition("x-1", "n-1", fmt.Sprint("other-", i)))
+		d.setNetwork(attachmentDefinition("x-1", "n-1", fmt.Sprint("other-", i)))
 	})
 	if len(d.selected) > 0 || len(d.stale) != namespaces*qos.MaxObjects {
 		t.Errorf("an edit of a network computes what %d objects select, and marks %d", len(d.selected), len(d.stale))
@@ -257,7 +257,7 @@ func TestNetworksOfHostileTenants(t *testing.T) {
 	}
 	changed := false
 	d.OnChange(func(key types.NamespacedName) { changed = changed || key == q })
-	d.SetNamed("other", []string{"x-3/n-3"})
+	d.setNamed("other", []string{"x-3/n-3"})
 	if _, status := d.Status(q); !changed || !slices.Equal(status.Networks, append(want, "x-3/n-3")) {
 		t.Errorf("with a topology on another: queued %t, %q", changed, status.Networks)
 	}

@@ -27,7 +27,7 @@ func hostile(pods, objects int, primary bool) *Destinations {
 	d := NewDestinations()
 	d.PodNetwork = primary
 	d.SetPrimary("pods", nil, !primary)
-	d.SetTopology("rail", map[string]string{"rail": "storage"})
+	d.setTopology("rail", map[string]string{"rail": "storage"})
 	for n := range pods {
 		key := crowdPod(n%10, n)
 		d.SetNamespace(key.Namespace, map[string]string{"team": "a"})

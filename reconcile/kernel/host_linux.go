@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -192,5 +191,3 @@ func (h *Host) view(s *socket) *Sandbox {
 	}
 	return out
 }
-
-func hostName(base string) string { return netstate.HostName(base) }

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/kernel/ethtoolnl"
 	"github.com/plumbline/plumbline/reconcile/netns"
@@ -181,7 +182,7 @@ type conn struct {
 // name adds the namespace to a name.
 func (c *conn) name(base string) string {
 	if c.host {
-		return hostName(base)
+		return netstate.HostName(base)
 	}
 	return base
 }

@@ -100,11 +100,8 @@ func (s *scheduler) with(id reconcile.SandboxID, f func(*workItem, time.Time)) {
 		s.items[id] = t
 	}
 	f(t, s.now())
-	s.wakeUp()
+	s.wake.Now()
 }
-
-// wakeUp makes run call next again.
-func (s *scheduler) wakeUp() { s.wake.Now() }
 
 func (t *workItem) setDue(due time.Time) {
 	t.dropped = false
@@ -264,7 +261,7 @@ func (s *scheduler) run(ctx context.Context, workers int, pass func(context.Cont
 	}
 }
 
-// next returns the sandbox to reconcile, or else how long to wait; 0 is until wakeUp.
+// next returns the sandbox to reconcile, or else how long to wait; 0 is until a wake.
 func (s *scheduler) next(workers int) (reconcile.SandboxID, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -320,7 +320,7 @@ func TestBrute(t *testing.T) {
 					all[a] = true
 					here++
 					if !rg.Contains(a) || !base.Contains(a) || a.String() == spec.Subnets[0].Gateway || slices.ContainsFunc(spec.Exclude, func(x string) bool {
-						s, err := ParseSpan(x)
+						s, err := parseSpan(x)
 						return err != nil || s.Contains(a)
 					}) {
 						t.Fatalf("%+v: block %s gives %s", spec, b, a)
@@ -360,7 +360,7 @@ func checkRouted(t *testing.T, l *Layout, spec Spec, block netip.Prefix) {
 				if !l.Flat() {
 					whole = l.part(&l.subnets[0], iface, n)
 				}
-				excluded := a.String() == spec.Subnets[0].Gateway || slices.ContainsFunc(spec.Exclude, func(x string) bool { s, _ := ParseSpan(x); return s.Contains(a) })
+				excluded := a.String() == spec.Subnets[0].Gateway || slices.ContainsFunc(spec.Exclude, func(x string) bool { s, _ := parseSpan(x); return s.Contains(a) })
 				if first := spec.Subnets[0].First; first != "" && a.Less(netip.MustParseAddr(first)) {
 					excluded = true
 				}

@@ -290,7 +290,7 @@ func (l *Layout) Routed(block netip.Prefix, is4 bool, iface int) ([]netip.Prefix
 	case err != nil:
 		return nil, err
 	case iface < 0 || iface >= l.Interfaces():
-		return nil, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, ErrInterface, iface, l.Interfaces()-1)
+		return nil, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, errInterface, iface, l.Interfaces()-1)
 	case !l.Flat():
 		i := slices.IndexFunc(l.subnets, func(s subnet) bool { return s.is4() == is4 })
 		if i < 0 {
@@ -354,8 +354,8 @@ type Range struct {
 	excludes []Span
 }
 
-// ErrInterface is an interface that the pool has no part for.
-var ErrInterface = errors.New("no such interface")
+// errInterface is an interface that the pool has no part for.
+var errInterface = errors.New("no such interface")
 
 // Range returns what a block gives of one family on one interface.
 func (l *Layout) Range(block netip.Prefix, is4 bool, iface int) (Range, error) {
@@ -364,7 +364,7 @@ func (l *Layout) Range(block netip.Prefix, is4 bool, iface int) (Range, error) {
 		return Range{}, err
 	}
 	if iface < 0 || iface >= l.Interfaces() {
-		return Range{}, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, ErrInterface, iface, l.Interfaces()-1)
+		return Range{}, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, errInterface, iface, l.Interfaces()-1)
 	}
 	if l.Flat() {
 		span, ok := spanOf(block).cut(s.span)
@@ -442,7 +442,7 @@ func (l *Layout) Enough(ifaces []int) error {
 	steps := map[int]int{}
 	for _, iface := range ifaces {
 		if iface < 0 || iface >= l.Interfaces() {
-			return fmt.Errorf("%s: %w: %d is not from 0 to %d", Title(l.Name), ErrInterface, iface, l.Interfaces()-1)
+			return fmt.Errorf("%s: %w: %d is not from 0 to %d", Title(l.Name), errInterface, iface, l.Interfaces()-1)
 		}
 		steps[iface]++
 	}

@@ -184,7 +184,7 @@ func (h *Holdings) TakeKept(l *Layout, owner Owner, iface int, now int64, k Keep
 		return slices.Clone(h.Grants[i].Addresses), h.Lost(owner.Claim)
 	}
 	if iface < 0 || iface >= l.Interfaces() {
-		return nil, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, ErrInterface, iface, l.Interfaces()-1)
+		return nil, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, errInterface, iface, l.Interfaces()-1)
 	}
 	taken := h.taken(l.Name, now)
 	var out []netip.Prefix

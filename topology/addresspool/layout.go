@@ -270,7 +270,7 @@ func readSubnet(s SubnetSpec, at fields) (out subnet, err error) {
 func (l *Layout) readExcludes(texts []string, wrong *problems) (excludes []Span) {
 	for i, text := range texts {
 		at := fmt.Sprintf("exclude[%d]", i)
-		s, err := ParseSpan(text)
+		s, err := parseSpan(text)
 		switch {
 		case err != nil:
 			wrong.add(at, "%v", err)
@@ -283,8 +283,8 @@ func (l *Layout) readExcludes(texts []string, wrong *problems) (excludes []Span)
 	return excludes
 }
 
-// ParseSpan reads an address, a prefix or a range FIRST-LAST.
-func ParseSpan(text string) (Span, error) {
+// parseSpan reads an address, a prefix or a range FIRST-LAST.
+func parseSpan(text string) (Span, error) {
 	if len(text) > maxText {
 		return Span{}, fmt.Errorf("is longer than %d bytes", maxText)
 	}

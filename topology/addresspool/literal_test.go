@@ -120,7 +120,7 @@ func TestEnough(t *testing.T) {
 		if enough := l.Enough(append(ifaces, c.iface)); !errors.Is(err, ErrNone) || enough == nil || enough.Error() != c.says {
 			t.Errorf("more than %d steps: %v, %v", c.most, err, enough)
 		}
-		if err := l.Enough([]int{l.Interfaces()}); !errors.Is(err, ErrInterface) {
+		if err := l.Enough([]int{l.Interfaces()}); !errors.Is(err, errInterface) {
 			t.Errorf("interface %d: %v", l.Interfaces(), err)
 		}
 	}

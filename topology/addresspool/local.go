@@ -7,8 +7,8 @@ import (
 	"github.com/plumbline/plumbline/topology"
 )
 
-// MaxRanges bounds the ranges of a pool in the spelling of host-local.
-const MaxRanges = 16
+// maxRanges bounds the ranges of a pool in the spelling of host-local.
+const maxRanges = 16
 
 // Local reads ipam of type host-local. The layout has no blocks: all of it is the node's. As
 // in the CNI plugin, a gateway that is not given is the first address of its subnet. Each
@@ -26,8 +26,8 @@ func Local(c topology.IPAM) (*Layout, error) {
 					at = fmt.Sprintf("ranges[%d][%d].", i-1, j)
 				}
 			}
-			if n++; n > MaxRanges {
-				return nil, fieldError("ranges", "has more than %d", MaxRanges)
+			if n++; n > maxRanges {
+				return nil, fieldError("ranges", "has more than %d", maxRanges)
 			}
 			s, err := readSubnet(SubnetSpec{Prefix: r.Subnet, First: r.RangeStart, Last: r.RangeEnd, Gateway: r.Gateway},
 				fields{at + "subnet", at + "rangeStart", at + "rangeEnd", at + "gateway"})

@@ -192,7 +192,7 @@ func TestLocalRefused(t *testing.T) {
 		{topology.IPAM{Ranges: [][]topology.IPRange{{{Subnet: "192.0.2.0/24"}, {Subnet: "192.0.2.128/25"}}}}, `ranges[0][1].subnet: shares addresses with 192.0.2.0/24: "192.0.2.128/25"`},
 		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/30"}, Exclude: []string{"192.0.2.2"}}, `subnet: "192.0.2.0/30" has no address left that could be allocated`},
 		{topology.IPAM{IPRange: topology.IPRange{Subnet: "192.0.2.0/24"}, Exclude: []string{"198.51.100.1"}}, `exclude[0]: "198.51.100.1" is in none of the pool's subnets`},
-		{topology.IPAM{Ranges: [][]topology.IPRange{make([]topology.IPRange, MaxRanges+1)}}, `ranges: has more than 16`},
+		{topology.IPAM{Ranges: [][]topology.IPRange{make([]topology.IPRange, maxRanges+1)}}, `ranges: has more than 16`},
 	} {
 		if _, err := Local(c.ipam); err == nil || err.Error() != c.want {
 			t.Errorf("%+v:\nhave %v\nwant %s", c.ipam, err, c.want)

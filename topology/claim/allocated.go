@@ -82,7 +82,7 @@ func allocatedParameters(c *resourceapi.ResourceClaim, to []Assignment) error {
 		if e.Source != resourceapi.AllocationConfigSourceClaim || e.Opaque == nil || e.Opaque.Driver != Driver {
 			continue
 		}
-		set, err := ParseParameters(e.Opaque.Parameters.Raw)
+		set, err := parseParameters(e.Opaque.Parameters.Raw)
 		if err != nil {
 			return err
 		}

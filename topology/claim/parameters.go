@@ -24,8 +24,8 @@ type Set struct {
 var errFromClaim = errors.New("in a claim, config for driver \"" + Driver +
 	"\" may have parameters only: the DeviceClass decides which topology and step a device is for")
 
-// ParseParameters decodes the opaque config of a claim.
-func ParseParameters(raw []byte) ([]topology.Parameters, error) {
+// parseParameters decodes the opaque config of a claim.
+func parseParameters(raw []byte) ([]topology.Parameters, error) {
 	var s Set
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()

@@ -88,7 +88,7 @@ func requestedParameters(spec *resourceapi.DeviceClaim, to []Demand) (problems [
 		wrong := func(err error) {
 			problems = append(problems, fault.New(fault.Invalid, fmt.Errorf("config[%d].opaque: %w", i, err)))
 		}
-		set, err := ParseParameters(c.Opaque.Parameters.Raw)
+		set, err := parseParameters(c.Opaque.Parameters.Raw)
 		if err != nil {
 			wrong(err)
 			continue

@@ -13,9 +13,9 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// PFName is the attribute that is equal for virtual functions of the same physical
+// pfName is the attribute that is equal for virtual functions of the same physical
 // function.
-const PFName resourceapi.FullyQualifiedName = Driver + "/pfName"
+const pfName resourceapi.FullyQualifiedName = Driver + "/pfName"
 
 // IfName is the attribute that distinguishes devices of one node.
 const IfName resourceapi.FullyQualifiedName = Driver + "/ifName"
@@ -139,7 +139,7 @@ func Joined(t *topology.Topology, set contract.Set) []Ports {
 			p.Roots = append(p.Roots, a.Name)
 			switch c, _ := set.Contract(a.Type); {
 			case slices.Equal(c.Input.DeviceTypes, []string{"vf"}):
-				kinds[PFName] = true
+				kinds[pfName] = true
 			case c.Input.Shares: // otherwise the scheduler allocates two shares of the first device that matches
 				kinds[IfName] = true
 			default:

@@ -177,7 +177,7 @@ func Cached() map[client.Object]cache.ByObject {
 		ours = ours.Add(*labelled)
 	}
 	return map[client.Object]cache.ByObject{
-		&resourceapi.DeviceClass{}:           {Transform: StripClass},
+		&resourceapi.DeviceClass{}:           {Transform: stripClass},
 		&resourceapi.ResourceClaimTemplate{}: {Label: ours},
 		&corev1.Namespace{}:                  {Transform: stripNamespace},
 		&corev1.Node{}:                       {Transform: stripNode},
@@ -207,9 +207,9 @@ func stripNamespace(o any) (any, error) {
 	return o, nil
 }
 
-// StripClass reduces a DeviceClass that belongs to no topology to its names and owner, for
+// stripClass reduces a DeviceClass that belongs to no topology to its names and owner, for
 // a cache: a cluster has classes of all drivers.
-func StripClass(o any) (any, error) {
+func stripClass(o any) (any, error) {
 	class, ok := o.(*resourceapi.DeviceClass)
 	if !ok {
 		return o, nil

@@ -45,7 +45,7 @@ func TestStripClass(t *testing.T) {
 		"a GPU's":          {&resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{OwnerReferences: owner("Operator")}, Spec: resourceapi.DeviceClassSpec{Config: config("gpu")}}, false},
 	} {
 		c.class.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m"}}
-		if _, err := StripClass(c.class); err != nil {
+		if _, err := stripClass(c.class); err != nil {
 			t.Fatal(err)
 		}
 		if whole := len(c.class.Spec.Config) > 0; whole != c.whole || c.class.ManagedFields != nil {

@@ -331,7 +331,7 @@ func (r *Reader) readEvents(ctx context.Context, s *Status, pod *corev1.Pod) {
 		})
 	}
 	slices.SortStableFunc(s.Events, func(a, b Event) int { return a.Last.Compare(b.Last) })
-	if more := len(s.Events) - MaxEvents; more > 0 {
+	if more := len(s.Events) - maxEvents; more > 0 {
 		s.Events = slices.Clone(s.Events[more:])
 	}
 }

@@ -19,14 +19,14 @@ type Status struct {
 	Claims []Claim `json:"claims"`
 	// Topologies are those of the claims, by name, in order.
 	Topologies []Topology `json:"topologies"`
-	// Events are the latest ones of the pod about its network, the oldest first, at most MaxEvents.
+	// Events are the latest ones of the pod about its network, the oldest first, at most maxEvents.
 	Events []Event `json:"events"`
 	// Unread says what could not be read, and what to do, one line each.
 	Unread []string `json:"unread,omitempty"`
 }
 
-// MaxEvents bounds Status.Events.
-const MaxEvents = 10
+// maxEvents bounds Status.Events.
+const maxEvents = 10
 
 // Claim is a ResourceClaim of the pod.
 type Claim struct {

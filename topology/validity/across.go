@@ -385,7 +385,7 @@ func (o Objects) claim(ctx context.Context, c Claim, set contract.Set) (notes []
 			}
 		}
 		if t := o.Topologies[i]; c.Template && t.ClaimTemplate == nil {
-			for _, note := range OneAtATime(t.Topology) {
+			for _, note := range oneAtATime(t.Topology) {
 				notes = append(notes, fmt.Sprintf("NetworkTopology %q, %s", t.Name, note))
 			}
 		}

@@ -48,7 +48,7 @@ func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Ste
 	default:
 		wrong("bondPorts", "%q is neither DistinctPF nor Any", c.BondPorts)
 	}
-	notes = append(notes, OneAtATime(t)...)
+	notes = append(notes, oneAtATime(t)...)
 	var names []string
 	for _, s := range roots {
 		names = append(names, s.Name)
@@ -70,9 +70,9 @@ func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Ste
 	return notes
 }
 
-// OneAtATime are notes on the addresses and MAC addresses of a topology that several pods have by claims of one template, which one
+// oneAtATime are notes on the addresses and MAC addresses of a topology that several pods have by claims of one template, which one
 // pod can have at a time. Those of a dummy link are on no network.
-func OneAtATime(t *topology.Topology) (notes []string) {
+func oneAtATime(t *topology.Topology) (notes []string) {
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		if a := topology.Exclusive(s); len(a) > 0 {

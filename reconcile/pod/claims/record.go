@@ -193,7 +193,7 @@ func Unchosen(ctx context.Context, t *topology.Topology, devices []Device) (*Dev
 		if err != nil {
 			return nil, fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q step %q: %w", t.Name, s.Name, err))
 		}
-		if matches, err := selector.Match(ctx, devices[i].AsOffered()); err != nil || !matches {
+		if matches, err := selector.Match(ctx, devices[i].asOffered()); err != nil || !matches {
 			return &devices[i], err
 		}
 	}
@@ -210,8 +210,8 @@ type Device struct {
 	Offered *inventory.Device `json:"offered,omitempty"`
 }
 
-// AsOffered is the device as it was published.
-func (d *Device) AsOffered() inventory.Device {
+// asOffered is the device as it was published.
+func (d *Device) asOffered() inventory.Device {
 	if d.Offered != nil {
 		return *d.Offered
 	}

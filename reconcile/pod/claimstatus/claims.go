@@ -35,7 +35,7 @@ func (r Claims) Attached(_ attachment.Pod, c claims.Claim, reports []reconcile.R
 	for i, rep := range reports {
 		o := &c.Topologies[i].Object
 		r.To.Attached(SubjectOf(&c), o.Name, rep.Results)
-		r.To.NotRedundant(SubjectOf(&c), o.Name, c.Topologies[i].OnePF(r.Contracts))
+		r.To.notRedundant(SubjectOf(&c), o.Name, c.Topologies[i].OnePF(r.Contracts))
 		r.To.Runs(SubjectOf(&c), o.Name, o.Generation, nil)
 	}
 }

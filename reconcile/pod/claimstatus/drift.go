@@ -15,15 +15,15 @@ import (
 
 // DriftOptions are the dependencies of a DriftReport.
 type DriftOptions struct {
-	Reporter DriftReporter
+	Reporter driftReporter
 	// Claim returns the record of a claim; false if the claim is not prepared.
 	Claim func(types.UID) (claims.Claim, bool)
 	// Record returns the engine's record of a sandbox.
 	Record func(reconcile.SandboxID) (reconcile.Record, bool, error)
 }
 
-// DriftReporter receives the reports on drift; a Reporter does.
-type DriftReporter interface {
+// driftReporter receives the reports on drift; a Reporter does.
+type driftReporter interface {
 	Drifted(s Subject, topologyName string, drift []reconcile.Drift)
 	Repaired(s Subject, topologyName string, steps []topology.StepResult, took time.Duration)
 	Readdressed(s Subject, topologyName string, steps []topology.StepResult)

@@ -16,7 +16,7 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// reportList is a DriftReporter that lists what is reported.
+// reportList is a driftReporter that lists what is reported.
 type reportList []string
 
 func (l *reportList) add(s Subject, what string, about any) {

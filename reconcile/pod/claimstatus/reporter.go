@@ -129,9 +129,9 @@ func (r *Reporter) Attached(s Subject, topologyName string, steps []topology.Ste
 	r.events.normal(s, "NetworkReady", readyMessage(topologyName, steps))
 }
 
-// NotRedundant reports that devices fail together of which the topology expects that
+// notRedundant reports that devices fail together of which the topology expects that
 // one may fail, if there are remarks.
-func (r *Reporter) NotRedundant(s Subject, topologyName string, remarks []string) {
+func (r *Reporter) notRedundant(s Subject, topologyName string, remarks []string) {
 	for _, text := range remarks {
 		r.events.warning(s, "NetworkNotRedundant", fmt.Sprintf("topology %q: %s", topologyName, text))
 	}
