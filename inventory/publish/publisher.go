@@ -131,8 +131,8 @@ type Publisher struct {
 	published bool
 	since     map[string]time.Time // by device name: when its carrier was missed
 	said      string               // what was logged of the last scan
-	saidDirty map[string]string    // the reasons that were logged, by device ID
-	saidWires map[string]string    // likewise
+	// saidTainted are the reasons that were logged, by taint and device ID.
+	saidTainted map[string]map[string]string
 }
 
 // New returns a Publisher that does nothing until Run.
@@ -149,7 +149,7 @@ func New(o Options) *Publisher {
 	if o.Dirty == nil {
 		o.Dirty = func() map[string]string { return nil }
 	}
-	return &Publisher{opts: o, poked: make(chan struct{}, 1), since: map[string]time.Time{}}
+	return &Publisher{opts: o, poked: make(chan struct{}, 1), since: map[string]time.Time{}, saidTainted: map[string]map[string]string{}}
 }
 
 // Handle explains an error from the helper. If the API server lacks a feature, devices that
@@ -327,8 +327,8 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 		p.opts.Policies.Offered(k.devices, namesOf(offered))
 	}
 	p.say(withheld, errors.Join(partial, uplinks.Problem(), unheard))
-	p.sayDirty(k)
-	p.sayMiswired(k)
+	p.sayTainted(TaintDirty, k.devices, func(d inventory.Device) string { return k.dirty[d.ID] })
+	p.sayTainted(TaintMiswired, k.devices, whyMiswired)
 	if untilTaint > 0 {
 		next = min(next, untilTaint)
 	}
@@ -424,38 +424,28 @@ func (p *Publisher) OtherVersion() error {
 	return nil
 }
 
-// sayDirty logs why devices are tainted, once for each reason. IDs that are not devices of
-// this node are left out: those of a record of another version are only guessed.
-func (p *Publisher) sayDirty(k known) {
+// sayTainted logs the devices with a taint, once for each device and reason. why returns "" for a device without it.
+func (p *Publisher) sayTainted(taint string, devices []inventory.Device, why func(inventory.Device) string) {
 	said := map[string]string{}
-	for _, d := range k.devices {
-		reason, dirty := k.dirty[d.ID]
-		if !dirty {
+	for _, d := range devices {
+		reason := why(d)
+		if reason == "" {
 			continue
 		}
-		if p.saidDirty[d.ID] != reason {
-			p.opts.Log.Warn("device is tainted", "device", d.ID, "taint", TaintDirty, "reason", reason)
+		if p.saidTainted[taint][d.ID] != reason {
+			p.opts.Log.Warn("device is tainted", "device", d.ID, "taint", taint, "reason", reason)
 		}
 		said[d.ID] = reason
 	}
-	p.saidDirty = said
+	p.saidTainted[taint] = said
 }
 
-// sayMiswired logs ports that are not connected to what a policy expects, once for each port
-// and reason.
-func (p *Publisher) sayMiswired(k known) {
-	said := map[string]string{}
-	for _, d := range k.devices {
-		reason := d.Exposure.Miswired
-		if reason == "" || d.PF != nil { // its PF's wire
-			continue
-		}
-		if p.saidWires[d.ID] != reason {
-			p.opts.Log.Warn("device is tainted", "device", d.ID, "taint", TaintMiswired, "reason", reason, "policy", d.Exposure.Policy)
-		}
-		said[d.ID] = reason
+// whyMiswired says why the port of a device is not connected to what a policy expects. That of a virtual function is its PF's.
+func whyMiswired(d inventory.Device) string {
+	if d.PF != nil || d.Exposure.Miswired == "" {
+		return ""
 	}
-	p.saidWires = said
+	return fmt.Sprintf("%s (policy %q)", d.Exposure.Miswired, d.Exposure.Policy)
 }
 
 // seed passes on the published neighbours, which stay valid until LLDP is heard again.
