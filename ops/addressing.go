@@ -294,15 +294,9 @@ func (p *Planner) Address(link string, cfg AddressConfig) error {
 	cfg.Routes = append(cfg.Routes, p.req.Given[p.stepName()].routesBeside(cfg.Routes)...)
 	leasedFrom := len(cfg.Addresses)
 	if cfg.IPAM != nil && cfg.IPAM.Type == ipamDHCP {
-		addresses, routes, err := p.leases.want(link, cfg)
-		if err != nil {
+		if err := p.leases.want(link, &cfg); err != nil {
 			return err
 		}
-		if len(addresses) == 0 && cfg.IPAM.AcceptDefaultRoute { // these have the gateway of the lease
-			cfg.Routes = slices.DeleteFunc(cfg.Routes,
-				func(r Route) bool { return r.Gateway == "" && r.Scope == nil && !strings.Contains(r.Destination, ":") })
-		}
-		cfg.Addresses, cfg.Routes = append(cfg.Addresses, addresses...), append(cfg.Routes, routes...)
 	}
 	for i, a := range cfg.Addresses {
 		switch {

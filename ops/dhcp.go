@@ -110,19 +110,19 @@ type leases struct {
 	expires map[netstate.Key]int64 // the ends of leases, by the keys of their addresses
 }
 
-// want wants a lease of a DHCP server for a link, and returns the address of it and the
-// routes. Without a lease the step waits, and a running sandbox reports that it has none.
-func (s *leases) want(link string, cfg AddressConfig) ([]Address, []Route, error) {
+// want wants a lease of a DHCP server for a link, and adds its address and default route to the config.
+// Without a lease the step waits, and a running sandbox reports that it has none.
+func (s *leases) want(link string, cfg *AddressConfig) error {
 	l, _ := s.p.view.Link(link)
 	switch {
 	case netstate.OnHost(link):
-		return nil, nil, Invalid("ipam.type", "%q is for interfaces of the pod: %q is one of the host", ipamDHCP, netstate.BaseName(link))
+		return Invalid("ipam.type", "%q is for interfaces of the pod: %q is one of the host", ipamDHCP, netstate.BaseName(link))
 	case cfg.SourceRouting:
-		return nil, nil, Invalid("sourceRouting",
+		return Invalid("sourceRouting",
 			"needs addresses that are known in advance, and ipam of type %q has that of a server: remove it, or use type %q",
 			ipamDHCP, ipamPool)
 	case l.IPVLAN != nil && l.IPVLAN.Mode != nil && *l.IPVLAN.Mode != "l2":
-		return nil, nil, Invalid("ipam.type",
+		return Invalid("ipam.type",
 			"%q needs broadcasts, which an ipvlan of mode %s does not have: use mode l2, or type %q", ipamDHCP, *l.IPVLAN.Mode, ipamPool)
 	}
 	want := netstate.DHCPLease{
@@ -133,10 +133,10 @@ func (s *leases) want(link string, cfg AddressConfig) ([]Address, []Route, error
 		want.Hostname = &o.Value
 	}
 	if err := s.p.view.Withheld(want); err != nil {
-		return nil, nil, &withheld{err} // what the step has of the lease stays
+		return &withheld{err} // what the step has of the lease stays
 	}
 	if err := s.p.Want(want); err != nil {
-		return nil, nil, err
+		return err
 	}
 	s.p.current.leased = append(s.p.current.leased, link)
 	have, _ := netstate.Lookup(s.p.req.Have, want)
@@ -151,18 +151,17 @@ func (s *leases) want(link string, cfg AddressConfig) ([]Address, []Route, error
 	}
 	s.p.settling = append(s.p.settling, want)
 	if have.Address == "" {
-		s.p.current.await(fmt.Sprintf("a DHCP lease for %q", link), s.none(link, have.Failure))
-		return nil, nil, nil
+		s.await(cfg, fmt.Sprintf("a DHCP lease for %q", link), s.none(link, have.Failure))
+		return nil
 	}
 	if other := s.otherwiseWanted(link, have.Address, cfg); other != "" {
-		s.p.current.await(fmt.Sprintf("a DHCP lease for %q of an address that is not in use", link), Conflict(
+		s.await(cfg, fmt.Sprintf("a DHCP lease for %q of an address that is not in use", link), Conflict(
 			"the DHCP server %s has given %q address %q, which %s: have the server give another one", have.Server, link,
 			have.Address, other))
-		return nil, nil, nil
+		return nil
 	}
 	s.expires[netstate.Addr{Link: link, Address: have.Address}.Key()] = have.Expires
 	s.offers = append(s.offers, offer{s.p.current, have})
-	out := Address{Address: have.Address}
 	for _, r := range have.Routes { // RFC 3442: the router of the lease does not count beside routes
 		have.Router = ""
 		if r.Destination == anyIPv4 {
@@ -170,17 +169,27 @@ func (s *leases) want(link string, cfg AddressConfig) ([]Address, []Route, error
 			break
 		}
 	}
-	if !cfg.IPAM.AcceptDefaultRoute {
-		return []Address{out}, nil, nil
-	}
-	if have.Router == "" {
+	switch {
+	case !cfg.IPAM.AcceptDefaultRoute:
+		have.Router = ""
+	case have.Router == "":
 		s.p.Note("DHCP server %s offers no router in the network of %q, so %q gets no default route", have.Server, have.Address, link)
 		s.p.current.routerless = fault.New(fault.NotReady,
 			fmt.Errorf("DHCP server %s offers no router in the network of %q", have.Server, have.Address))
-		return []Address{out}, nil, nil
+	default:
+		cfg.Routes = append(cfg.Routes, Route{Destination: anyIPv4, Gateway: have.Router, Metric: cfg.IPAM.Priority})
 	}
-	out.Gateway = have.Router
-	return []Address{out}, []Route{{Destination: "0.0.0.0/0", Gateway: have.Router, Metric: cfg.IPAM.Priority}}, nil
+	cfg.Addresses = append(cfg.Addresses, Address{Address: have.Address, Gateway: have.Router})
+	return nil
+}
+
+// await has the step wait for a lease, whose gateway routes of the config may need.
+func (s *leases) await(cfg *AddressConfig, what string, why error) {
+	s.p.current.await(what, why)
+	if cfg.IPAM.AcceptDefaultRoute {
+		cfg.Routes = slices.DeleteFunc(cfg.Routes,
+			func(r Route) bool { return r.Gateway == "" && r.Scope == nil && !strings.Contains(r.Destination, ":") })
+	}
 }
 
 // anyIPv4 is the destination of a default route.
@@ -246,7 +255,7 @@ func (s stepStates) routerless(step string) error {
 }
 
 // otherwiseWanted says who else has a leased address: a step, or a program of the pod.
-func (s *leases) otherwiseWanted(link, address string, cfg AddressConfig) string {
+func (s *leases) otherwiseWanted(link, address string, cfg *AddressConfig) string {
 	leased, err := netip.ParsePrefix(address)
 	if err != nil {
 		return "is none"

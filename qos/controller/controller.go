@@ -450,6 +450,9 @@ type Outcome struct {
 	Elsewhere bool
 }
 
+// accepted reports whether the object is enforced.
+func (o *Outcome) accepted() bool { return o.Conditions[0].Status == metav1.ConditionTrue }
+
 // Decision is the result that was written of an object for agents.
 type Decision struct {
 	Over            bool     // its destinations are more than are enforced
@@ -459,7 +462,7 @@ type Decision struct {
 
 // noteUnaddressed adds to an object that is enforced that a destination selects pods without an address.
 func (o *Outcome) noteUnaddressed(destination string) {
-	if accepted := &o.Conditions[0]; destination != "" && accepted.Status == metav1.ConditionTrue {
+	if accepted := &o.Conditions[0]; destination != "" && o.accepted() {
 		accepted.Message = excerpt.Lines(
 			fmt.Sprintf("%s; the pods that %s selects have no address on these networks, so it matches no packet: "+
 				"pods that use the host's network, and nodes, are matched by ipBlock", accepted.Message, destination), maxMessage)
@@ -597,78 +600,77 @@ func Conditions(enforced []*qos.Policy, decided func(*qos.Policy) Decision, topo
 	for _, p := range enforced {
 		is := decided(p)
 		known := p.WithNetworks(is.Networks)
-		primary, only := onPrimary(known, all)
-		if is.TooManyNetworks {
-			out = append(out, withoutEffect(p, reasonTooManyNet, fmt.Sprintf(
-				"networkSelectors selects more than %d networks of topologies by labels: narrow networkSelector or namespaceSelector",
-				v1alpha1.MaxQoSNetworks)))
-			continue
+		o := outcome(p, known, is, all, podNetwork)
+		if o.accepted() {
+			sum := reported[p.Key.Name]
+			o.Backends, o.Conditions = Backends(p, sum), append(o.Conditions, Ready(p, sum)...)
+			accepted = append(accepted, known)
 		}
-		if is.Over {
-			out = append(out, withoutEffect(p, reasonTooManyTo, fmt.Sprintf(
-				"its destination pods have more than %d addresses, or more than %d together with other objects of the namespace: "+
-					"select fewer pods in classifier.to, or give prefixes as ipBlock", v1alpha1.MaxDestinationAddresses,
-				qos.MaxNamespaceMembers)))
-			continue
-		}
-		if only && !podNetwork {
-			out = append(out, withoutEffect(p, reasonPrimary,
-				fmt.Sprintf("it selects only topology %q (role: primary), and no agent makes the pod network: "+
-					"set podNetwork.enabled of the chart, or select topologies of claims", primary)))
-			continue
-		}
-		others := p.SelectsPrimary() && (primary == "" || !podNetwork) // the primary network is another plugin's
-		if others && !p.SelectsTopologies() {
-			out = append(out, withoutEffect(p, reasonNoTopology, qos.NoTopology))
-			continue
-		}
-		unknown, none := undefined(p, all)
-		apart := p.ByLabels() && !slices.ContainsFunc(all,
-			func(t selectable) bool { return !t.primary && known.SelectedByLabels(t.labels) })
-		switch {
-		case apart && p.OnlyByLabels():
-			o := withoutEffect(p, reasonNoNetwork, elsewhere)
-			o.Elsewhere = true
-			out = append(out, o)
-			continue
-		case none && (!p.ByLabels() || apart):
-			out = append(out, withoutEffect(p, reasonNoNetwork, unknown))
-			continue
-		}
-		c := metav1.Condition{
-			Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, ObservedGeneration: p.Generation, Reason: reasonAccepted,
-			Message: fmt.Sprintf("%s; enforced by tc filters in pods, and by OVN QoS rows on OVN networks",
-				excerpt.Count(len(p.Rules), "rule")),
-		}
-		switch {
-		case others:
-			c.Message += "; not on the primary network of pods, which is that of another CNI plugin"
-		case primary != "" && !podNetwork:
-			c.Message += fmt.Sprintf(
-				"; not on topology %q (role: primary), since no agent makes the pod network: set podNetwork.enabled of the chart",
-				primary)
-		}
-		if unknown != "" {
-			c.Message += "; " + unknown
-		}
-		if apart {
-			c.Message += "; " + elsewhere
-		}
-		if len(p.Warnings) > 0 {
-			c.Message += "; " + strings.Join(p.Warnings[:min(len(p.Warnings), maxWarnings)], "; ")
-		}
-		c.Message = excerpt.Lines(c.Message, maxMessage)
-		sum := reported[p.Key.Name]
-		out = append(out, Outcome{Policy: p, Backends: Backends(p, sum), Conditions: slices.Concat([]metav1.Condition{c}, Ready(p, sum))})
-		accepted = append(accepted, known)
+		out = append(out, o)
 	}
 	ties, complete := qos.PossibleTies(accepted)
 	for i := range out {
-		if o := &out[i]; o.Conditions[0].Status == metav1.ConditionTrue {
+		if o := &out[i]; o.accepted() {
 			o.Conditions = slices.Insert(o.Conditions, 1, tied(o.Policy, ties[o.Policy.Key], complete))
 		}
 	}
 	return out
+}
+
+// outcome returns what becomes of an object that is enforced, before nodes report on it. known is the object with the networks that it
+// selects by labels.
+func outcome(p, known *qos.Policy, is Decision, topologies []selectable, podNetwork bool) Outcome {
+	if is.TooManyNetworks {
+		return withoutEffect(p, reasonTooManyNet, fmt.Sprintf(
+			"networkSelectors selects more than %d networks of topologies by labels: narrow networkSelector or namespaceSelector",
+			v1alpha1.MaxQoSNetworks))
+	}
+	if is.Over {
+		return withoutEffect(p, reasonTooManyTo, fmt.Sprintf(
+			"its destination pods have more than %d addresses, or more than %d together with other objects of the namespace: "+
+				"select fewer pods in classifier.to, or give prefixes as ipBlock", v1alpha1.MaxDestinationAddresses,
+			qos.MaxNamespaceMembers))
+	}
+	primary, only := onPrimary(known, topologies)
+	if only && !podNetwork {
+		return withoutEffect(p, reasonPrimary,
+			fmt.Sprintf("it selects only topology %q (role: primary), and no agent makes the pod network: "+
+				"set podNetwork.enabled of the chart, or select topologies of claims", primary))
+	}
+	others := p.SelectsPrimary() && (primary == "" || !podNetwork) // the primary network is another plugin's
+	if others && !p.SelectsTopologies() {
+		return withoutEffect(p, reasonNoTopology, qos.NoTopology)
+	}
+	unknown, none := undefined(p, topologies)
+	apart := p.ByLabels() && !slices.ContainsFunc(topologies,
+		func(t selectable) bool { return !t.primary && known.SelectedByLabels(t.labels) })
+	switch {
+	case apart && p.OnlyByLabels():
+		o := withoutEffect(p, reasonNoNetwork, elsewhere)
+		o.Elsewhere = true
+		return o
+	case none && (!p.ByLabels() || apart):
+		return withoutEffect(p, reasonNoNetwork, unknown)
+	}
+	says := []string{excerpt.Count(len(p.Rules), "rule"), "enforced by tc filters in pods, and by OVN QoS rows on OVN networks"}
+	switch {
+	case others:
+		says = append(says, "not on the primary network of pods, which is that of another CNI plugin")
+	case primary != "" && !podNetwork:
+		says = append(says, fmt.Sprintf(
+			"not on topology %q (role: primary), since no agent makes the pod network: set podNetwork.enabled of the chart", primary))
+	}
+	if unknown != "" {
+		says = append(says, unknown)
+	}
+	if apart {
+		says = append(says, elsewhere)
+	}
+	says = append(says, p.Warnings[:min(len(p.Warnings), maxWarnings)]...)
+	return Outcome{Policy: p, Conditions: []metav1.Condition{{
+		Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, ObservedGeneration: p.Generation, Reason: reasonAccepted,
+		Message: excerpt.Lines(strings.Join(says, "; "), maxMessage),
+	}}}
 }
 
 // tied says which rule decides where two objects have one precedence.

@@ -30,6 +30,7 @@ import (
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/filters"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	podtable "github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -305,10 +306,7 @@ func (b *bench) rules(ctx context.Context, size ruleSize) (_ *ruleResults, err e
 	}
 	before, used, written, has := a.requests.Load(), processorTime(), 0, 0
 	for i := range size.edits {
-		// A pod gets other filters at most once a second.
-		select {
-		case <-time.After(1500 * time.Millisecond):
-		case <-ctx.Done():
+		if !loop.Wait(ctx, 1500*time.Millisecond, nil) { // a pod gets other filters at most once a second
 			return nil, ctx.Err()
 		}
 		mark := int64(3 + i%60)

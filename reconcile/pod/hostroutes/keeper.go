@@ -232,6 +232,30 @@ func (k *Keeper) find(ctx context.Context, n Need) ([]site, error) {
 	return out[:min(len(out), maxNetworks)], nil
 }
 
+// locate finds where needs are on this node, and which pools are lost: they have a need that cannot be found, and never was.
+func (k *Keeper) locate(ctx context.Context, needs []Need) (sites []site, lost map[string]bool, err error) {
+	var errs []error
+	places := map[Need][]site{}
+	lost = map[string]bool{}
+	for _, n := range needs {
+		found, err := k.find(ctx, n)
+		if err != nil {
+			errs = append(errs, err)
+			// As it was found last: an interface that was given a network of another one must not
+			// cut off the pods that run, nor those on other networks.
+			var before bool
+			if found, before = k.places[n]; !before {
+				lost[n.Pool] = true
+				continue
+			}
+		}
+		places[n] = found
+		sites = append(sites, found...)
+	}
+	k.places = places
+	return uniqueSites(sites), lost, errors.Join(errs...)
+}
+
 // pass compares once.
 func (k *Keeper) pass(ctx context.Context) error {
 	needs, network := k.needs(), k.PodNetwork()
@@ -255,25 +279,8 @@ func (k *Keeper) pass(ctx context.Context) error {
 	names = slices.Compact(names)
 	k.Leases.Follow(ctx, names, k.wake.Now)
 	pools, unknown := k.pools(names)
-	places, lost := map[Need][]site{}, map[string]bool{}
-	var sites []site
-	for _, n := range needs {
-		found, err := k.find(ctx, n)
-		if err != nil {
-			errs = append(errs, err)
-			// As it was found last: an interface that was given a network of another one must not
-			// cut off the pods that run, nor those on other networks.
-			var before bool
-			if found, before = k.places[n]; !before {
-				lost[n.Pool] = true
-				continue
-			}
-		}
-		places[n] = found
-		sites = append(sites, found...)
-	}
-	k.places = places
-	sites = uniqueSites(sites)
+	sites, lost, err := k.locate(ctx, needs)
+	errs = append(errs, err)
 	k.publish(sites, lost)
 
 	haveRoutes, haveRules, err := k.Host.Table(ctx)
@@ -286,9 +293,7 @@ func (k *Keeper) pass(ctx context.Context) error {
 			"a node that leases without end may be hostile", beyond, maxOfNode, maxRoutes))
 	}
 	toPods, err := k.toPods(ctx, network)
-	if err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, err)
 	// While something is not known, what is there may be needed.
 	todo := changes(
 		in(netstate.HostTable, haveRoutes), routes, leadingTo(netstate.HostTable, haveRules), rules, unknown == nil && len(lost) == 0)
@@ -312,7 +317,7 @@ func (k *Keeper) pass(ctx context.Context) error {
 				missing[0].Object().Key(), len(missing)-1, netstate.RouteProtocol)))
 	}
 	k.note(result{
-		needs, places, pools, len(haveRoutes), len(left) + len(leftOfPods) + beyond, len(leftRules), toPods.refused, todo,
+		needs, pools, len(haveRoutes), len(left) + len(leftOfPods) + beyond, len(leftRules), toPods.refused, todo,
 		failed,
 	})
 	return errors.Join(append(errs, unknown)...)
@@ -321,7 +326,6 @@ func (k *Keeper) pass(ctx context.Context) error {
 // result is the result of a pass.
 type result struct {
 	needs                   []Need
-	places                  map[Need][]site
 	pools                   map[string]pool
 	routes, left, leftRules int // in place, and missing
 	refused                 int
@@ -348,7 +352,7 @@ func (k *Keeper) note(r result) {
 	k.ready = map[Need]bool{}
 	for _, n := range r.needs {
 		_, known := r.pools[n.Pool]
-		k.ready[n] = len(r.places[n]) == 0 || known && r.leftRules == 0
+		k.ready[n] = len(k.places[n]) == 0 || known && r.leftRules == 0
 	}
 	close(k.done)
 	k.done = make(chan struct{})
