@@ -326,18 +326,17 @@ func (h *Host) unbind(ctx context.Context, id, driver string) error {
 		}()
 	}
 	h.mu.Unlock()
-	timer := time.NewTimer(h.patience)
-	defer timer.Stop()
+	within, cancel := context.WithTimeout(ctx, h.patience)
+	defer cancel()
 	select {
 	case err := <-done:
 		if err != nil && target(h.function(id), "driver") == driver {
 			return because(err, "driver %q does not release it", driver)
 		}
 		return nil
-	case <-timer.C:
-	case <-ctx.Done():
+	case <-within.Done():
+		return fault.New(fault.NotReady, fmt.Errorf("driver %q has not released it yet: a process has it open", driver))
 	}
-	return fault.New(fault.NotReady, fmt.Errorf("driver %q has not released it yet: a process has it open", driver))
 }
 
 // override sets the only driver that the kernel binds to a function by itself, ""
