@@ -326,12 +326,10 @@ func (k *Keeper) endAttempts(ctx context.Context) {
 	k.mu.Lock()
 	all := slices.Collect(maps.Values(k.attempts))
 	k.mu.Unlock()
-	timer := time.NewTimer(rollbackWait)
-	defer timer.Stop()
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackWait)
+	defer cancel()
 	for _, a := range all {
-		select {
-		case <-a.done:
-		case <-timer.C:
+		if !loop.Wait(within, loop.Forever, a.done) {
 			k.Log.Warn("attachment could not be rolled back in time; the next agent rolls it back", "sandbox", a.pod.Sandbox, "error",
 				context.Cause(ctx))
 			return

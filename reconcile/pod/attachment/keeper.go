@@ -110,7 +110,7 @@ type Options struct {
 	// ReleaseTimeout bounds the release of one sandbox; default 30 s.
 	ReleaseTimeout time.Duration
 	// Yield is called before the engine applies a topology for which a pod waits: until
-	// done is called, repairs yield. May be nil.
+	// done is called, repairs yield. Default: nothing does.
 	Yield func() (done func())
 	// Ended is called with the result of an attachment in the background, and the time
 	// since its beginning; "" is success. May be nil.
@@ -148,6 +148,9 @@ func New(o Options) *Keeper {
 	}
 	if o.Alive == nil {
 		o.Alive = func(time.Duration) {}
+	}
+	if o.Yield == nil {
+		o.Yield = func() func() { return func() {} }
 	}
 	if o.Identify == nil {
 		o.Identify = netns.At
@@ -415,6 +418,12 @@ func (k *Keeper) awaitRelease(ctx context.Context, e *claims.Entry, sandbox stri
 			return err
 		}
 	}
+}
+
+// ensureUrgent calls the engine for a pod that waits for its network. Meanwhile repairs yield.
+func (k *Keeper) ensureUrgent(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error) {
+	defer k.Yield()()
+	return k.Engine.Ensure(ctx, sb)
 }
 
 // ensure applies all topologies of a claim.

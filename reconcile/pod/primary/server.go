@@ -91,7 +91,7 @@ type Options struct {
 	// Damaged lists the records that were set aside as damaged. Default: none.
 	Damaged func() ([]string, error)
 	// Yield is called before the engine applies a topology for which a pod waits: until
-	// done is called, repairs yield. May be nil.
+	// done is called, repairs yield. Default: nothing does.
 	Yield func() (done func())
 	Log   *slog.Logger
 	Now   func() time.Time
@@ -402,7 +402,9 @@ func (s *Server) add(ctx context.Context, r cnisocket.Request, ports []any) (jso
 	}
 	sb.Rules = rules
 	s.saw(owner)
-	report, err := s.apply(ctx, *sb)
+	done := s.Yield()
+	report, err := s.Engine.Ensure(ctx, *sb)
+	done()
 	if err != nil {
 		giveBack := s.Addresses.GiveBack
 		if first && s.unset(report) {
@@ -437,16 +439,6 @@ func inPod(r topology.Result) topology.Result {
 		return ip.Interface == nil || *ip.Interface >= len(r.Interfaces) || r.Interfaces[*ip.Interface].Sandbox == ""
 	})
 	return r
-}
-
-// urgentFor is how long one ADD may delay repairs.
-const urgentFor = 2 * time.Second
-
-func (s *Server) apply(ctx context.Context, sb reconcile.Sandbox) (reconcile.Report, error) {
-	done := sync.OnceFunc(s.Yield())
-	defer done()
-	defer time.AfterFunc(urgentFor, done).Stop()
-	return s.Engine.Ensure(ctx, sb)
 }
 
 // recorded returns what an earlier ADD has decided for this namespace, nil if there was none.
