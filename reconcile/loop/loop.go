@@ -1,5 +1,5 @@
 // Package loop repeats what a part of the agent does: when what it reads has changed, at intervals, and
-// later each time that it fails.
+// later each time that it fails. It also waits for calls in progress to end.
 package loop
 
 import (

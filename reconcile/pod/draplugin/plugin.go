@@ -20,6 +20,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
@@ -104,7 +105,7 @@ type Options struct {
 type Plugin struct {
 	Options
 
-	calls calls
+	calls loop.InFlight
 	scans scans
 	began time.Time // of Run
 }
@@ -183,7 +184,7 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 	if err == nil {
 		<-ctx.Done()
 	}
-	p.calls.drain(stopGrace)
+	p.drain()
 	return err
 }
 

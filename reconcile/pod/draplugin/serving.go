@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"path"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -27,53 +26,17 @@ const stopGrace = 5 * time.Second
 // closes its connections at once.
 const flushGrace = 250 * time.Millisecond
 
-// calls counts requests in progress.
-type calls struct {
-	mu   sync.Mutex
-	n    int
-	idle chan struct{} // closed when n becomes 0
-}
-
-func (c *calls) begin() (end func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.n++
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.n--; c.n == 0 && c.idle != nil {
-			close(c.idle)
-			c.idle = nil
-		}
-	}
-}
-
-// drain waits until none is in progress, for a bounded time.
-func (c *calls) drain(most time.Duration) {
-	c.mu.Lock()
-	if c.n == 0 {
-		c.mu.Unlock()
-		return
-	}
-	if c.idle == nil {
-		c.idle = make(chan struct{})
-	}
-	idle := c.idle
-	c.mu.Unlock()
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case <-idle:
-		timer.Reset(flushGrace)
-		<-timer.C
-	case <-timer.C:
+// drain waits until no request is in progress, for a bounded time.
+func (p *Plugin) drain() {
+	if !p.calls.Wait(0) && p.calls.Wait(stopGrace) {
+		loop.Wait(context.Background(), flushGrace, nil)
 	}
 }
 
 // intercept counts the kubelet's requests. A request to prepare claims is repeated while
 // the API server does not answer: the helper reads the claims before it calls the plugin.
 func (p *Plugin) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	context.AfterFunc(ctx, p.calls.begin()) // which ends with the answer
+	context.AfterFunc(ctx, p.calls.Begin()) // which ends with the answer
 	switch path.Base(info.FullMethod) {
 	case "NodePrepareResources":
 	case "NodeUnprepareResources":

@@ -3,7 +3,6 @@ package nriplugin
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
@@ -92,7 +91,11 @@ func (p *Plugin) within(ctx context.Context, hook, sandbox string, f func(contex
 	answer, cancel := context.WithTimeout(ctx, whole*9/10)
 	defer cancel()
 	done := make(chan error, 1)
-	p.hooks.run(func() { done <- f(work) })
+	end := p.hooks.Begin()
+	go func() {
+		defer end()
+		done <- f(work)
+	}()
 	var err error
 	select {
 	case err = <-done:
@@ -109,54 +112,6 @@ func (p *Plugin) within(ctx context.Context, hook, sandbox string, f func(contex
 		p.Log.Debug("hook", "hook", hook, "sandbox", sandbox, "took", took.Round(time.Microsecond))
 	}
 	return err
-}
-
-// inFlight counts goroutines. Unlike with a sync.WaitGroup, several callers may wait while
-// further goroutines begin.
-type inFlight struct {
-	mu   sync.Mutex
-	n    int
-	idle chan struct{} // closed when n falls to 0; made when it rises
-}
-
-func (f *inFlight) run(work func()) {
-	f.mu.Lock()
-	if f.n == 0 {
-		f.idle = make(chan struct{})
-	}
-	f.n++
-	f.mu.Unlock()
-	go func() {
-		defer f.end()
-		work()
-	}()
-}
-
-func (f *inFlight) end() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.n--; f.n == 0 {
-		close(f.idle)
-	}
-}
-
-// wait returns whether all have ended within the limit.
-func (f *inFlight) wait(limit time.Duration) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	for {
-		f.mu.Lock()
-		n, idle := f.n, f.idle
-		f.mu.Unlock()
-		if n == 0 {
-			return true
-		}
-		select {
-		case <-idle:
-		case <-timer.C:
-			return false
-		}
-	}
 }
 
 func podOf(pod *api.PodSandbox) attachment.Pod {

@@ -75,7 +75,7 @@ type Plugin struct {
 	up      bool          // connected and synchronised
 	reason  error         // why not
 	first   chan struct{} // closed when it was for the first time
-	hooks   inFlight
+	hooks   loop.InFlight
 	dialer  func(ctx context.Context, network, address string) (net.Conn, error)
 	doubts  doubts // used by Run
 }
@@ -99,7 +99,7 @@ func New(o Options) *Plugin {
 // unless one has not ended within stopLimit.
 func (p *Plugin) Run(ctx context.Context) error {
 	defer func() {
-		if !p.hooks.wait(stopLimit) {
+		if !p.hooks.Wait(stopLimit) {
 			p.Log.Error("hook has not finished", "after", stopLimit)
 		}
 	}()
@@ -133,7 +133,7 @@ func (p *Plugin) connect(stopping context.Context) error {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(stopping))
 	defer cancel()
 	defer context.AfterFunc(stopping, func() {
-		p.hooks.wait(grace)
+		p.hooks.Wait(grace)
 		cancel()
 	})()
 	s, err := p.dial(ctx)

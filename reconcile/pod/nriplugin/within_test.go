@@ -35,7 +35,7 @@ func TestWithin(t *testing.T) {
 				if took := time.Since(begun); took != c.after {
 					t.Errorf("answered after %s, want %s", took, c.after)
 				}
-				if !p.hooks.wait(time.Minute) {
+				if !p.hooks.Wait(time.Minute) {
 					t.Error("the hook does not end")
 				}
 			})
