@@ -23,13 +23,7 @@ type Client struct {
 	Listed func() ([]v1alpha1.AddressPool, error)
 
 	mu       sync.Mutex
-	followed map[string]*followed
-}
-
-// followed is a pool whose leases are followed.
-type followed struct {
-	informer cache.SharedIndexInformer
-	stop     context.CancelFunc
+	followed map[string]*following[v1alpha1.AddressLease] // by pool
 }
 
 var _ Leases = (*Client)(nil)
@@ -42,16 +36,7 @@ func (c *Client) Of(pool string) ([]*v1alpha1.AddressLease, bool) {
 	c.mu.Lock()
 	f := c.followed[pool]
 	c.mu.Unlock()
-	if f == nil || !f.informer.HasSynced() {
-		return nil, false
-	}
-	var out []*v1alpha1.AddressLease
-	for _, v := range f.informer.GetStore().List() {
-		if l, ok := v.(*v1alpha1.AddressLease); ok {
-			out = append(out, l)
-		}
-	}
-	return out, true
+	return f.all()
 }
 
 // Follow implements Leases.
@@ -59,7 +44,7 @@ func (c *Client) Follow(ctx context.Context, pools []string, changed func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.followed == nil {
-		c.followed = map[string]*followed{}
+		c.followed = map[string]*following[v1alpha1.AddressLease]{}
 	}
 	for name, f := range c.followed {
 		if !slices.Contains(pools, name) {
@@ -75,34 +60,13 @@ func (c *Client) Follow(ctx context.Context, pools []string, changed func()) {
 			cache.Indexers{}, func(l *metav1.ListOptions) {
 				l.FieldSelector = fields.OneTermEqualSelector("spec.pool", name).String()
 			}).Informer()
-		if i.SetTransform(trim) != nil {
-			continue // it has been started
+		if f := follow(ctx, i, trim, samePublished, changed); f != nil {
+			c.followed[name] = f
 		}
-		heard, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
-			UpdateFunc: func(before, after any) {
-				a, _ := before.(*v1alpha1.AddressLease)
-				b, _ := after.(*v1alpha1.AddressLease)
-				// Nodes often write how many addresses are used.
-				if a == nil || b == nil || !samePublished(a, b) {
-					changed()
-				}
-			},
-		})
-		if err != nil {
-			continue
-		}
-		within, stop := context.WithCancel(ctx)
-		c.followed[name] = &followed{i, stop}
-		go i.RunWithContext(within)
-		go func() {
-			if cache.WaitForCacheSync(within.Done(), heard.HasSynced) {
-				changed()
-			}
-		}()
 	}
 }
 
+// samePublished reports whether two states of a lease have the same routes. Nodes often write how many addresses are used.
 func samePublished(a, b *v1alpha1.AddressLease) bool {
 	return a.Spec.Node == b.Spec.Node && a.Spec.Block == b.Spec.Block && (a.Spec.KeptUntil == nil) == (b.Spec.KeptUntil == nil) &&
 		slices.Equal(a.Spec.HostAddresses, b.Spec.HostAddresses)

@@ -20,7 +20,7 @@ type NodeClient struct {
 	Kube kubernetes.Interface
 
 	mu       sync.Mutex
-	followed *followed
+	followed *following[cachedNode]
 }
 
 var _ Nodes = (*NodeClient)(nil)
@@ -43,30 +43,7 @@ func (c *NodeClient) Follow(ctx context.Context, on bool, changed func()) {
 		return
 	}
 	i := coreinformers.NewFilteredNodeInformer(c.Kube, 0, cache.Indexers{}, nil)
-	if i.SetTransform(trimNode) != nil {
-		return // it has been started
-	}
-	heard, err := i.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { changed() }, DeleteFunc: func(any) { changed() },
-		UpdateFunc: func(before, after any) {
-			a, _ := before.(*cachedNode)
-			b, _ := after.(*cachedNode)
-			if a == nil || b == nil || !sameNode(&a.Node, &b.Node) {
-				changed()
-			}
-		},
-	})
-	if err != nil {
-		return
-	}
-	within, stop := context.WithCancel(ctx)
-	c.followed = &followed{i, stop}
-	go i.RunWithContext(within)
-	go func() {
-		if cache.WaitForCacheSync(within.Done(), heard.HasSynced) {
-			changed()
-		}
-	}()
+	c.followed = follow(ctx, i, trimNode, func(a, b *cachedNode) bool { return sameNode(&a.Node, &b.Node) }, changed)
 }
 
 // All implements Nodes.
@@ -74,16 +51,12 @@ func (c *NodeClient) All() ([]Node, bool) {
 	c.mu.Lock()
 	f := c.followed
 	c.mu.Unlock()
-	if f == nil || !f.informer.HasSynced() {
-		return nil, false
-	}
+	nodes, known := f.all()
 	var out []Node
-	for _, v := range f.informer.GetStore().List() {
-		if n, ok := v.(*cachedNode); ok {
-			out = append(out, n.Node)
-		}
+	for _, n := range nodes {
+		out = append(out, n.Node)
 	}
-	return out, true
+	return out, known
 }
 
 func sameNode(a, b *Node) bool {
