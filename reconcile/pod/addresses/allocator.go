@@ -142,7 +142,7 @@ func Open(o Options) (*Allocator, error) {
 		o.Random = rand.N[uint64]
 	}
 	a := &Allocator{
-		Options: o, file: ledger{o.File, o.Sync}, wake: table.Woken(o.HostChanged), passed: make(chan struct{}),
+		Options: o, file: ledger{o.File, o.Sync}, wake: table.Woken(o.HostChanged, o.Leases), passed: make(chan struct{}),
 		pools: map[string]*pool{}, full: map[lack]*fullness{}, waits: map[string]*waiting{}, checked: map[string]*known{},
 		asking: map[types.UID]asking{}, seeks: map[string]*seek{},
 	}
@@ -177,7 +177,7 @@ func Open(o Options) (*Allocator, error) {
 func (a *Allocator) Take(claim Claim, wants []Want) (map[Want]ops.Given, error) {
 	var o offer
 	now := a.Now()
-	defer a.poke()
+	defer a.wake.Now()
 	err := a.file.change(func(h *addresspool.Holdings) (changed bool, err error) {
 		again := claim.New && otherPool(h, &claim, wants) && h.Discard(string(claim.UID))
 		if o, changed, err = a.takeAll(h, &claim, wants, now); err != nil {
@@ -368,7 +368,7 @@ func (a *Allocator) Cancel(claim types.UID) error {
 }
 
 func (a *Allocator) giveBack(claim types.UID, rest func(pool string) int64) error {
-	defer a.poke()
+	defer a.wake.Now()
 	now := a.Now().Unix()
 	err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
 		return h.GiveBack(string(claim), now, rest), nil
@@ -406,5 +406,3 @@ func (a *Allocator) maxQuarantine(name string, kept bool) int64 {
 	}
 	return a.quarantine(name)
 }
-
-func (a *Allocator) poke() { a.wake.Now() }

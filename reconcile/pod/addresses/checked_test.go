@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -20,7 +21,7 @@ type onlyNode map[string]*v1alpha1.AddressLease
 
 func (onlyNode) NodeUID(context.Context) (string, error) { return "u", nil }
 func (onlyNode) Pools() ([]v1alpha1.AddressPool, error)  { return nil, nil }
-func (onlyNode) Changed() <-chan struct{}                { return nil }
+func (onlyNode) Wakes(table.Wake) func()                 { return nil }
 func (n onlyNode) Own() (out []v1alpha1.AddressLease, _ error) {
 	for _, l := range n {
 		out = append(out, *l)

@@ -41,7 +41,7 @@ type Client struct {
 	now     func() time.Time
 	pools   cache.SharedIndexInformer
 	own     ownLeases
-	changed table.Wake
+	changed table.Changes
 
 	mu   sync.Mutex
 	uid  string
@@ -52,23 +52,23 @@ var _ Leases = (*Client)(nil)
 
 // NewClient returns a Client that knows nothing until Run.
 func NewClient(kube kubernetes.Interface, dyn dynamic.Interface, node string, now func() time.Time) *Client {
-	c := &Client{kube: kube, dynamic: dyn, node: node, now: now, changed: table.Woken()}
+	c := &Client{kube: kube, dynamic: dyn, node: node, now: now}
 	c.pools = dynamicinformer.NewFilteredDynamicInformer(dyn, v1alpha1.AddressPoolResource(), metav1.NamespaceAll, 0, cache.Indexers{},
 		nil).Informer()
-	c.own = ownLeases{dynamic: dyn, node: node, heard: c.changed.Now, named: map[string]*follow{}}
+	c.own = ownLeases{dynamic: dyn, node: node, heard: c.changed.Changed, named: map[string]*follow{}}
 	return c
 }
 
 // Run follows pools and leases until ctx ends.
 func (c *Client) Run(ctx context.Context) {
 	heard := cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { c.changed.Now() }, DeleteFunc: func(any) { c.changed.Now() },
+		AddFunc: func(any) { c.changed.Changed() }, DeleteFunc: func(any) { c.changed.Changed() },
 		UpdateFunc: func(before, after any) {
 			a, _ := before.(*v1alpha1.AddressPool)
 			b, _ := after.(*v1alpha1.AddressPool)
 			// The controller often writes how many addresses are leased, for all nodes.
 			if a == nil || b == nil || !sameButCounts(a, b) {
-				c.changed.Now()
+				c.changed.Changed()
 			}
 		},
 	}
@@ -114,8 +114,8 @@ func conditions(o *v1alpha1.AddressPool) map[string]metav1.ConditionStatus {
 	return out
 }
 
-// Changed implements Leases.
-func (c *Client) Changed() <-chan struct{} { return c.changed }
+// Wakes implements Leases.
+func (c *Client) Wakes(w table.Wake) (leave func()) { return c.changed.Wakes(w) }
 
 // NodeUID implements Leases. It is read again after a while: a node may be deleted and
 // register itself again.

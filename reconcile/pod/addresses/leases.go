@@ -19,14 +19,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plumbline/plumbline/reconcile/loop"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
-	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Leases is the API server.
 type Leases interface {
+	table.Source // pools or leases of this node may have changed
 	// NodeUID is that of the node's object.
 	NodeUID(ctx context.Context) (string, error)
 	// Pools are those that there were a moment ago.
@@ -43,8 +45,6 @@ type Leases interface {
 	KeptFor(ctx context.Context, pool, identity string) ([]v1alpha1.AddressLease, error)
 	// Delete deletes a lease unless it was written since it was read.
 	Delete(ctx context.Context, l *v1alpha1.AddressLease) error
-	// Changed gets a value when pools or leases of this node may have changed.
-	Changed() <-chan struct{}
 }
 
 const (
@@ -61,44 +61,30 @@ const (
 
 // Run keeps the leases of the node until ctx ends.
 func (a *Allocator) Run(ctx context.Context) {
-	timer := time.NewTimer(pace)
-	defer timer.Stop()
-	var said error
-	pause := time.Duration(0)
-	for {
-		err := a.Pass(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err == nil || errors.Is(err, errUnheard): // it has just begun
-			said = nil
-		case !fault.SameText(err, said):
-			a.Log.Warn("address lease pass failed", "error", err)
-			said = err
-		}
-		next := pace
-		if err != nil || a.behind || a.waiting() {
-			next = time.Second
-		}
-		if err == nil || errors.Is(err, errUnheard) || errors.Is(err, errFull) {
-			pause = 0
-		} else { // so that an API server that cannot serve all nodes is asked less often, and not by all at once
-			pause = min(max(2*pause, time.Second), maxPause)
-			next = pause/2 + a.random(pause)
-		}
-		timer.Reset(next)
-		wake, changed := a.wake, a.Leases.Changed()
-		if pause > 0 {
-			wake, changed = nil, nil
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-wake:
-		case <-changed:
-		case <-timer.C:
-		}
-	}
+	var pause, rest time.Duration
+	loop.Loop{
+		Every: pace, Wake: a.wake,
+		Pass: func(ctx context.Context) (next time.Duration, err error) {
+			err = a.Pass(ctx)
+			unheard := errors.Is(err, errUnheard) // it has just begun
+			if err != nil && !unheard && !errors.Is(err, errFull) {
+				// An API server that cannot serve all nodes is asked less often, and not by all at once.
+				pause = min(max(2*pause, time.Second), maxPause)
+				rest = pause/2 + a.random(pause)
+				return time.Nanosecond, err // after the rest
+			}
+			pause, rest = 0, 0
+			if err != nil || a.behind || a.waiting() {
+				next = time.Second
+			}
+			if unheard {
+				err = nil
+			}
+			return next, err
+		},
+		Rest: func(time.Duration) time.Duration { return rest },
+		Warn: func(err error) { a.Log.Warn("address lease pass failed", "error", err) },
+	}.Run(ctx)
 }
 
 // waiting reports whether a claim waits for a lease.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -80,7 +81,7 @@ type client struct {
 
 func (c client) NodeUID(context.Context) (string, error) { return "uid-of-" + c.node, nil }
 func (c client) Pools() ([]v1alpha1.AddressPool, error)  { return c.pools, nil }
-func (c client) Changed() <-chan struct{}                { return nil }
+func (c client) Wakes(table.Wake) func()                 { return nil }
 func (c client) Own() (out []v1alpha1.AddressLease, err error) {
 	return c.list(func(l *v1alpha1.AddressLease) bool { return l.Spec.Node == c.node }), nil
 }

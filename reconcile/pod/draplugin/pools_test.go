@@ -22,6 +22,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
+	"github.com/plumbline/plumbline/reconcile/table"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -352,7 +353,7 @@ type leases struct {
 
 func (l *leases) NodeUID(context.Context) (string, error) { return "uid", nil }
 func (l *leases) Pools() ([]v1alpha1.AddressPool, error)  { return l.pools, nil }
-func (l *leases) Changed() <-chan struct{}                { return nil }
+func (l *leases) Wakes(table.Wake) func()                 { return nil }
 func (l *leases) Own() (out []v1alpha1.AddressLease, err error) {
 	for _, name := range slices.Sorted(maps.Keys(l.leases)) {
 		out = append(out, *l.leases[name].DeepCopy())
