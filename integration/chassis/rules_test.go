@@ -295,7 +295,7 @@ func TestRulesDeath(t *testing.T) {
 	} {
 		t.Run(act, func(t *testing.T) {
 			n, alive := &worker{b.in(t), n.engine, n.registry}, &worker{b.in(t), alive.engine, alive.registry}
-			first, step := effort.Stride(t, 3)
+			first, step := effort.Stride(t, 6)
 			for at, reached := first, true; reached; at += step {
 				if act != "attach" {
 					alive.apply(pod)

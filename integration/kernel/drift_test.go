@@ -426,7 +426,7 @@ func (g driftFixture) run(t *testing.T) {
 	made := g.sandbox(t, path, devices)
 	r := l.engine(nil)
 	fine := false
-	first, stride := effort.Stride(t, 20) // the short form takes every twentieth row
+	first, stride := effort.Stride(t, 40) // the short form takes every fortieth row
 	for n := 0; first-1+n*stride < len(g.rows); n++ {
 		row := g.rows[first-1+n*stride]
 		if !fine { // else it is as the row before has left it

@@ -160,7 +160,7 @@ func (p scenario) fixture(t *testing.T) *fixture {
 }
 
 // eachScenario runs f for the given scenarios that this lane supports, and for every act, or every
-// second one in the short form.
+// fourth one in the short form.
 func eachScenario(t *testing.T, scenarios []scenario, f func(t *testing.T, s *fixture, act string)) {
 	t.Helper()
 	for _, p := range scenarios {
@@ -168,7 +168,7 @@ func eachScenario(t *testing.T, scenarios []scenario, f func(t *testing.T, s *fi
 			continue // no PCI there; the other lane runs it
 		}
 		t.Run(p.name, func(t *testing.T) {
-			for _, act := range effort.Sample(t, 2, acts) {
+			for _, act := range effort.Sample(t, 4, acts) {
 				t.Run(act, func(t *testing.T) {
 					s := p.fixture(t)
 					host := s.machine()
@@ -474,7 +474,7 @@ func (l *lane) killableEngine(life *process, changed func(), writing func(write 
 }
 
 // TestFailureAtEveryChange: any change of any act fails once. A repair keeps what
-// works, all else is as it was before. The short form takes every forty-seventh change of every second act.
+// works, all else is as it was before. The short form takes every forty-seventh change of every fourth act.
 func TestFailureAtEveryChange(t *testing.T) {
 	eachScenario(t, scenarios, func(t *testing.T, s *fixture, act string) {
 		if act == "attach" && len(s.sandbox.Given.Devices()) > 0 {
@@ -506,10 +506,10 @@ func TestFailureAtEveryChange(t *testing.T) {
 	})
 }
 
-// diesAtEveryChange ends the process after any change of an act, in the short form after every fourth.
+// diesAtEveryChange ends the process after any change of an act, in the short form after every eighth.
 func diesAtEveryChange(t *testing.T, s *fixture, act string) {
 	t.Helper()
-	first, stride := effort.Stride(t, 4)
+	first, stride := effort.Stride(t, 8)
 	for n, reached := first, true; reached; n += stride {
 		s.prepare(act)
 		life, made := &process{}, 0
@@ -522,12 +522,12 @@ func diesAtEveryChange(t *testing.T, s *fixture, act string) {
 }
 
 // TestKilledInRepairAndUpdate is that with a real process and a real signal. The short
-// form takes every sixth change.
+// form takes every twelfth change.
 func TestKilledInRepairAndUpdate(t *testing.T) {
 	for _, act := range []string{"repair", "update"} {
 		t.Run(act, func(t *testing.T) {
 			s := scenarios[0].fixture(t)
-			first, stride := effort.Stride(t, 6)
+			first, stride := effort.Stride(t, 12)
 			for n, reached := first, true; reached; n += stride {
 				s.prepare(act)
 				spec := childSpec{Sandbox: s.sandbox, Dir: s.dir, At: n, Repair: act == "repair"}

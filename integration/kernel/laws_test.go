@@ -138,7 +138,7 @@ func ctxFor(t *testing.T) context.Context {
 
 // TestApplyTwiceRelease is the life of a sandbox without failures.
 func TestApplyTwiceRelease(t *testing.T) {
-	each(t, 4, func(t *testing.T, c kernelCase) {
+	each(t, 6, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		ctx := ctxFor(t)
@@ -203,9 +203,9 @@ func TestApplyTwiceRelease(t *testing.T) {
 }
 
 // TestEveryChangeFailsOnce: a failure at any change leaves the start. The short
-// form takes every eighth change of every third case.
+// form takes every eighth change of every sixth case.
 func TestEveryChangeFailsOnce(t *testing.T) {
-	each(t, 3, func(t *testing.T, c kernelCase) {
+	each(t, 6, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		first, stride := effort.Stride(t, 8)
@@ -308,10 +308,10 @@ func (l *lane) runKilled(variable string, spec any) bool {
 }
 
 // TestKilledBetweenChanges: kill -9 after any change of an apply, then either
-// apply again and release, or release at once. The short form takes every sixth change of every
-// sixth case.
+// apply again and release, or release at once. The short form takes every twelfth change of
+// every ninth case.
 func TestKilledBetweenChanges(t *testing.T) {
-	each(t, 6, func(t *testing.T, c kernelCase) {
+	each(t, 9, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		start := l.state(path)
 		sb := c.sandbox(path)
@@ -342,7 +342,7 @@ func TestKilledBetweenChanges(t *testing.T) {
 // TestNamespaceDies: the namespace is deleted with everything in it; release finds
 // the devices on the host and puts them right.
 func TestNamespaceDies(t *testing.T) {
-	each(t, 4, func(t *testing.T, c kernelCase) {
+	each(t, 6, func(t *testing.T, c kernelCase) {
 		l, path := newLane(t), c.prepare(t)
 		hostStart := l.state("")
 		sb := c.sandbox(path)

@@ -41,7 +41,7 @@ func neighborCases() []neighborCase {
 // pod that has it now, of both families, and reaches it: after attaching, and after a repair that makes the link
 // or one below it again, which keeps its MAC. A neighbor's entry is as if it had just been confirmed, so it asks nobody.
 func TestNeighbors(t *testing.T) {
-	for _, c := range effort.Sample(t, 4, neighborCases()) {
+	for _, c := range effort.Sample(t, 7, neighborCases()) {
 		t.Run(c.name, c.run)
 	}
 }

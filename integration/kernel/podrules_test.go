@@ -209,7 +209,7 @@ func TestPodNetworkMarked(t *testing.T) {
 func TestPodNetworkMarkedKilled(t *testing.T) {
 	n := newMarkedPods(t)
 	home := n.state("")
-	first, step := effort.Stride(t, 10)
+	first, step := effort.Stride(t, 20)
 	for reached, k := true, first; reached; k += step {
 		path := newNetns(t)
 		empty, container := n.state(path), fmt.Sprintf("m%d", k)
@@ -252,7 +252,7 @@ func TestPodNetworkMarkedKilled(t *testing.T) {
 func TestPodNetworkMarkedFails(t *testing.T) {
 	n := newMarkedPods(t)
 	home := n.state("")
-	first, step := effort.Stride(t, 10)
+	first, step := effort.Stride(t, 20)
 	for reached, k := true, first; reached; k += step {
 		path := newNetns(t)
 		empty, container := n.state(path), fmt.Sprintf("f%d", k)

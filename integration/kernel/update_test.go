@@ -303,7 +303,7 @@ func (p *pod) explain(steps string) {
 
 // TestUpdate brings an edit to a pod that runs, and back. The edit leads to what a new attachment of its topology makes.
 func TestUpdate(t *testing.T) {
-	for _, c := range effort.Sample(t, 2, updateCases()) {
+	for _, c := range effort.Sample(t, 4, updateCases()) {
 		t.Run(c.name, func(t *testing.T) {
 			host := newLane(t).state("")
 			p := c.attached(t)
@@ -331,7 +331,7 @@ func TestUpdate(t *testing.T) {
 // TestUpdateFailsAnywhere: a failure at any change of an update leaves the pod the
 // network it had.
 func TestUpdateFailsAnywhere(t *testing.T) {
-	for _, c := range effort.Sample(t, 2, updateCases()) {
+	for _, c := range effort.Sample(t, 4, updateCases()) {
 		t.Run(c.name, func(t *testing.T) {
 			host := newLane(t).state("")
 			p := c.attached(t)
@@ -366,7 +366,7 @@ func TestUpdateFailsAnywhere(t *testing.T) {
 // it: with the later generation or, when that fails, with the earlier one. The
 // short form takes every fifth change.
 func TestUpdateKilled(t *testing.T) {
-	for _, c := range effort.Sample(t, 2, updateCases()) {
+	for _, c := range effort.Sample(t, 4, updateCases()) {
 		t.Run(c.name, func(t *testing.T) {
 			p := c.attached(t)
 			before := p.state(p.path)
