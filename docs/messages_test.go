@@ -19,7 +19,7 @@ var writers = []string{
 }
 
 // noteCalls are the names of functions whose texts are notes of a plan, of validate and of the webhook.
-var noteCalls = []string{"Note", "note", "warn", "Warn"}
+var noteCalls = []string{"Note", "noteFor", "note", "warn", "Warn"}
 
 // TestMessages holds all texts of conditions, Events and notes in one file, so that a change of words is seen in one diff.
 func TestMessages(t *testing.T) {
