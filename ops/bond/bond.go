@@ -54,7 +54,8 @@ var Op = ops.New(contract.Contract{
 release and enslave the ports, those of lacpRate and adSelect take the bond down for a moment, others are live.
 
 A bond without miimon and arpInterval has miimon 100; ` + "`miimon: 0`" + ` means no monitoring, with a note. An option that the kernel
-does not use in the mode is refused, or noted where existing configs have it. balance-tlb and balance-alb need ports with different MACs.`,
+does not use in the mode is refused, or noted where existing configs have it. balance-tlb and balance-alb need ports with different MACs.
+Ports of InfiniBand need mode active-backup, have failOverMac active, and exclude mac.`,
 	Example: `- name: bond0
   type: bond
   dependOn: [vf0, vf1]
@@ -91,7 +92,7 @@ does not use in the mode is refused, or noted where existing configs have it. ba
 		millis("miimon", "link monitoring interval in ms; 0 is none; excludes arpInterval, and without both it is 100"),
 		millis("updelay", "ms before a link that came up is used; a multiple of miimon"),
 		millis("downdelay", "ms before a link that went down is dropped; a multiple of miimon"),
-		millis("arpInterval", "ARP monitoring interval in ms; excludes miimon"),
+		millis("arpInterval", "ARP monitoring interval in ms; excludes miimon; not in modes 802.3ad, balance-tlb, balance-alb"),
 		{
 			Name: "arpIpTargets", Type: contract.List, MaxItems: 16, Description: "IPv4 targets of ARP monitoring",
 			Items: &contract.Param{Type: contract.String, Format: contract.IP},

@@ -93,7 +93,7 @@ router.`,
 		boolean("hairpinMode", "frames may leave by the port they came from; excludes promiscMode"),
 		boolean("promiscMode", "make the bridge promiscuous; excludes hairpinMode"),
 		boolean("portIsolation", "block traffic to other isolated ports"),
-		boolean("disableContainerInterface", "leave the interface down; excludes addresses"),
+		boolean("disableContainerInterface", "leave the interface down; excludes addresses, and a link or bond on it"),
 		boolean("enabledad", "accepted; it is the kernel's default"),
 		vid("vlan", "VLAN of untagged traffic; 0 is none", 0),
 		{
@@ -120,7 +120,7 @@ func check(c map[string]any, _ map[string]bool) []contract.FieldError {
 	_, addresses := c["addresses"]
 	_, ipam := c["ipam"]
 	if is("disableContainerInterface") && (addresses || ipam) {
-		say("disableContainerInterface", "cannot use IPAM when the interface is disabled: remove the addresses")
+		say("disableContainerInterface", "leaves the interface down, which excludes addresses: remove addresses and ipam, or this key")
 	}
 	if is("ipMasq") && !addresses && !ipam {
 		say("ipMasq", "needs addresses to masquerade: add addresses or ipam, or remove ipMasq")
