@@ -60,8 +60,8 @@ func (a *app) controller() *cobra.Command {
 		Use:   "controller",
 		Short: "Run the controller of a cluster",
 		Long: `Keeps DeviceClasses for root steps that take a device, the status of NetworkTopologies,
-and CNIPluginSchemas. Serves the webhook that validates topologies, claims, claim
-templates and NetworkQoS objects.
+and CNIPluginSchemas. Serves the webhook that validates topologies, policies, address
+pools, CNIPluginSchemas, claims, claim templates, DeviceClasses and NetworkQoS objects.
 
 One replica leads and writes; all serve the webhook. The controller renews the webhook's
 certificate and writes its authority into the webhook configurations, unless --tls-dir is
