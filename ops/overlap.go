@@ -120,8 +120,8 @@ func (s *routes) noteTargets(step string, bond netstate.Link) {
 		to, err := netip.ParseAddr(target)
 		if err == nil && !slices.ContainsFunc(lead, func(p netip.Prefix) bool { return p.Contains(to) }) {
 			s.p.plan.noteFor(step,
-				"arpIpTargets: no address and no route of %q leads to %s, so that the kernel sends no probes there where the pod has "+
-					"another default route, and takes its ports for down: give %q an address in the network of the target, or use miimon",
+				"arpIpTargets: %q has no address or route that leads to %s; if the pod has another default route, the kernel sends no "+
+					"probes and takes the ports for down: give %q an address in the network of the target, or use miimon",
 				bond.Name, to, bond.Name)
 		}
 	}
@@ -141,8 +141,8 @@ func (s *routes) noteForeign(step string, r netstate.Route) {
 		if r.IPv6() {
 			effect = "the kernel uses both"
 		}
-		s.p.plan.noteFor(step, "its route to %s via %s has the table and the metric of that via %s on %q, which is not of this topology: "+
-			"%s; give it another metric",
+		s.p.plan.noteFor(step, "its route to %s via %s has the same table and metric as the one via %s on %q, which is not of this "+
+			"topology: %s; give it another metric",
 			r.Dst, nextHop(r), nextHop(other), other.Link, effect)
 		return
 	}
@@ -167,7 +167,7 @@ func (s *routes) noteRoutes(a, b ownRoute) {
 		effect = "the kernel spreads the traffic over both"
 	}
 	s.p.plan.noteFor(b.step,
-		"its route to %s via %s has the table and the metric of that via %s of step %q: %s; give one of them another metric",
+		"its route to %s via %s has the same table and metric as the one via %s of step %q: %s; give one of them another metric",
 		b.Dst, nextHop(b.Route), nextHop(a.Route), a.step, effect)
 }
 

@@ -76,8 +76,8 @@ func (p *Planner) RDMA(id string, wanted *bool, required bool) error {
 	own := ownRDMA{d, given, wanted != nil}
 	switch {
 	case why == nil && d.RDMAExclusive && d.LinkKind == netstate.InfiniBandKind: // rdma_dev_change_netns removes and adds its clients
-		return own.without(p, fault.New(fault.Unsupported, fmt.Errorf("the kernel deletes the interface of InfiniBand of "+
-			"device %q when its RDMA device moves (\"rdma system show\" says exclusive), and makes another one: "+
+		return own.without(p, fault.New(fault.Unsupported, fmt.Errorf("on a node in exclusive mode (\"rdma system show\") "+
+			"the kernel replaces the InfiniBand interface of device %q when its RDMA device moves: "+
 			"run \"rdma system set netns shared\" before the first network namespace is made, or set rdma: false", d.ID)))
 	case why == nil && d.RDMAExclusive:
 		return own.move(p)

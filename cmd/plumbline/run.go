@@ -100,7 +100,7 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	}
 	defer watcher.Close()
 	if why := watcher.Fallback(); why != nil {
-		log.Warn("cannot watch all namespaces with one socket: using one for each", "reason", why)
+		log.Warn("cannot watch all network namespaces with one socket: using one socket for each", "reason", why)
 	}
 	loop := node.New(node.Options{
 		Dir: d.dir, StateDir: a.stateDir, Reconciler: e.Reconciler, Store: e.Store, Damaged: e.Damaged,

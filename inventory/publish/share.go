@@ -200,8 +200,8 @@ func (k known) exclude(offered []entry) (kept []entry, withheld []Withheld) {
 			continue
 		}
 		if k.noCounters {
-			const why = "it is already offered in another form, " +
-				"and this API server cannot exclude one by the other (feature DRAPartitionableDevices)"
+			const why = "it is already offered in another form, and without the feature " +
+				"DRAPartitionableDevices the API server could allocate both"
 			if !k.inUse[whole.Device.Name] {
 				without[i] = why
 				continue

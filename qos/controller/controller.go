@@ -627,15 +627,15 @@ func outcome(p, known *qos.Policy, is Decision, topologies []selectable, podNetw
 	}
 	if is.Over {
 		return withoutEffect(p, reasonTooManyTo, fmt.Sprintf(
-			"its destination pods have more than %d addresses, or more than %d together with other objects of the namespace: "+
-				"select fewer pods in classifier.to, or give prefixes as ipBlock", v1alpha1.MaxDestinationAddresses,
+			"classifier.to selects pods with more than %d addresses, or all objects of the namespace select more than %d pods: "+
+				"select fewer pods, or write prefixes as ipBlock", v1alpha1.MaxDestinationAddresses,
 			qos.MaxNamespaceMembers))
 	}
 	primary, only := onPrimary(known, topologies)
 	if only && !podNetwork {
 		return withoutEffect(p, reasonPrimary,
-			fmt.Sprintf("it selects only topology %q (role: primary), and no agent makes the pod network: "+
-				"set podNetwork.enabled of the chart, or select topologies of claims", primary))
+			fmt.Sprintf("it selects only topology %q of role primary, which needs podNetwork.enabled of the chart: "+
+				"set that, or select topologies of claims", primary))
 	}
 	others := p.SelectsPrimary() && (primary == "" || !podNetwork) // the primary network is another plugin's
 	if others && !p.SelectsTopologies() {
@@ -655,10 +655,10 @@ func outcome(p, known *qos.Policy, is Decision, topologies []selectable, podNetw
 	says := []string{excerpt.Count(len(p.Rules), "rule"), "enforced by tc filters in pods, and by OVN QoS rows on OVN networks"}
 	switch {
 	case others:
-		says = append(says, "not on the primary network of pods, which is that of another CNI plugin")
+		says = append(says, "not on the pods' primary network, which another CNI plugin makes")
 	case primary != "" && !podNetwork:
 		says = append(says, fmt.Sprintf(
-			"not on topology %q (role: primary), since no agent makes the pod network: set podNetwork.enabled of the chart", primary))
+			"not on topology %q of role primary, which needs podNetwork.enabled of the chart", primary))
 	}
 	if unknown != "" {
 		says = append(says, unknown)
@@ -681,7 +681,8 @@ func tied(p *qos.Policy, ties []qos.Tie, complete bool) metav1.Condition {
 	}
 	if len(ties) == 0 {
 		if !complete {
-			c.Status, c.Reason, c.Message = metav1.ConditionUnknown, reasonTooMany, "there are too many rules of one priority to compare"
+			c.Status, c.Reason = metav1.ConditionUnknown, reasonTooMany
+			c.Message = "not compared with other objects: too many rules have the same priority"
 		}
 		return c
 	}
@@ -696,7 +697,7 @@ func tied(p *qos.Policy, ties []qos.Tie, complete bool) metav1.Condition {
 		return fmt.Sprintf("egress[%d] and a rule of %q: %q decides", t.Rule, t.Other.Name, winner)
 	})
 	c.Status, c.Reason = metav1.ConditionTrue, reasonTied
-	c.Message = "rules of two objects have the same precedence for the same packets, and the first name decides: " + few +
+	c.Message = "rules of two objects match the same packets with the same precedence, and the object first by name decides: " + few +
 		". Give them different priorities"
 	return c
 }

@@ -28,10 +28,10 @@ func TestPrimaryNetwork(t *testing.T) {
 	}{
 		{"", []v1alpha1.NetworkTopology{own, rail}, true, "True Accepted: 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks"},
 		{"", []v1alpha1.NetworkTopology{rail}, true, "False NoTopology: it selects no NetworkTopology, and nothing else is enforced. The primary network of pods is that of the CNI plugin: ovn-kubernetes enforces"},
-		{both, []v1alpha1.NetworkTopology{rail}, true, "True Accepted: 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; not on the primary network of pods, which is that of another CNI plugin"},
-		{", netAttachRefs: [{kind: NetworkTopology, name: pods}]", []v1alpha1.NetworkTopology{own, rail}, false, `False PrimaryNetwork: it selects only topology "pods" (role: primary), and no agent makes the pod network: set podNetwork.enabled`},
-		{", netAttachRefs: [{kind: NetworkTopology, name: pods}, {kind: NetworkTopology, name: rail}]", []v1alpha1.NetworkTopology{own, rail}, false, `True Accepted: 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; not on topology "pods" (role: primary), since no agent makes the pod network`},
-		{", netAttachRefs: [{kind: NetworkAttachmentDefinition, name: x}]", []v1alpha1.NetworkTopology{named, rail}, false, `False PrimaryNetwork: it selects only topology "pods" (role: primary)`},
+		{both, []v1alpha1.NetworkTopology{rail}, true, "True Accepted: 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; not on the pods' primary network, which another CNI plugin makes"},
+		{", netAttachRefs: [{kind: NetworkTopology, name: pods}]", []v1alpha1.NetworkTopology{own, rail}, false, `False PrimaryNetwork: it selects only topology "pods" of role primary, which needs podNetwork.enabled`},
+		{", netAttachRefs: [{kind: NetworkTopology, name: pods}, {kind: NetworkTopology, name: rail}]", []v1alpha1.NetworkTopology{own, rail}, false, `True Accepted: 1 rule; enforced by tc filters in pods, and by OVN QoS rows on OVN networks; not on topology "pods" of role primary, which needs podNetwork.enabled`},
+		{", netAttachRefs: [{kind: NetworkAttachmentDefinition, name: x}]", []v1alpha1.NetworkTopology{named, rail}, false, `False PrimaryNetwork: it selects only topology "pods" of role primary`},
 	} {
 		objects, err := qostest.Objects(fmt.Appendf(nil, "apiVersion: k8s.ovn.org/v1alpha1\nkind: NetworkQoS\nmetadata: {namespace: ns, name: q}\nspec: {priority: 1, egress: [{dscp: 1}]%s}", tt.spec))
 		if err != nil {

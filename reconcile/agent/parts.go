@@ -444,7 +444,7 @@ func openWatcher(c Config) (*watch.Watcher, error) {
 		return nil, err
 	}
 	if why := w.Fallback(); why != nil {
-		c.Log.Warn("cannot watch all namespaces with one socket: using one for each", "reason", why)
+		c.Log.Warn("cannot watch all network namespaces with one socket: using one socket for each", "reason", why)
 	}
 	return w, nil
 }

@@ -255,9 +255,9 @@ func (r *assigner) noteSelector(ctx context.Context, s *topology.Step, id string
 	}
 	switch matches, err := selector.Match(ctx, r.devices[i]); {
 	case err != nil:
-		r.Note(fmt.Sprintf("step %q: takes the named device %q, although the selector fails on it: %v", s.Name, id, err))
+		r.Note(fmt.Sprintf("step %q: uses the named device %q, although its selector cannot be evaluated: %v", s.Name, id, err))
 	case !matches:
-		r.Note(fmt.Sprintf("step %q: takes the named device %q, although the selector does not match it", s.Name, id))
+		r.Note(fmt.Sprintf("step %q: uses the named device %q, although its selector does not match", s.Name, id))
 	}
 }
 

@@ -276,7 +276,7 @@ spec:
 // the step's selector does not match it.
 func TestNamedAgainstSelector(t *testing.T) {
 	for requested, want := range map[string]string{
-		"pf0v0": `step "a": takes the named device "0000:01:10.0", although the selector does not match it`,
+		"pf0v0": `step "a": uses the named device "0000:01:10.0", although its selector does not match`,
 		"pf1v0": "",
 	} {
 		said := ""

@@ -174,12 +174,12 @@ func (n *NetworkStatus) next(ctx context.Context) bool {
 	case apierrors.IsConflict(err):
 		n.queue.AddWithOpts(priorityqueue.AddOpts{After: statusSettle, Priority: &priority}, pod)
 	case errors.Is(err, networkstatus.ErrTooLarge):
-		n.Log.Warn("the networks of a pod could not be written: they are too large for an annotation", "annotation",
+		n.Log.Warn("the annotation network-status of a pod was not written: it would be too large", "annotation",
 			networkstatus.Annotation, "pod", pod.NamespacedName,
 			"error", err)
 		n.queue.Forget(pod)
 	default:
-		n.Log.Warn("the networks of a pod could not be written: retrying", "annotation", networkstatus.Annotation, "pod",
+		n.Log.Warn("the annotation network-status of a pod could not be written: retrying", "annotation", networkstatus.Annotation, "pod",
 			pod.NamespacedName, "error", err)
 		n.queue.AddWithOpts(priorityqueue.AddOpts{RateLimited: true, Priority: &priority}, pod)
 	}

@@ -149,7 +149,7 @@ func programming(found Outcome) metav1.Condition {
 func usage(o *v1alpha1.NetworkTopology, u Use) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionInUse, Status: metav1.ConditionFalse, Reason: reasonUnused,
-		Message: "no claim is allocated for it",
+		Message: "no allocated claim uses it",
 	}
 	if u.Claims == 0 {
 		return c
@@ -161,7 +161,7 @@ func usage(o *v1alpha1.NetworkTopology, u Use) metav1.Condition {
 	if !o.DeletionTimestamp.IsZero() {
 		c.Message += ". Pods keep the network they have"
 		if u.Unprepared > 0 {
-			c.Message += fmt.Sprintf("; %s not prepared yet: the topology is kept for this until %s",
+			c.Message += fmt.Sprintf("; %s not prepared yet: the finalizer keeps the topology until %s",
 				excerpt.Count(u.Unprepared, "claim"), o.DeletionTimestamp.Add(maxGrace).UTC().Format(time.RFC3339))
 		}
 	}

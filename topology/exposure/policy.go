@@ -201,7 +201,8 @@ func (p *Policy) networks(e *Invalid, networks []v1alpha1.PhysicalNetwork) {
 func (p *Policy) exposure(e *Invalid, x *v1alpha1.Exposure) {
 	p.attributes(e, x.AdditionalAttributes)
 	if len(x.BesideDrivers) > maxListed || len(x.SupportedCNIPlugins) > 2*maxListed || len(x.Capacity) > maxListed {
-		e.add("spec.exposure: a list has too many entries")
+		e.add("spec.exposure: besideDrivers and capacity can have %d entries, and supportedCNIPlugins %d: remove some",
+			maxListed, 2*maxListed)
 		return
 	}
 	for i, driver := range x.BesideDrivers {
@@ -247,11 +248,11 @@ func (p *Policy) attributes(e *Invalid, attributes map[string]string) {
 		domain, id, qualified := strings.Cut(name, "/")
 		switch {
 		case !qualified || domain == inventory.Driver:
-			e.add("%s: the domain %q is plumbline's, and %s is all that a policy may set in it: "+
+			e.add("%s: the domain %q is reserved for plumbline, and a policy can set only %s in it: "+
 				"use a domain of your own, as in example.com/%s", at, inventory.Driver, networkAttribute, cmp.Or(id, name))
 		case domain == "kubernetes.io" || domain == "k8s.io" || strings.HasSuffix(domain, ".kubernetes.io") ||
 			strings.HasSuffix(domain, ".k8s.io"):
-			e.add("%s: the domain %q is Kubernetes': use a domain of your own, as in example.com/%s", at, domain, id)
+			e.add("%s: the domain %q is reserved for Kubernetes: use a domain of your own, as in example.com/%s", at, domain, id)
 		case len(validation.IsDNS1123Subdomain(domain)) > 0 || len(domain) > resourceapi.DeviceMaxDomainLength:
 			e.add("%s: %q is not a domain of at most %d bytes", at, domain, resourceapi.DeviceMaxDomainLength)
 		case len(validation.IsCIdentifier(id)) > 0 || len(id) > resourceapi.DeviceMaxIDLength:

@@ -107,7 +107,7 @@ func checkAmount(e *Invalid, name string, c v1alpha1.DeviceCapacity) {
 	}
 	switch {
 	case def.Cmp(c.Value) > 0:
-		e.add("%s.default: %s is more than the value %s", at, def.String(), c.Value.String())
+		e.add("%s.default: %s exceeds the value %s", at, def.String(), c.Value.String())
 	case r.ValidRange != nil && len(r.ValidValues) > 0:
 		e.add("%s: validRange and validValues exclude each other: remove one", at)
 	case r.ValidRange != nil:
@@ -134,7 +134,7 @@ func checkRange(e *Invalid, at string, value, def resource.Quantity, r *v1alpha1
 	}
 	switch {
 	case limit.Cmp(value) > 0:
-		e.add("%s.validRange.max: %s is more than the value %s", at, limit.String(), value.String())
+		e.add("%s.validRange.max: %s exceeds the value %s", at, limit.String(), value.String())
 	case r.Min.Cmp(limit) > 0:
 		e.add("%s.validRange.min: %s is more than %s", at, r.Min.String(), limit.String())
 	case def.Cmp(r.Min) < 0 || def.Cmp(limit) > 0:
@@ -145,7 +145,7 @@ func checkRange(e *Invalid, at string, value, def resource.Quantity, r *v1alpha1
 	case !onStep(def, r) || r.Max != nil && !onStep(*r.Max, r):
 		e.add("%s.validRange.step: the default and max must be min plus a multiple of %s", at, r.Step.String())
 	case secondLowest(r).Cmp(value) > 0:
-		e.add("%s.validRange.step: min and one step of %s are more than the value %s", at, r.Step.String(), value.String())
+		e.add("%s.validRange.step: min plus one step of %s exceeds the value %s", at, r.Step.String(), value.String())
 	}
 }
 
@@ -177,9 +177,9 @@ func checkValues(e *Invalid, at string, value, def resource.Quantity, values []r
 		known = known || v.Cmp(def) == 0
 		switch {
 		case v.Cmp(value) > 0:
-			e.add("%s.validValues[%d]: %s is more than the value %s", at, i, v.String(), value.String())
+			e.add("%s.validValues[%d]: %s exceeds the value %s", at, i, v.String(), value.String())
 		case i > 0 && v.Cmp(values[i-1]) <= 0:
-			e.add("%s.validValues[%d]: %s is not more than the one before it: values must ascend", at, i, v.String())
+			e.add("%s.validValues[%d]: %s is not greater than the entry before it: sort them in ascending order", at, i, v.String())
 		}
 	}
 	if len(values) > maxValues {
@@ -216,7 +216,7 @@ func checkConsumption(e *Invalid, x *v1alpha1.Exposure) {
 			at := fmt.Sprintf("spec.exposure.supportedCNIPlugins[%d].consumePerAllocation.%s", i, name)
 			switch {
 			case !known:
-				e.add("%s: capacity has no %q", at, name)
+				e.add("%s: spec.exposure.capacity does not list %q: add it there, or remove this key", at, name)
 			case c.RequestPolicy != nil && c.RequestPolicy.Default != nil && c.RequestPolicy.Default.Cmp(amount) != 0:
 				e.add("%s: %s differs from requestPolicy.default %s: a claim that names no amount gets the default, whatever step uses it",
 					at, amount.String(), c.RequestPolicy.Default.String())

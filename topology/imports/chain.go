@@ -333,8 +333,8 @@ func (c *converter) ibSRIOV(n *network, p *record) {
 	p.none("on nodes in exclusive mode the RDMA device of a function of InfiniBand stays on the host", "rdmaIsolation")
 	if guid, has := p.take("guid"); has && !empty(guid) {
 		p.left["nodeGUID"], p.left["portGUID"] = guid, guid // as the plugin sets it
-		p.note("guid", "becomes nodeGUID and portGUID. A function whose driver has read others is bound again, as the plugin does: "+
-			"the agent needs agent.driverBinding")
+		p.note("guid", "becomes nodeGUID and portGUID. If the driver of the function has read others, the agent binds it again, "+
+			"as the plugin does: set agent.driverBinding of the chart")
 	}
 	ipam := p.sub("ipam")
 	s := c.step(n, p, "sriov")
@@ -365,7 +365,8 @@ func (c *converter) rdma(n *network, p *record) {
 	s.config["rdma"] = true
 	s.from("rdma", p.path("type"))
 	p.note("type", "becomes rdma: true of the step, which refuses a function without an RDMA device. "+
-		"On nodes in exclusive mode, which the plugin needs, the step moves the RDMA device, too; nodes in shared mode serve as well")
+		"On nodes in exclusive mode, which the plugin needs, the step moves the RDMA device, but not of InfiniBand; "+
+		"nodes in shared mode work, too")
 }
 
 func (c *converter) sbr(n *network, p *record) {

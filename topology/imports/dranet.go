@@ -101,7 +101,7 @@ func (c *converter) request(n *network, r *record, configs []*record, taken map[
 	}
 	if _, known := c.classes[class]; !known && class != dranetDriver {
 		exactly.note("deviceClassName",
-			"the DeviceClass %q is not among the files, so that its selectors are left out: convert it, too", class)
+			"DeviceClass %q is not in the input, so its selectors are left out: add it to the input", class)
 	}
 	if mode := exactly.text("allocationMode"); mode != "" && mode != "ExactCount" {
 		exactly.problem("allocationMode", "%q cannot be converted: a step has one device", mode)

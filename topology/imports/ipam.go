@@ -336,7 +336,7 @@ func (c *converter) nvIPAM(n *network, s *step, ipam *record) {
 	case i >= 0:
 		c.usePool(n, s, c.pools[i])
 	default:
-		ipam.note("poolName", "the %s %q is not among the files: convert it too, or write an AddressPool of this name", kind, name)
+		ipam.note("poolName", "%s %q is not in the input: add it, or write an AddressPool of this name", kind, name)
 		s.config["ipam"] = map[string]any{"type": topology.IPAMPool, "pool": label(name)}
 	}
 }

@@ -219,7 +219,7 @@ func (c *converter) resolvePods() {
 		for _, a := range p.networks {
 			_, name, _ := strings.Cut(a.ref, "/")
 			if a.net = cmp.Or(byRef[a.ref], byRef["/"+name]); a.net == nil || a.net.from.failed() {
-				p.from.problem(a.at, "NetworkAttachmentDefinition %q is not among the files, or was not converted", a.ref)
+				p.from.problem(a.at, "NetworkAttachmentDefinition %q is not in the input, or was not converted", a.ref)
 			}
 		}
 		if p.from.failed() {

@@ -44,7 +44,7 @@ func (c *converter) nodePolicy(s *source) {
 	}
 	if device := nic.text("deviceID"); device != "" {
 		nic.note("deviceID",
-			"%q is left out: it belongs to the physical function, and virtual functions have another: select by the attribute %q",
+			"%q is left out: it is the ID of the physical function, and virtual functions have a different one: select by the attribute %q",
 			device, "device")
 	}
 	if roots := nic.texts("rootDevices"); len(roots) > 0 {

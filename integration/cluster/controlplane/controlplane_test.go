@@ -474,7 +474,7 @@ func (b *bench) inUse(t *testing.T) {
 		o := b.topology(t, "ai-bonded-rdma")
 		end = o.DeletionTimestamp.Add(5 * time.Minute)
 		used := meta.FindStatusCondition(o.Status.Conditions, topologyv1alpha1.ConditionInUse)
-		if want := "1 claim and 1 pod. Pods keep the network they have; 1 claim not prepared yet: the topology is kept for this until " + end.UTC().Format(time.RFC3339); used.Message != want {
+		if want := "1 claim and 1 pod. Pods keep the network they have; 1 claim not prepared yet: the finalizer keeps the topology until " + end.UTC().Format(time.RFC3339); used.Message != want {
 			return fmt.Errorf("condition %+v", used)
 		}
 		return nil

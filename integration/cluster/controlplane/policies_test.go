@@ -401,7 +401,7 @@ func (b *bench) refusedPolicies(t *testing.T) {
 	for spec, want := range map[string]string{
 		`{selector: {cel: device.}}`: `DeviceExposurePolicy "p": spec.selector.cel: 1:8: Syntax error: no viable alternative at input '.'`,
 		`{selector: {cel: 'device.attributes["dra.networking"].pfname == "x"'}}`:                  `DeviceExposurePolicy "p": spec.selector.cel: no device has an attribute "pfname", and reading a missing attribute is an error, did you mean "pfName"?`,
-		`{exposure: {additionalAttributes: {dra.networking/type: pf}}}`:                           `DeviceExposurePolicy "p": spec.exposure.additionalAttributes["dra.networking/type"]: the domain "dra.networking" is plumbline's, and dra.networking/physicalNetworkName is all that a policy may set in it: use a domain of your own, as in example.com/type`,
+		`{exposure: {additionalAttributes: {dra.networking/type: pf}}}`:                           `DeviceExposurePolicy "p": spec.exposure.additionalAttributes["dra.networking/type"]: the domain "dra.networking" is reserved for plumbline, and a policy can set only dra.networking/physicalNetworkName in it: use a domain of your own, as in example.com/type`,
 		`{exposure: {additionalAttributes: {example.com/rail: ` + strings.Repeat("x", 65) + `}}}`: `DeviceExposurePolicy "p": spec.exposure.additionalAttributes["example.com/rail"]: the value has 65 bytes, an attribute takes 64`,
 		`{exposure: {deviceNameSuffix: -x}}`:                                                      `DeviceExposurePolicy "p": spec.exposure.deviceNameSuffix: is for shared devices: set allowMultipleAllocations: true, or remove it`,
 	} {

@@ -238,7 +238,7 @@ func (k *Keeper) holdGate(a *attempt, uid types.UID) (done func()) {
 			return
 		}
 		if err := k.Gate.Hold(uid); err != nil {
-			k.Log.Warn("cannot change the gate", "claim", uid, "error", err)
+			k.Log.Warn("cannot write the CDI file that holds back the containers of a claim", "claim", uid, "error", err)
 		}
 	})
 	return func() {
@@ -254,7 +254,7 @@ func (k *Keeper) holdGate(a *attempt, uid types.UID) (done func()) {
 func (k *Keeper) holdWaiting(a *attempt, all []claims.Entry) {
 	for _, e := range all {
 		if err := k.holdOne(a, e.UID); err != nil {
-			k.Log.Warn("cannot change the gate", "claim", e.UID, "error", err)
+			k.Log.Warn("cannot write the CDI file that holds back the containers of a claim", "claim", e.UID, "error", err)
 		}
 	}
 }

@@ -301,7 +301,7 @@ func (k *Keeper) forgetEarlierBoots(ctx context.Context) {
 			continue
 		}
 		if err := k.releaseRecord(ctx, r.Sandbox.ID); err != nil {
-			k.Log.Warn("cannot release the record of a sandbox of an earlier boot", "sandbox", r.Sandbox.ID, "error", err)
+			k.Log.Warn("cannot release a sandbox from an earlier boot", "sandbox", r.Sandbox.ID, "error", err)
 		}
 	}
 }

@@ -27,14 +27,14 @@ func raw(d data) *runtime.RawExtension {
 	if b, ok := encode(d); ok {
 		return b
 	}
-	d.Note = "routes, and the interfaces of the steps below, are left out to save space"
+	d.Note = "routes and inherited interfaces are left out to save space"
 	d.Steps = shorten(full, func(r *topology.Result) { *r = lastOnly(*r) })
 	for all := len(d.Steps); len(d.Steps) > 0; {
 		if b, ok := encode(d); ok {
 			return b
 		}
 		d.Steps = d.Steps[:len(d.Steps)-1]
-		d.Note = fmt.Sprintf("%d of %d steps, routes, and the interfaces of the steps below are left out to save space",
+		d.Note = fmt.Sprintf("%d of %d steps, routes and inherited interfaces are left out to save space",
 			all-len(d.Steps), all)
 	}
 	b, _ := encode(d)

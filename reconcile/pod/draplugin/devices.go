@@ -43,7 +43,7 @@ func (p *Plugin) name(d *kubeletplugin.Device) {
 	}
 	id, err := p.CDI.Name(d.DeviceName)
 	if err != nil {
-		p.Log.Warn("cannot name a device in the status of pods", "error", err)
+		p.Log.Warn("cannot give a device a CDI device of its own: its health is missing in the status of pods", "error", err)
 		return
 	}
 	d.CDIDeviceIDs = append([]string{id}, d.CDIDeviceIDs...)

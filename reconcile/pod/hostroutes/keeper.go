@@ -403,7 +403,7 @@ func (k *Keeper) tell(refused []refusal) {
 	}
 	if k.refused = text; text != "" {
 		k.told = now
-		k.Log.Warn("no routes to the pods of some nodes", "count", len(refused), "reasons", excerpt.Of(text, maxLogged))
+		k.Log.Warn("some nodes have no routes to their pods", "count", len(refused), "reasons", excerpt.Of(text, maxLogged))
 	}
 }
 

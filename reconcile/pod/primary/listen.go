@@ -110,7 +110,7 @@ func (s *Server) accept(ctx context.Context, from *listener, calls *calls) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			s.Log.Warn("cannot accept a call of the container runtime", "error", err)
+			s.Log.Warn("cannot accept a connection of the CNI plugin", "error", err)
 			if !loop.Wait(ctx, 100*time.Millisecond, nil) { // such as too many open files
 				return
 			}
@@ -135,7 +135,7 @@ func (s *Server) converse(ctx context.Context, conn *net.UnixConn) {
 		return // another agent, which asks whether somebody listens
 	}
 	if err != nil {
-		s.Log.Warn("cannot read a call of the CNI plugin", "error", err)
+		s.Log.Warn("cannot read a request of the CNI plugin", "error", err)
 		return
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -243,7 +243,7 @@ func (s *Server) Do(ctx context.Context, r cnisocket.Request) cnisocket.Reply {
 		return cnisocket.Reply{Error: cniError(err)}
 	case err != nil:
 		pod := podOf(r.Args)
-		s.Log.Warn("call of the container runtime failed", "command", r.Command, "container", r.Container, "pod",
+		s.Log.Warn("CNI request failed", "command", r.Command, "container", r.Container, "pod",
 			pod.Namespace+"/"+pod.Name, "kind", fault.Of(err), "took", took, "error", err)
 		return cnisocket.Reply{Error: cniError(err)}
 	case r.Command == cnisocket.Add || r.Command == cnisocket.Del:
