@@ -36,7 +36,7 @@ const (
 	InfiniBand LinkType = "infiniband"
 )
 
-// HostUse is the reason why the host keeps a device for itself; empty means it does not.
+// HostUse is the reason why the host keeps a device; it is empty if the device can be offered.
 type HostUse string
 
 // The uses. The kernel would let any of these be moved into a pod, and the host

@@ -105,9 +105,8 @@ func (d Device) sharedBy() string {
 	return cmp.Or(strings.Join(d.Shared.By, ","), ByAny)
 }
 
-// Capacity returns what a ResourceSlice says of the amounts of a shared device, nil for
-// one that is allocated as a whole. A claim that names no amount takes all there is
-// unless a default says otherwise, so each capacity has one.
+// Capacity returns the capacities of a shared device for its ResourceSlice, nil for a device that is allocated as a whole. Each has a
+// default: without one, a claim that names no amount would get everything.
 func Capacity(d Device) map[resourceapi.QualifiedName]resourceapi.DeviceCapacity {
 	if d.Shared == nil {
 		return nil

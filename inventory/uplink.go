@@ -45,10 +45,9 @@ type Routes interface {
 	Over(ctx context.Context, id string) (ifName string, err error)
 }
 
-// QueryUplinks returns which of these devices carry a default route. It queries each
-// interface that is up: the best route alone would leave out the second uplink of a
-// machine that has two. One that cannot be read is listed as such: it may come from a
-// pod, and must not cost the others.
+// QueryUplinks returns the devices that carry a default route. It queries each interface that is up: the best route alone would
+// leave out the second of two uplinks. An interface that cannot be read is returned as unread: it may come from a pod, and
+// must not keep the others from being offered.
 func QueryUplinks(ctx context.Context, devices []Device, routes Routes) (Uplinks, error) {
 	best, err := routes.Best(ctx)
 	if err != nil {

@@ -28,10 +28,9 @@ func (p *Planner) wantNotifications(link string, wants []want) error {
 // maxAnnounced bounds how many addresses of a sandbox are announced after a change.
 const maxAnnounced = 256
 
-// Announced lists the addresses that a plan wants and that neighbors have to be told of after a
-// change: those of another pod, or of a link that was created again, are known to them with a MAC that
-// has gone. Not among them are addresses that the kernel does not use yet, which it announces itself,
-// and those of links that resolve no addresses.
+// Announced returns the wanted addresses to announce to neighbors after a change: neighbors may still map them to the MAC of another
+// pod, or of a link that was created again. It leaves out addresses that the kernel does not use yet, which it announces itself, and
+// those of links without address resolution.
 func (p *Plan) Announced(have *netstate.Snapshot) []netstate.Addr {
 	var out []netstate.Addr
 	for _, a := range netstate.All[netstate.Addr](have) {

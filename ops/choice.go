@@ -6,10 +6,9 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// Choices are the values that the planner has chosen where a topology says none, by the field
-// that they are for: the metric of a route beside those of others. A record has them. A value
-// that was chosen at each pass would change what runs whenever another writer changes
-// what the choice depends on, and the change would look like a repair.
+// Choices maps fields that a topology leaves open, such as the metric of a route, to the values that the planner has chosen. The
+// record of a sandbox keeps them. If the planner chose in each pass, the change of another writer could lead to another choice,
+// and a running pod would be changed in what looks like a repair.
 type Choices map[string]string
 
 // Choose returns the value of an object's field as it was chosen before, else as choose does

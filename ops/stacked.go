@@ -28,7 +28,7 @@ type StackedConfig struct {
 	LinkInContainer *bool    `json:"linkInContainer,omitempty"`
 }
 
-// StackedParams describes StackedConfig without its mode. A link's MTU is the given one if its config has none.
+// StackedParams describes the keys of StackedConfig, except mode. The argument describes the default of the key mtu.
 func StackedParams(mtu string) []contract.Param {
 	return slices.Concat([]contract.Param{
 		NameParam(RootName + "; of a derived step its name"),

@@ -27,8 +27,8 @@ func (t networkTerm) byLabels() bool {
 		t.kind == ClusterUserDefinedNetwork)
 }
 
-// ByLabels reports whether the policy selects networks of others by the labels of their objects. Agents do not read these: the
-// controller tells them which ones they are, see WithNetworks.
+// ByLabels reports whether the policy selects networks of others by the labels of their objects. Agents do not read these objects:
+// the controller resolves the selectors for them, see WithNetworks.
 func (p *Policy) ByLabels() bool { return slices.ContainsFunc(p.networks, networkTerm.byLabels) }
 
 // LabelsInCluster is a note on a policy that selects networks by labels, where no cluster is asked.

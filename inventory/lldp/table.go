@@ -156,8 +156,7 @@ func source(speaker string) string {
 	return from
 }
 
-// Known returns the neighbour of a port: nil while it is undecided, and empty if there is no
-// neighbour that sends LLDP.
+// Known returns the neighbour of a port: nil while it is undecided, and an empty one if no neighbour sends LLDP.
 func (t *Table) Known(name string, now time.Time) *inventory.Neighbour {
 	p := t.ports[name]
 	switch {

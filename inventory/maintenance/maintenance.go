@@ -60,8 +60,8 @@ type User struct {
 	Stays string `json:"stays,omitempty"`
 }
 
-// Find returns the devices that are meant by NODE/DEVICE: a device by its name, by the
-// interface it has on the host, or all functions of a PF by the PF's interface.
+// Find returns the devices that NODE/DEVICE means. DEVICE is a name in the ResourceSlices or an interface of the host; the
+// interface of a PF means the PF and all its virtual functions.
 func Find(ctx context.Context, kube kubernetes.Interface, word string) ([]Device, error) {
 	node, name, ok := strings.Cut(word, "/")
 	if !ok || node == "" || name == "" {
@@ -227,8 +227,8 @@ func change(ctx context.Context, kube kubernetes.Interface, want *resourceapi.De
 	return err
 }
 
-// End removes the rules that were made under a word, and those of the device it names.
-// The device need not exist any more.
+// End removes the DeviceTaintRules that were created for the same NODE/DEVICE, and those of the device that it means now. The device
+// need not exist any more.
 func End(ctx context.Context, kube kubernetes.Interface, word string) (removed []Device, err error) {
 	api := kube.ResourceV1().DeviceTaintRules()
 	rules, err := api.List(ctx, metav1.ListOptions{LabelSelector: managedBy + "=" + manager})

@@ -15,8 +15,7 @@ var (
 	evictsExtended = version.MustParseSemantic("1.37.2")
 )
 
-// Server is the version of a Kubernetes API server. The controllers beside it are taken to be of
-// the same version.
+// Server is the version of a Kubernetes API server. The controllers of the cluster are assumed to have the same version.
 type Server struct{ version *version.Version }
 
 // serverOf asks for the version of the server.

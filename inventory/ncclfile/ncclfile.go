@@ -57,7 +57,7 @@ const (
 
 var address = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 
-// Node is where a file reads.
+// Node has the places from which the topology file of a node is read.
 type Node struct {
 	Sys     string // the path of sysfs
 	CPUInfo string // the path of cpuinfo of procfs; it may be missing

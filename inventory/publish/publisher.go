@@ -177,7 +177,7 @@ func (p *Publisher) rescan() {
 	}
 }
 
-// Withdrawn reports whether a shared device is published as one that no policy shares any more.
+// Withdrawn reports whether a shared device is published with the taint withdrawn, since no policy shares it any more.
 func (p *Publisher) Withdrawn(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -414,7 +414,7 @@ func (p *Publisher) setUnsaved(err error) {
 	p.unsaved = err
 }
 
-// OtherVersion is OtherVersion of the state file, as of the last scan.
+// OtherVersion returns what this version does not know in the state file if another version had written it at the last scan, else nil.
 func (p *Publisher) OtherVersion() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -11,9 +11,8 @@ const (
 	IPv6 = "ipv6"
 )
 
-// Rule sends what it matches to a routing table (policy routing). All of it is its
-// identity, as for the kernel: another table makes another rule, and both may be
-// there. Source: net/core/fib_rules.c, ip-rule(8).
+// Rule is a policy routing rule: it looks up matching packets in a routing table. All its fields are its identity, as for
+// the kernel: two rules that differ in the table alone can both exist. Source: net/core/fib_rules.c, ip-rule(8).
 type Rule struct {
 	Family   string `json:"family" plan:"key"`
 	Priority uint32 `json:"priority" plan:"key"`       // evaluated in ascending order

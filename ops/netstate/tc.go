@@ -76,7 +76,7 @@ const (
 // MaxPolicers bounds the policers of a link, see Filter.Policer.
 const MaxPolicers = 1<<12 - 1
 
-// Key is link, preference and handle.
+// Key identifies a filter by link, chain, preference and handle.
 func (f Filter) Key() Key {
 	// Not by fmt: a sandbox may have thousands.
 	chain := ""

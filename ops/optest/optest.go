@@ -712,8 +712,8 @@ func Beside(ctx context.Context, t *testing.T, reg *ops.Registry, first, second 
 	return nil
 }
 
-// OnOneNode checks the laws for two topologies in sandboxes of their own on one host, of which the second may be refused: as
-// Beside, and what the second finds on the host is what the first has made there.
+// OnOneNode is Beside for two topologies in different sandboxes on one host: the second starts with the host as the first has left
+// it. The second may be refused.
 func OnOneNode(ctx context.Context, t *testing.T, reg *ops.Registry, first, second *Case) error {
 	t.Helper()
 	for _, firstEnds := range []bool{true, false} {

@@ -78,7 +78,7 @@ type NetworkQoS struct {
 	destinations *Destinations
 }
 
-// Claims tells what the pods of claims have: controller.Claims of topologies does.
+// Claims gives the addresses that claims hold; controller.Claims of package topology/controller implements it.
 type Claims interface {
 	// WaitForSync waits until all claims are known.
 	WaitForSync(ctx context.Context) error

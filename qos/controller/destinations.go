@@ -451,8 +451,8 @@ func (d *Destinations) Decided(p *qos.Policy) (_ Decision, known bool) {
 // maxMeant bounds how many labels of pods are compared for unaddressed in one go.
 const maxMeant = 1 << 17
 
-// unaddressed returns the first destination of an object that selects pods of which none has an address on a network that the object
-// covers, such as those that use the host's network, "" if there is none. left is the rest of maxMeant.
+// unaddressed returns the first destination of an object whose selected pods all lack an address on the covered networks, such as pods
+// that use the host's network; "" if there is none. It subtracts the labels that it compares from left, which starts at maxMeant.
 func (d *Destinations) unaddressed(p *qos.Policy, left *int) string {
 	d.lock()
 	defer d.mu.Unlock()

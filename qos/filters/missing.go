@@ -41,7 +41,7 @@ func enforces(o netstate.Key, action netstate.Action, field string) bool {
 	}
 }
 
-// Drift implements reconcile.Recorder. The last call of a repair is with what it could not remove.
+// Drift implements reconcile.Recorder. The last call in a repair has the drift that the repair left.
 func (m *Missing) Drift(id reconcile.SandboxID, _ string, drift []reconcile.Drift) {
 	var of map[string]string
 	for _, d := range drift {

@@ -10,8 +10,8 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// PodNetwork returns the own network of a pod as Options.Claims lists it: as a claim whose UID is the owner of its addresses, with
-// one topology, of role primary. It is false for other sandboxes, and for one whose pod an earlier version has not recorded.
+// PodNetwork returns the record of a pod's own network in the form of Options.Claims: a claim with one topology, of role primary,
+// whose UID is the owner of the addresses. It returns false for other sandboxes, and for records of an earlier version without the pod.
 func PodNetwork(rec *reconcile.Record) (e claims.Entry, ok bool) {
 	sb := &rec.Sandbox
 	origin := sb.ID.Origin()

@@ -17,8 +17,8 @@ func Objects(text []byte) ([]*v1alpha1.NetworkQoS, error) {
 	return qos.Objects(f)
 }
 
-// Compile returns the rules that the objects of a text have for what a pod sends over its only network, the winning one first, and
-// the members of their sets.
+// Compile returns the rules of the objects in a text for a pod with one network, the winning rule first, and a function that
+// returns the members of their sets.
 func Compile(text []byte, network qos.Network, namespace string, labels map[string]string) (
 	rules []qos.Rule, members func(qos.SetID) []netip.Addr, err error,
 ) {

@@ -256,13 +256,13 @@ func (h *Host) RDMANetdevs(ctx context.Context, names []string) (map[string]stri
 	return out, listed
 }
 
-// LostNodes returns those of the device nodes that a device, or the RDMA device in software of that name, does not have any more.
+// LostNodes returns the given device nodes that no longer belong to the device, or to the software RDMA device named rdma.
 func (h *Host) LostNodes(device, rdma string, nodes []string) []string {
 	return h.sysfs.lostNodes(device, rdma, nodes)
 }
 
-// SilentRDMA returns how many network namespaces have RDMA devices whose drivers have not answered for
-// ten seconds. The states of their ports are the last known ones.
+// SilentRDMA returns the number of network namespaces with an RDMA driver that has not answered for ten seconds. Their ports keep
+// the last known state.
 func (h *Host) SilentRDMA() int { return h.rdma.silence() }
 
 func (r *rdmaLinks) silence() int {

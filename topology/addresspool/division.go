@@ -44,8 +44,8 @@ func CheckDivision(c topology.IPAM) error {
 	return wrong.err()
 }
 
-// Agrees returns an error if a pool is divided otherwise than a step says. A pool may have
-// more subnets, as of the other family, and may exclude more. That of a network's subnets has these alone.
+// Agrees returns an error if the layout of a pool differs from the ipam of a step. The pool may have more subnets, such as of the
+// other family, and more exclusions. A pool that was made of a network's subnets must have exactly these.
 func (l *Layout) Agrees(c topology.IPAM) error {
 	if len(c.Subnets) > 0 {
 		return l.agreesWithNetwork(c)

@@ -478,8 +478,8 @@ type Usage struct {
 
 func (u Usage) idle() bool { return u.Used == 0 && u.Resting == 0 }
 
-// Usage returns that of each block, in their order. It takes as many steps as there are blocks, and addresses that are
-// given or rest: a node may have thousands of each.
+// Usage returns the usage of each block, in the order of Blocks. Its time is linear in the number of blocks and of used and
+// resting addresses, as a node may have thousands of each.
 func (h *Holdings) Usage(now int64) []Usage {
 	type key struct {
 		pool   string

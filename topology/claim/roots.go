@@ -23,9 +23,8 @@ func Roots(t *topology.Topology, set contract.Set) []*topology.Step {
 	})
 }
 
-// Required returns those of Roots that a claim must have a device for. A root step that
-// shares a device and has no selector can find its master by itself, unless it has the addresses
-// of the device's physical network.
+// Required returns the root steps that a claim must request a device for. A root step that uses a shared device and has no
+// selector is not among them, since it can find its master itself, unless its addresses are of the device's physical network.
 func Required(t *topology.Topology, set contract.Set) []*topology.Step {
 	return roots(t, set, func(s *topology.Step, c contract.Contract) bool {
 		_, inside := Below(s, c)

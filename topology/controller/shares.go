@@ -21,8 +21,8 @@ import (
 	"github.com/plumbline/plumbline/topology/validity"
 )
 
-// Shares says how many root steps of a topology have shares of devices of the host, and which of them no
-// DeviceExposurePolicy shares a device with.
+// Shares has the number of root steps of a topology that use a shared device of the host, and those for which no
+// DeviceExposurePolicy shares one.
 type Shares struct {
 	Steps   int
 	Missing []validity.Sharing

@@ -16,16 +16,12 @@ import (
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
-// Update applies a later generation of a topology in the sandbox of a claim, while the pod
-// runs. The intention is recorded first: after any failure the pod finally has one
-// generation or the other, as a whole, and the record names it. A generation that the claim
-// already has, or an earlier one, is no error and no work; if the claim is in no sandbox,
-// only the record changes.
+// Update applies a later generation of a topology to the running pod of a claim. It records the intention first, so that after any
+// failure the pod ends up with one of both generations as a whole, which the record names. For the current or an earlier generation
+// it does nothing. If the claim is in no sandbox, only the record changes.
 //
-// When it fails the pod has the network it had before, and the error is that of the failing
-// step. The error of Options.Follow is returned as it is, and an error of kind Gone says
-// that the claim, or its sandbox, no longer exists, or is not attached yet: it is not
-// reported, and may be retried.
+// After an error of a step the pod has the network that it had before. Errors of Options.Follow are returned as they are. An error of
+// kind Gone means that the claim or its sandbox no longer exists, or is not attached yet: it is not reported, and may be retried.
 func (k *Keeper) Update(ctx context.Context, uid types.UID, o *v1alpha1.NetworkTopology) error {
 	if k.attaching(uid) {
 		return fault.New(fault.Gone, errors.New("it is still being attached"))

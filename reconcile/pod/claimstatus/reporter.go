@@ -129,8 +129,7 @@ func (r *Reporter) Attached(s Subject, topologyName string, steps []topology.Ste
 	r.events.normal(s, "NetworkReady", readyMessage(topologyName, steps))
 }
 
-// notRedundant reports that devices fail together of which the topology expects that
-// one may fail, if there are remarks.
+// notRedundant reports each remark on devices that fail together, although the topology is to survive the failure of one.
 func (r *Reporter) notRedundant(s Subject, topologyName string, remarks []string) {
 	for _, text := range remarks {
 		r.events.warning(s, "NetworkNotRedundant", fmt.Sprintf("topology %q: %s", topologyName, text))
@@ -257,13 +256,12 @@ func (r *Reporter) Replaced(s Subject, container string, variables []string) {
 			s.Claim.Name))
 }
 
-// Filtered reports that what a running pod sends is marked and limited as its NetworkQoS
-// objects say now.
+// Filtered reports that the current NetworkQoS rules were applied to a running pod.
 func (r *Reporter) Filtered(s Subject) {
 	r.events.normal(s, "NetworkQoSApplied", "NetworkQoS rules applied to the pod's egress traffic")
 }
 
-// FilterFailed reports that it is not, and what was before goes on.
+// FilterFailed reports that they could not be applied, and that the earlier rules stay.
 func (r *Reporter) FilterFailed(s Subject, err error) {
 	r.events.warning(s, "NetworkQoSFailed", fmt.Sprintf("NetworkQoS rules could not be applied; the earlier rules stay in place: %v", err))
 }

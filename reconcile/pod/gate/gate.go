@@ -182,9 +182,9 @@ func environment(path string) []string {
 	return s.Devices[0].ContainerEdits.Env
 }
 
-// Replaced returns the variables that a container has of the claim's open gate instead of values of its own, which its image or its spec
-// has set. Runtimes replace a variable where it is, and append what is new in the order of the gate (AddMultipleProcessEnv of
-// runtime-tools, which package cdi calls); so a variable of the gate that is before the one with the claim was there before.
+// Replaced returns the variables that the image or spec of a container set, and that the claim's open gate has replaced. Runtimes
+// replace a variable in its place, and append new ones in the order of the gate (AddMultipleProcessEnv of runtime-tools, which package
+// cdi calls). So a variable of the gate that precedes the variable with the claim was there before.
 func (d Dir) Replaced(uid types.UID, env []string) (out []string) {
 	path, err := d.path(uid)
 	if err != nil {
