@@ -107,6 +107,26 @@ func updateCases() []updateCase {
 				t.Errorf("c0: %+v", c)
 			}
 		},
+	}, {
+		name: "a port on a tunnel", // whose bond takes no larger MTU than the tunnel has
+		before: `
+- {name: c, type: dummy, config: {name: c0, mac: "02:00:00:00:00:01"}}
+- {name: d, type: dummy, config: {name: d0, mac: "02:00:00:00:00:02"}}
+- {name: x, type: vxlan, dependOn: [c], config: {id: 9, name: x0, remote: 192.0.2.9, mac: "02:00:00:00:00:03"}}
+- {name: v, type: vlan, dependOn: [x], config: {id: 7, name: v0}}
+- {name: bond, type: bond, dependOn: [d, v], config: {name: bond0, mode: active-backup, mtu: 1500}}
+`,
+		after: `
+- {name: c, type: dummy, config: {name: c0, mac: "02:00:00:00:00:01"}}
+- {name: d, type: dummy, config: {name: d0, mac: "02:00:00:00:00:02"}}
+- {name: x, type: vxlan, dependOn: [c], config: {id: 9, name: x0, remote: 192.0.2.9, mac: "02:00:00:00:00:03"}}
+- {name: v, type: vlan, dependOn: [x], config: {id: 7, name: v0}}
+- {name: bond, type: bond, dependOn: [d, v], config: {name: bond0, mode: balance-xor, mtu: 1400}}
+`,
+		check: func(t *testing.T, before, after *netstate.Snapshot) {
+			vlan(t, before, "v0", 7, 1500)
+			vlan(t, after, "v0", 7, 1400)
+		},
 	}}
 	if !hasCards() {
 		return out // no PCI there
