@@ -65,8 +65,8 @@ func (m *mtus) settle() error {
 	return m.smallPorts(ports)
 }
 
-// smallPorts refuses a bond without a configured MTU whose MTU is larger than the link below a port, such as a VLAN or a tunnel,
-// lets that of the port be: the kernel refuses such a port (EINVAL, ERANGE).
+// smallPorts refuses a bond without a configured MTU if its default is more than a port can have over the link below it, such as
+// a VLAN or a tunnel. The bond sets its MTU on each port, and the kernel refuses that (EINVAL, ERANGE).
 func (m *mtus) smallPorts(ports map[string][]string) error {
 	for _, bond := range slices.Sorted(maps.Keys(ports)) {
 		if _, claimed := m.claimOf(bond); claimed {
@@ -80,8 +80,9 @@ func (m *mtus) smallPorts(ports map[string][]string) error {
 				continue
 			}
 			return m.p.req.stepError(m.p.claims[l.Key()]["master"].step, Invalid("mtu",
-				"the bond %q has %d without one, and %q in it can have %d: give the bond an mtu of %d or less, or %q a larger one",
-				bond, forced, port, room, room, netstate.BaseName(*l.Parent)))
+				"bond %q sets its default MTU %d on its port %q, which can have %d over %q: "+
+					"set an mtu of %d or less on the bond, or a larger one on %q",
+				bond, forced, port, room, netstate.BaseName(*l.Parent), room, netstate.BaseName(*l.Parent)))
 		}
 	}
 	return nil
