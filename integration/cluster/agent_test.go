@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	gocmp "github.com/google/go-cmp/cmp"
+
 	"github.com/plumbline/plumbline/integration/cluster"
 	"github.com/plumbline/plumbline/integration/eventually"
 )
@@ -84,6 +86,7 @@ type agentBench struct {
 	*cluster.Cluster
 	node  *cluster.Node
 	home  string // the virtual functions on the host before a case
+	rdma  string // its RDMA devices then; empty: not looked at
 	files string // the records and gates then
 }
 
@@ -282,6 +285,11 @@ func (b *agentBench) nothingLeft(t *testing.T) {
 	}
 	if left := b.records(t); left != b.files {
 		t.Errorf("left behind:\n%s\nbefore:\n%s", left, b.files)
+	}
+	if b.rdma != "" {
+		eventually.Holds(t, time.Minute, "the RDMA devices of "+b.node.Name+" are as before (-before +now)", func() string {
+			return gocmp.Diff(b.rdma, b.rdmaLinks(t))
+		})
 	}
 }
 

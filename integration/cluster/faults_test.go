@@ -167,12 +167,22 @@ func (b *agentBench) claims(t *testing.T, pod string) string {
 const trapScript = `shopt -s nullglob
 cd /var/lib/plumbline
 agent=$(pgrep -o -f '^/plumbline agent ')
-pause() { read -t 0.005 <>/run/trap.never; }
+# follow FOLDER has changed wait for the next change in it (inotify): looking again and again would take a machine with one
+# processor from everything else.
+follow() {
+	mkdir -p "$1"
+	exec {changes}< <(exec perl -e '$| = 1; $fd = syscall(253); syscall(254, $fd, $ARGV[0], 0x182) >= 0 or die $!;
+open $in, "<&=", $fd; do { print "\n" } while sysread $in, $_, 65536' "$1")
+	follower=$!
+	changed
+}
+changed() { read -ru "$changes"; }
 more() {
 	local before files
+	follow "${1%/*}"
 	files=($1) before=${#files[@]}
 	echo >/run/trap.armed
-	until files=($1); ((${#files[@]} > before)); do pause; done
+	until files=($1); ((${#files[@]} > before)); do changed; done
 }
 # applying finds out whether a new journal is at its changes (found=struck) or has
 # them behind it (found=late).
@@ -188,23 +198,23 @@ applying() {
 	done
 	return 1
 }
-rm -f /run/trap.never
-mkfifo /run/trap.never
 found=struck
 case $1 in
 preparing) more 'claims/*.claim' ;;
 sandbox) more '/var/run/netns/cni-*' ;;
 applying)
 	declare -A old=()
+	follow .
 	for file in *.journal; do old[$file]=old; done
 	echo >/run/trap.armed
-	until applying; do pause; done
+	until applying; do changed; done
 	;;
 open) more '/var/run/cdi/dra.networking-gate-*.json' ;;
 esac
 kill -STOP "$agent"
 [[ $1 != applying ]] || applying
 kill -"$2" "$agent"
+kill "$follower"
 echo "$found" >/run/trap
 `
 
@@ -213,16 +223,17 @@ echo "$found" >/run/trap
 func (b *agentBench) trap(t *testing.T, when, signal string) {
 	t.Helper()
 	b.shell(t, `rm -f /run/trap /run/trap.armed
+mkfifo /run/trap
 cat >/run/trap.sh <<'END'
 `+trapScript+`END
 setsid chrt -f 1 bash /run/trap.sh `+when+` `+signal+` >/run/trap.log 2>&1 </dev/null &
 until [[ -e /run/trap.armed ]]; do sleep 0.02; done`)
 }
 
-// sprung waits for the trap; false when it was too late.
+// sprung waits for the trap, which writes into a pipe; false when it was too late.
 func (b *agentBench) sprung(t *testing.T) bool {
 	t.Helper()
-	said := b.shell(t, `for ((i = 0; i < 1200; i++)); do [[ ! -e /run/trap ]] || { cat /run/trap; exit; }; sleep 0.05; done; echo "not sprung: $(cat /run/trap.log)"`)
+	said := b.shell(t, `if read -rt 240 found <>/run/trap; then echo "$found"; else echo "not sprung: $(cat /run/trap.log)"; fi`)
 	switch strings.TrimSpace(said) {
 	case "struck":
 		return true
@@ -235,9 +246,15 @@ func (b *agentBench) sprung(t *testing.T) bool {
 
 // testStruck makes a pod and strikes the agent on the way.
 func (b *agentBench) testStruck(t *testing.T, when, signal string) {
+	b.strike(t, when, signal, claimingPod("struck", "wide"), func() { b.startedOnceWith(t, "struck", "data0", "mgmt0") })
+}
+
+// strike creates the pod "struck", sends the agent a signal on the way, and checks the pod once it is ready.
+func (b *agentBench) strike(t *testing.T, when, signal, pod string, check func()) {
+	t.Helper()
 	for try := 1; ; try++ {
 		b.trap(t, when, signal)
-		b.create(t, claimingPod("struck", "wide"))
+		b.create(t, pod)
 		hit := b.sprung(t)
 		if signal == "STOP" {
 			until(t, "the container is refused", 180*time.Second, func() bool {
@@ -250,7 +267,7 @@ func (b *agentBench) testStruck(t *testing.T, when, signal string) {
 			b.agent(t, "CONT")
 		}
 		b.ready(t, "struck")
-		b.startedOnceWith(t, "struck", "data0", "mgmt0")
+		check()
 		b.drop(t, "struck")
 		if hit || t.Failed() {
 			return
