@@ -1,0 +1,238 @@
+//go:build cluster
+
+package cluster_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/plumbline/plumbline/integration/cluster"
+)
+
+// rdmaNode is what a node for pods with RDMA does at boot. A file in its folder has its RDMA mode, which the kernel does not change once
+// there are other network namespaces.
+const rdmaNode = `modprobe -a ib_uverbs rdma_ucm
+mode=$(cat rdma-mode 2>/dev/null || echo shared)
+if [[ $(rdma system show) != *"netns $mode"* ]]; then rdma system set netns "$mode"; fi`
+
+// The RDMA modes.
+const (
+	shared    = "shared"
+	exclusive = "exclusive"
+)
+
+// testRDMAStruck kills the agent while it attaches a pod with RDMA: when it prepares the claim, and between or after the changes.
+func (b *agentBench) testRDMAStruck(t *testing.T, phases ...string) {
+	for _, when := range phases {
+		t.Run(when, func(t *testing.T) {
+			b.strike(t, when, "KILL", verbsPod("struck", b.node.Name, "roce"), func() {
+				b.startedOnceWith(t, "struck", "rail0")
+				b.active(t, "struck")
+			})
+		})
+	}
+}
+
+// testRDMANewSandbox ends the sandboxes of two pods: in the next ones they have what they had.
+func (p nodePair) testRDMANewSandbox(t *testing.T) {
+	pods := p.claimVerbs(t, "renewed")
+	var before [2]rail
+	var containers [2]string
+	for i, b := range p {
+		before[i], containers[i] = b.active(t, pods[i]), b.container(t, pods[i])
+		b.newSandbox(t, pods[i])
+	}
+	for i, b := range p {
+		b.startedAgain(t, pods[i], containers[i])
+		if now := b.active(t, pods[i]); now.address != before[i].address {
+			t.Errorf("in another sandbox pod %s has the address %s, before %s", pods[i], now.address, before[i].address)
+		}
+	}
+	p.writes(t, pods)
+	p.drop(t, pods)
+}
+
+// container is the container of a pod, such as "containerd://…".
+func (b *agentBench) container(t *testing.T, pod string) string {
+	t.Helper()
+	return b.get(t, pod, ".status.containerStatuses[0].containerID")
+}
+
+// startedAgain waits for another container of the pod, which is ready. The kubelet may count no restart after a power cut, and several
+// after starts that were refused.
+func (b *agentBench) startedAgain(t *testing.T, pod, before string) {
+	t.Helper()
+	until(t, "the pod "+pod+" has another container", 5*time.Minute, func() bool {
+		now := b.container(t, pod)
+		return now != "" && now != before
+	})
+	b.ready(t, pod)
+}
+
+// active fails the test unless the pod opens its RDMA device, whose port is active, and returns the device.
+func (b *agentBench) active(t *testing.T, pod string) rail {
+	t.Helper()
+	r := b.toldRails(t, pod, 1)[0]
+	if said, err := b.runs(t, pod, "ibv_devinfo -d "+r.device); err != nil || !strings.Contains(said, "PORT_ACTIVE") {
+		t.Errorf("pod %s and its own device: %v\n%s", pod, err, said)
+	}
+	return r
+}
+
+// testRDMAReplaced deletes the RDMA device of a pod between the attachment and the start of the container that has the claim. The agent
+// makes it again, perhaps with another device node, and the container starts once, with that.
+func (b *agentBench) testRDMAReplaced(t *testing.T) {
+	waits := fmt.Sprintf(`
+  initContainers:
+  - name: waits
+    image: %q
+    imagePullPolicy: Never
+    command: [/usr/bin/bash, -c, "until [[ -e /dev/shm/go ]]; do /usr/bin/sleep 0.2; done"]
+    volumeMounts:`, cluster.PodImage)
+	pod := verbsPod("replaced", b.node.Name, "roce")
+	_, mounts, _ := strings.Cut(pod, "    volumeMounts:")
+	mounts, _, _ = strings.Cut(mounts, "\n    resources:")
+	b.create(t, strings.Replace(pod, "\n  containers:", waits+mounts+"\n  containers:", 1))
+	until(t, "the first container of the pod runs", 4*time.Minute, func() bool {
+		return b.get(t, "replaced", ".status.initContainerStatuses[0].state.running") != ""
+	})
+	device := ""
+	until(t, "the pod has an RDMA device", 2*time.Minute, func() bool { // perhaps attached in the background
+		device = strings.TrimSpace(b.shell(t, "ls /sys/class/infiniband | grep ^pl || true"))
+		return device != ""
+	})
+	until(t, "the claim is attached", 2*time.Minute, func() bool {
+		return strings.Contains(kubectl(t, b.Cluster, "", "get", "resourceclaims", "-o", "yaml"), "rdmaDevice: "+device)
+	})
+	b.shell(t, "rdma link delete "+device)
+	kubectl(t, b.Cluster, "", "exec", "replaced", "-c", "waits", "--", "/usr/bin/touch", "/dev/shm/go")
+	b.ready(t, "replaced")
+	b.startedOnceWith(t, "replaced", "rail0")
+	if r := b.active(t, "replaced"); r.device != device {
+		t.Errorf("the pod is told %s, it had %s", r.device, device)
+	}
+	b.drop(t, "replaced")
+}
+
+// testRDMAImage replaces the agents by those of another image and back below pods that keep their RDMA devices, and exchange data then.
+func (p nodePair) testRDMAImage(t *testing.T) {
+	pods := p.claimVerbs(t, "kept")
+	seen := func(i int) string {
+		b, r := p[i], p[i].active(t, pods[i])
+		of := "/sys/class/infiniband/" + r.device
+		return kubectl(t, b.Cluster, "", "exec", pods[i], "--", "/pod", "show") +
+			kubectl(t, b.Cluster, "", "exec", pods[i], "--", "/usr/bin/ls", "-l", "/dev/infiniband") +
+			kubectl(t, b.Cluster, "", "exec", pods[i], "--", "/usr/bin/cat", of+"/node_guid", of+"/ports/1/gids/"+r.gid) +
+			b.container(t, pods[i])
+	}
+	before := [2]string{seen(0), seen(1)}
+	other, err := p[0].Variant(t.Context(), "another")
+	check(t, err)
+	for _, of := range []struct {
+		release cluster.Release
+		tag     string
+	}{{other, "another"}, {cluster.Release{}, "dev"}} {
+		check(t, p[0].InstallRelease(t.Context(), of.release, "agent.driverBinding=true", "agent.lldp=true"))
+		until(t, "the agents are of the image "+of.tag, 2*time.Minute, func() bool { // those of before end last
+			images := strings.Fields(kubectl(t, p[0].Cluster, "", "-n", cluster.ProductNamespace, "get", "pods", "-l", "app.kubernetes.io/component=agent", "-o", "jsonpath={.items[*].spec.containers[*].image}"))
+			return len(images) == len(p) && !slices.ContainsFunc(images, func(image string) bool { return !strings.HasSuffix(image, ":"+of.tag) })
+		})
+		for i := range p {
+			if diff := cmp.Diff(before[i], seen(i)); diff != "" {
+				t.Errorf("below agents of %s, pod %s (-before +now):\n%s", of.tag, pods[i], diff)
+			}
+		}
+	}
+	p.writes(t, pods)
+	p.drop(t, pods)
+}
+
+// claimVerbs creates a pod with a soft RoCE device on each node.
+func (p nodePair) claimVerbs(t *testing.T, name string) (pods [2]string) {
+	t.Helper()
+	for i, b := range p {
+		pods[i] = fmt.Sprintf("%s-%d", name, i)
+		b.create(t, verbsPod(pods[i], b.node.Name, "roce"))
+	}
+	for i, b := range p {
+		b.ready(t, pods[i])
+	}
+	return pods
+}
+
+// writes has the second pod write to the memory of the first.
+func (p nodePair) writes(t *testing.T, pods [2]string) {
+	t.Helper()
+	var rails [2]rail
+	for i, b := range p {
+		rails[i] = b.active(t, pods[i])
+	}
+	command := func(r rail) string {
+		// Without -F it exits when it cannot measure the frequency of the processor, as on a busy host.
+		return fmt.Sprintf("ib_write_bw -F -d %s -x %s -s 1024 -n 200 ", r.device, r.gid)
+	}
+	if said := p.exchange(t, pods, command(rails[0]), command(rails[1])+rails[0].address); !strings.Contains(said, "remote address:") {
+		t.Errorf("ib_write_bw: %s", said)
+	}
+}
+
+// testRDMAReboot cuts the power of both nodes below pods with RDMA. Each comes back in the other RDMA mode.
+func (p nodePair) testRDMAReboot(t *testing.T) {
+	pods := p.claimVerbs(t, "risen")
+	var before [2]rail
+	var containers, modes [2]string
+	for i, b := range p {
+		before[i], containers[i] = b.active(t, pods[i]), b.container(t, pods[i])
+		modes[i] = exclusive
+		if b.rdmaMode(t) == exclusive {
+			modes[i] = shared
+		}
+		check(t, os.WriteFile(filepath.Join(b.node.Dir(), "rdma-mode"), []byte(modes[i]), 0o644))
+	}
+	began := time.Now()
+	var group sync.WaitGroup
+	for _, b := range p {
+		b.shell(t, "sync /var/lib/cni/results/* /var/lib/cni/results")
+		group.Go(func() {
+			if err := b.node.Reboot(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	for i, b := range p {
+		check(t, b.node.WaitReady(t.Context(), began))
+		if mode := b.rdmaMode(t); mode != modes[i] {
+			t.Fatalf("%s is in mode %s, want %s", b.node.Name, mode, modes[i])
+		}
+	}
+	for i, b := range p {
+		b.startedAgain(t, pods[i], containers[i])
+		if now := b.active(t, pods[i]); now.address != before[i].address {
+			t.Errorf("pod %s has the address %s, before %s", pods[i], now.address, before[i].address)
+		}
+	}
+	p.writes(t, pods)
+	kubectl(t, p[0].Cluster, "", "delete", "pod", "--timeout=240s", pods[0], pods[1])
+	for _, b := range p {
+		b.home = b.returned(t, b.home) // this boot's
+		b.nothingLeft(t)
+	}
+}
+
+// rdmaMode is the RDMA mode of the node.
+func (b *agentBench) rdmaMode(t *testing.T) string {
+	t.Helper()
+	if strings.Contains(b.shell(t, "rdma system show"), "netns "+exclusive) {
+		return exclusive
+	}
+	return shared
+}
