@@ -46,9 +46,10 @@ func (a *app) agent() *cobra.Command {
 ResourceClaims, applies their topologies before containers start, repairs drift, and
 restores everything when the pod ends.
 
-Needs NET_ADMIN, SYS_ADMIN, the host's network namespace, and the directories below at
-their paths on the host. In a container, --proc names a directory with the host's
-/proc/sys, and --sys (for vfio-pci) one with its /sys, both writable.
+Needs NET_ADMIN, NET_BROADCAST, SYS_ADMIN, DAC_OVERRIDE, for DHCP and LLDP also NET_RAW,
+the host's network namespace, and the directories below at their paths on the host. In a
+container, --proc names a directory with the host's /proc/sys, and --sys (for vfio-pci) one
+with its /sys, both writable.
 
 Serves /metrics, /healthz and /readyz. The networks of pods outlive the agent. During an
 update two agents may run.`,
