@@ -200,8 +200,8 @@ func (k known) exclude(offered []entry) (kept []entry, withheld []Withheld) {
 			continue
 		}
 		if k.noCounters {
-			const why = "it is already offered in another form, and without the feature " +
-				"DRAPartitionableDevices the API server could allocate both"
+			const why = "it is already offered in another form, and the API server cannot prevent that " +
+				"both are allocated (feature DRAPartitionableDevices)"
 			if !k.inUse[whole.Device.Name] {
 				without[i] = why
 				continue

@@ -465,7 +465,7 @@ func (o *Outcome) noteUnaddressed(destination string) {
 	if accepted := &o.Conditions[0]; destination != "" && o.accepted() {
 		accepted.Message = excerpt.Lines(
 			fmt.Sprintf("%s; the pods that %s selects have no address on these networks, so it matches no packet: "+
-				"pods that use the host's network, and nodes, are matched by ipBlock", accepted.Message, destination), maxMessage)
+				"use ipBlock for nodes and for pods on the host network", accepted.Message, destination), maxMessage)
 	}
 }
 
