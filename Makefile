@@ -28,8 +28,8 @@ TAGS = $(if $(LONG),-tags soak)
 KERNELS ?= stable backports$(if $(LONG), oldstable)
 KERNEL_PKG ?= ./cmd/... ./integration/kernel ./reconcile/agent ./reconcile/kernel/... ./reconcile/watch
 # The packages of which the short form runs tests on one kernel only.
-ONE_KERNEL_PKG := ./cmd/...
-OTHER_KERNEL_PKG := ./reconcile/agent ./reconcile/kernel/... ./reconcile/watch
+ONE_KERNEL_PKG := ./cmd/... ./reconcile/agent ./reconcile/watch
+OTHER_KERNEL_PKG := ./reconcile/kernel/...
 # The short form runs most tests that take seconds on one kernel only: here those that test our
 # code rather than the kernel, below the others.
 ONE_KERNEL := ^Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChange|KilledInRepairAndUpdate|Update(Killed|FailsAnywhere)|Drift|AnotherWriter|Restart|NothingGrows|Storm|(Kernel)?Sessions|Run|Interrupt|SupportBundle|Random(TwoTopologies)?|LinkStateFollowsLACP|PartnerOfPort|DeviceKnownByIndex|Unplugged|SlowAttach(Killed)?|StackedPairs|PathReused|NetworkOfFunction|Shares|CleanOnReturn|Function(Rebound|Open)|HiddenUpper|ApplyTwiceRelease|NamespaceDies|Tunnel|Order|OtherWriters|PersistentSquatter|Neighbors|BridgeKeepsMAC|CarrierComesLater|Squatter|IgnoredRouters|DHCPBehindGuard|ForgedFrames|RequiredGID|EightRails|PodNetworkMarked(Killed|Fails)?|Update|(Many)?HostPorts|LoopbackPorts)$$
