@@ -175,7 +175,7 @@ func TestFunctionDeath(t *testing.T) {
 	} {
 		t.Run(act, func(t *testing.T) {
 			n, alive := &worker{b.in(t), n.engine, n.registry}, &worker{b.in(t), alive.engine, alive.registry}
-			first, step := effort.Stride(t, 6)
+			first, step := effort.Stride(t, 3)
 			deaths := 0
 			for at, reached := first, true; reached; at += step {
 				if act != "attach" {
