@@ -628,7 +628,8 @@ func (m *model) device(c Change) {
 	}
 	link.Name = *have.At
 	m.dropLink(link, true) // with what is on it, also where only that was observed
-	link.Name, link.DeviceID, link.Port = *after.At, after.ID, nil // it is in no bridge there
+	link.Name, link.DeviceID = *after.At, after.ID
+	link.Port = nil // it is in no bridge there
 	link = Merge(link, Link{Up: new(false), Master: new(""), MTU: after.MTU, MAC: after.MAC, Alias: after.Alias})
 	if after.Up != nil {
 		link.Up = after.Up
