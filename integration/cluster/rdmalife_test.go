@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -197,19 +196,8 @@ func (p nodePair) testRDMAReboot(t *testing.T) {
 		}
 		check(t, os.WriteFile(filepath.Join(b.node.Dir(), "rdma-mode"), []byte(modes[i]), 0o644))
 	}
-	began := time.Now()
-	var group sync.WaitGroup
-	for _, b := range p {
-		b.shell(t, "sync /var/lib/cni/results/* /var/lib/cni/results")
-		group.Go(func() {
-			if err := b.node.Reboot(t.Context()); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	group.Wait()
+	p.cutPower(t)
 	for i, b := range p {
-		check(t, b.node.WaitReady(t.Context(), began))
 		if mode := b.rdmaMode(t); mode != modes[i] {
 			t.Fatalf("%s is in mode %s, want %s", b.node.Name, mode, modes[i])
 		}

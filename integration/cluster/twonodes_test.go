@@ -356,11 +356,9 @@ func (p nodePair) testIPVLAN(t *testing.T, topology string, want int) {
 	}
 }
 
-// testReboot cuts the power of both nodes at once below pods that stay.
-func (p nodePair) testReboot(t *testing.T) {
-	bonded := p.claim(t, "bonded", "bonded")
-	routed := p.claim(t, "routed", "multi-l3")
-	had := p.addresses(t, bonded, routed)
+// cutPower cuts the power of both nodes at once, and waits until they are ready again.
+func (p nodePair) cutPower(t *testing.T) {
+	t.Helper()
 	began := time.Now()
 	var group sync.WaitGroup
 	for _, b := range p {
@@ -377,6 +375,14 @@ func (p nodePair) testReboot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// testReboot cuts the power of both nodes at once below pods that stay.
+func (p nodePair) testReboot(t *testing.T) {
+	bonded := p.claim(t, "bonded", "bonded")
+	routed := p.claim(t, "routed", "multi-l3")
+	had := p.addresses(t, bonded, routed)
+	p.cutPower(t)
 	for _, pods := range [][2]string{{"pod-0", "pod-1"}, bonded, routed} {
 		for i, b := range p {
 			kubectl(t, b.Cluster, "", "wait", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=300s", "pod/"+pods[i])
