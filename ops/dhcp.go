@@ -155,7 +155,7 @@ func (s *leases) want(link string, cfg *AddressConfig) error {
 		return nil
 	}
 	if other := s.otherwiseWanted(link, have.Address, cfg); other != "" {
-		s.await(cfg, fmt.Sprintf("a DHCP lease for %q of an address that is not in use", link), Conflict(
+		s.await(cfg, fmt.Sprintf("a DHCP lease for %q with an unused address", link), Conflict(
 			"the DHCP server %s has given %q address %q, which %s: have the server give another one", have.Server, link,
 			have.Address, other))
 		return nil

@@ -121,7 +121,7 @@ func (s *routes) noteTargets(step string, bond netstate.Link) {
 		if err == nil && !slices.ContainsFunc(lead, func(p netip.Prefix) bool { return p.Contains(to) }) {
 			s.p.plan.noteFor(step,
 				"arpIpTargets: %q has no address or route that leads to %s; if the pod has another default route, the kernel sends no "+
-					"probes and takes the ports for down: give %q an address in the network of the target, or use miimon",
+					"probes and treats the ports as down: give %q an address in the network of the target, or use miimon",
 				bond.Name, to, bond.Name)
 		}
 	}
