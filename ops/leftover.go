@@ -308,7 +308,8 @@ func (l *leftovers) settleMTUs() error {
 			continue
 		}
 		if _, port := l.p.claims.bondOf(l.p.view, k.ID); port {
-			continue // the bond gives it its own
+			delete(l.fields[k], "mtu") // stays on record: the link has it again when it leaves the bond
+			continue
 		}
 		have, _ := l.p.view.Link(k.ID)
 		mtu := l.p.mtus.standing(k.ID, 0)

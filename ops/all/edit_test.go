@@ -590,3 +590,24 @@ func TestSysctlOfAllUndone(t *testing.T) {
 		}
 	}
 }
+
+// TestMTULeftInBond holds that a link has its first MTU after two edits: one that takes its mtu away and puts it in a bond, which keeps
+// the earlier MTU for it, and one that takes it out again.
+func TestMTULeftInBond(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const steps = "apiVersion: networking.dra.io/v1alpha1\nkind: NetworkTopology\nmetadata: {name: t}\nspec:\n  steps:\n    - {name: d, type: dummy, config: {name: d0%s}}\n    - {name: e, type: dummy, config: {name: e0}}\n%s"
+	var cases [3]*optest.Case
+	for i, text := range [][2]string{
+		{", mtu: 4000"},
+		{"", "    - {name: b, type: bond, dependOn: [d, e], config: {name: b0, mode: active-backup}}\n"},
+		{},
+	} {
+		cases[i] = &optest.Case{Topology: decode(t, fmt.Sprintf(steps, text[0], text[1]))}
+	}
+	if !editedTwice(t, reg, cases) {
+		t.Error("the topology is refused")
+	}
+}

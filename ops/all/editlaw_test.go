@@ -42,6 +42,31 @@ func FuzzEdit(f *testing.F) {
 	})
 }
 
+// FuzzEditTwice holds it for the second of two edits, which each remove some keys and steps and add others.
+func FuzzEditTwice(f *testing.F) {
+	addSeeds(f, 400)
+	reg, err := all.Registry()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, a, b uint64) {
+		g := &generator{Rand: rand.New(rand.NewPCG(a, b)), given: ops.Givens{}}
+		full := g.build(t)
+		var cases [3]*optest.Case
+		var texts [3]string
+		for i := range cases {
+			cases[i], texts[i] = full, g.text.String()
+			for range g.IntN(3) {
+				cases[i], texts[i] = g.edited(t, cases[i], texts[i])
+			}
+		}
+		editedTwice(t, reg, cases)
+		if t.Failed() {
+			t.Logf("%s\ngiven: %+v", strings.Join(texts[:], "\nand\n"), full.Given)
+		}
+	})
+}
+
 // FuzzEditBeside holds it beside another topology of the pod.
 func FuzzEditBeside(f *testing.F) {
 	for seed := range uint64(60) {
@@ -74,14 +99,27 @@ func FuzzEditBeside(f *testing.F) {
 
 func edited(t *testing.T, reg *ops.Registry, before, after, beside *optest.Case) (holds bool) {
 	t.Helper()
+	return accepted(t, reg, []*optest.Case{before, after}, func(ctx context.Context) error {
+		return optest.Edited(ctx, t, reg, before, after, beside)
+	})
+}
+
+func editedTwice(t *testing.T, reg *ops.Registry, cases [3]*optest.Case) (holds bool) {
+	t.Helper()
+	return accepted(t, reg, cases[:], func(ctx context.Context) error { return optest.EditedTwice(ctx, t, reg, cases[0], cases[1], cases[2]) })
+}
+
+// accepted reports whether a law was checked. It is not where a topology is refused.
+func accepted(t *testing.T, reg *ops.Registry, cases []*optest.Case, law func(context.Context) error) bool {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for _, c := range []*optest.Case{before, after} {
+	for _, c := range cases {
 		if topology.Validate(ctx, c.Topology, ops.Giving(reg, c.Given)) != nil {
 			return false
 		}
 	}
-	err := optest.Edited(ctx, t, reg, before, after, beside)
+	err := law(ctx)
 	if err != nil && !errors.As(err, new(*ops.StepError)) {
 		t.Error(err)
 	}
