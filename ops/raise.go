@@ -80,12 +80,27 @@ func (q *sequencer) rise(at int) {
 			i, some = i-1, true
 			have, _ := q.now.Link(w.link.Name)
 			if w.joins() {
+				followers := q.raisedVLANs(have)
 				q.enslave(w.step, have, w.link)
+				for _, vlan := range followers {
+					q.hold(w.step, netstate.Link{Name: vlan.Name, Up: new(true)})
+				}
 			} else {
 				q.update(w.step, have, w.link)
 			}
 		}
 	}
+}
+
+// raisedVLANs are the VLANs of the topology on a link, and on those, which are up and go down with it.
+func (q *sequencer) raisedVLANs(l netstate.Link) (out []netstate.Link) {
+	for _, on := range q.now.LinksWhere(func(on netstate.Link) bool {
+		_, wanted := q.last[on.Name]
+		return wanted && on.KindTraits().ParentState && on.Parent != nil && *on.Parent == l.Name && on.Up != nil && *on.Up
+	}) {
+		out = append(append(out, on), q.raisedVLANs(on)...)
+	}
+	return out
 }
 
 // behindPort reports whether a link waits that is to join a bond earlier: the bond takes the MAC of its first port.
