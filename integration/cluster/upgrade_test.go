@@ -21,22 +21,26 @@ const upgradedFrom = "30713bf6c62dfd48fac39dfe665b195544e35852"
 // TestUpgrade holds that pods keep their network, and that others get theirs, while
 // plumbline is upgraded from an earlier commit, rolled while a record is of a version that
 // the agent does not know, and rolled back; and that no record is set aside and no virtual
-// function is lost. Packets of a pod that a NetworkQoS covers are marked all the while.
+// function is lost. Packets of a pod that a NetworkQoS covers are marked all the while, and a pod with the RDMA device of a function
+// opens it, and no other. (The earlier commit has no step type rxe.)
 //
 // The later version of the second part is simulated: a line that it would have written is added
 // to the record of a pod.
 func TestUpgrade(t *testing.T) {
 	var before cluster.Release
-	b := newAgentBenchOf(t, cluster.NodeOptions{}, func(ctx context.Context, c *cluster.Cluster) (_ cluster.Release, err error) {
+	options := cluster.NodeOptions{RDMA: true, Packages: []string{"rdma"}, Start: "modprobe -a ib_uverbs rdma_ucm"}
+	b := newAgentBenchOf(t, options, func(ctx context.Context, c *cluster.Cluster) (_ cluster.Release, err error) {
 		before, err = c.Release(ctx, upgradedFrom)
 		return before, err
 	}, withRules)
 	b.applied(t, fmt.Sprintf(rulesKept, 46))
 	kubectl(t, b.Cluster, fmt.Sprintf(oneVF, "net-3", "enp3s0f0v2", "192.0.2.193/26", "net3"), "apply", "-f", "-")
-	kubectl(t, b.Cluster, "", "wait", "--for=create", "--timeout=60s", "deviceclass/net-3-vf")
+	kubectl(t, b.Cluster, verbsKept+claimTemplate("verbs", exactly("ib", "verbs-ib")), "apply", "-f", "-")
+	check(t, b.Await(t.Context(), "deviceclass/net-3-vf", "deviceclass/verbs-ib"))
 	u := &upgrade{agentBench: b, kept: map[string]string{}}
-	u.keep(t, "old-1", "net-1", "net1")
-	u.keep(t, "old-3", "net-3", "net3")
+	u.keep(t, claimingPod("old-1", "net-1"), "old-1", "net1")
+	u.keep(t, claimingPod("old-3", "net-3"), "old-3", "net3")
+	u.keep(t, verbsPod(verbs, b.node.Name, "verbs"), verbs, "eth0")
 	u.send(t, "old-3", "net3", "192.0.2.194")
 
 	t.Log("upgrade")
@@ -50,7 +54,7 @@ func TestUpgrade(t *testing.T) {
 	u.leftAlone(t, "old-1", log, added)
 
 	t.Log("rollback")
-	u.keep(t, "new-1", "net-1", "net1")
+	u.keep(t, claimingPod("new-1", "net-1"), "new-1", "net1")
 	u.back = true
 	u.roll(t, func(ctx context.Context) error { return b.InstallRelease(ctx, before, withRules) })
 	u.runs(t, ":"+upgradedFrom)
@@ -58,7 +62,32 @@ func TestUpgrade(t *testing.T) {
 	for pod := range u.kept {
 		u.unwatch(t, pod)
 	}
-	b.drop(t, "new-1", "old-3")
+	b.drop(t, "new-1", "old-3", verbs)
+}
+
+// verbsKept is the topology of the pod verbs, whose function stays on the host.
+const verbsKept = `
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: verbs}
+spec:
+  steps:
+  - {name: ib, type: rdma, selector: {cel: 'device.attributes["dra.networking"].ifName == "enp3s0f1v0"'}}
+---`
+
+// verbs is the pod with an RDMA device.
+const verbs = "old-verbs"
+
+// opens fails the test unless the pod verbs opens its RDMA device, and has no other.
+func (u *upgrade) opens(t *testing.T) {
+	t.Helper()
+	const device = "rocep3s0f1v0"
+	if said, err := u.agentBench.runs(t, verbs, "ibv_devinfo -d "+device); err != nil || !strings.Contains(said, "transport:") {
+		t.Errorf("pod %s and its RDMA device: %v\n%s", verbs, err, said)
+	}
+	if files := strings.Fields(kubectl(t, u.Cluster, "", "exec", verbs, "--", "/usr/bin/ls", "/dev/infiniband")); len(files) != 2 {
+		t.Errorf("pod %s has the files %v of RDMA devices, want one uverbs and rdma_cm", verbs, files)
+	}
 }
 
 const withRules = "networkQoS.enabled=true"
@@ -87,9 +116,9 @@ type upgrade struct {
 }
 
 // keep starts a pod that runs on, and watches its links from then on.
-func (u *upgrade) keep(t *testing.T, pod, template, link string) {
+func (u *upgrade) keep(t *testing.T, manifest, pod, link string) {
 	t.Helper()
-	u.create(t, claimingPod(pod, template))
+	u.create(t, manifest)
 	u.ready(t, pod)
 	u.has(t, pod, link)
 	u.shell(t, "setsid ip -n "+u.netns(t, pod)+" monitor link address </dev/null >/tmp/watch-"+pod+" 2>&1 & echo $! >/tmp/watch-"+pod+".pid")
@@ -161,10 +190,10 @@ func (u *upgrade) network(t *testing.T, pod string) string {
 	return u.shell(t, "ip -d -o -n "+ns+" link; ip -o -n "+ns+" address | sed 's/valid_lft.*//'; ip -n "+ns+" route; ip -n "+ns+" -6 route")
 }
 
-// journal returns the path of the engine's log of a pod.
+// journal returns the path of the engine's log of a pod. A device that stays on the host has a log of its preparation, too.
 func (u *upgrade) journal(t *testing.T, pod string) string {
 	t.Helper()
-	return strings.TrimSpace(u.shell(t, `ls /var/lib/plumbline/*.journal | grep -E '`+u.claims(t, pod)+`'`))
+	return strings.TrimSpace(u.shell(t, `ls /var/lib/plumbline/*.journal | grep -E '`+u.claims(t, pod)+`' | grep -v /prepared`))
 }
 
 // unchanged fails the test unless the pods that were kept have had no change since.
@@ -182,6 +211,7 @@ func (u *upgrade) unchanged(t *testing.T) {
 		}
 	}
 	u.count(t)
+	u.opens(t)
 	if aside := u.shell(t, "ls /var/lib/plumbline /var/lib/plumbline/claims | grep damaged || true"); aside != "" {
 		t.Errorf("set aside:\n%s", aside)
 	}
