@@ -103,6 +103,7 @@ spec: {subnets: [{prefix: 10.100.%[1]d.0/24}]}
 	t.Run("sandbox killed", p.testRDMANewSandbox)
 	t.Run("device replaced before the container starts", p[0].testRDMAReplaced)
 	t.Run("agent of another image", p.testRDMAImage)
+	t.Run("a node in exclusive mode", p.testRDMAExclusive)
 	t.Run("reboot", p.testRDMAReboot)
 }
 

@@ -3,6 +3,7 @@
 package cluster_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/plumbline/plumbline/integration/cluster"
+	"github.com/plumbline/plumbline/integration/eventually"
 )
 
 // rdmaNode is what a node for pods with RDMA does at boot. A file in its folder has its RDMA mode, which the kernel does not change once
@@ -183,7 +185,7 @@ func (p nodePair) writes(t *testing.T, pods [2]string) {
 	}
 }
 
-// testRDMAReboot cuts the power of both nodes below pods with RDMA. Each comes back in the other RDMA mode.
+// testRDMAReboot cuts the power of both nodes below pods with RDMA. Each comes back in the mode that the other had.
 func (p nodePair) testRDMAReboot(t *testing.T) {
 	pods := p.claimVerbs(t, "risen")
 	var before [2]rail
@@ -216,6 +218,20 @@ func (p nodePair) testRDMAReboot(t *testing.T) {
 	}
 }
 
+// testRDMAExclusive boots the second node into exclusive mode, in which the RDMA device of a function is in one namespace.
+func (p nodePair) testRDMAExclusive(t *testing.T) {
+	b := p[1]
+	check(t, os.WriteFile(filepath.Join(b.node.Dir(), "rdma-mode"), []byte(exclusive), 0o644))
+	reboot(t, b.node)
+	if mode := b.rdmaMode(t); mode != exclusive {
+		t.Fatalf("%s is in mode %s", b.node.Name, mode)
+	}
+	b.home = b.returned(t, b.home) // this boot's
+	t.Run("placement", p.testRDMAPlacement)
+	t.Run("agent killed", func(t *testing.T) { b.testRDMAStruck(t, "applying") })
+	t.Run("sandbox killed", p.testRDMANewSandbox)
+}
+
 // rdmaMode is the RDMA mode of the node.
 func (b *agentBench) rdmaMode(t *testing.T) string {
 	t.Helper()
@@ -223,4 +239,105 @@ func (b *agentBench) rdmaMode(t *testing.T) string {
 		return exclusive
 	}
 	return shared
+}
+
+// placed are topologies that exclusive mode has no devices for, and one that has none for shared mode.
+const placed = `
+apiVersion: networking.dra.io/v1alpha1
+kind: DeviceExposurePolicy
+metadata: {name: master}
+spec:
+  selector: {cel: 'device.attributes["dra.networking"].ifName == "enp3s0f1v3"'}
+  exposure: {allowMultipleAllocations: true, supportedCNIPlugins: [{name: macvlan}]}
+---
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: shares}
+spec:
+  claimTemplate: {namespaces: [default]}
+  steps:
+  - {name: net, type: macvlan, config: {master: enp3s0f1v3, name: net1, rdma: true, ipam: {type: pool, pool: rail-0}}}
+---
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: verbs}
+spec:
+  claimTemplate: {namespaces: [default]}
+  steps:
+  - {name: ib, type: rdma, selector: {cel: 'device.attributes["dra.networking"].rdma'}}
+`
+
+// testRDMAPlacement has the scheduler choose the node by its RDMA mode, of which the steps or a selector need one.
+func (p nodePair) testRDMAPlacement(t *testing.T) {
+	in := map[string]*agentBench{}
+	for _, b := range p {
+		in[b.rdmaMode(t)] = b
+	}
+	if len(in) != 2 {
+		t.Fatal("both nodes are in one RDMA mode")
+	}
+	p.sharesMaster(t)
+	p[0].applied(t, placed+strings.Replace(roceRails("moves", "IPv4", 1), `.type == "vf"`,
+		`.type == "vf" && device.attributes["dra.networking"].?rdmaNetns.orValue("") == "exclusive"`, 1))
+	for _, template := range []string{"shares", "verbs", "moves"} {
+		kubectl(t, p[0].Cluster, "", "wait", "--for=create", "--timeout=300s", "resourceclaimtemplate/"+template)
+	}
+	for mode, b := range in {
+		eventually.Holds(t, 2*time.Minute, "the shared function of "+b.node.Name+" is published with the mode", func() string {
+			said := kubectl(t, b.Cluster, "", "get", "resourceslices", "--field-selector=spec.nodeName="+b.node.Name, "-o",
+				`jsonpath={range .items[?(@.spec.driver=="dra.networking")].spec.devices[*]}{.name} {.attributes.rdmaNetns.string}{"\n"}{end}`)
+			if strings.Contains(said, "-shared "+mode) {
+				return ""
+			}
+			return said
+		})
+	}
+	for template, mode := range map[string]string{"verbs": shared, "shares": shared, "moves": exclusive} {
+		right, wrong := in[mode], in[exclusive]
+		if mode == exclusive {
+			wrong = in[shared]
+		}
+		t.Run(template, func(t *testing.T) { right.testPlaced(t, wrong, template) })
+	}
+}
+
+// testPlaced creates pods that may be on either node, of which one is the right one, and a pod that must be on the wrong one.
+func (b *agentBench) testPlaced(t *testing.T, wrong *agentBench, template string) {
+	wrong.create(t, verbsPod("misplaced", wrong.node.Name, template))
+	wrong.saysWhy(t, "misplaced", "cannot allocate all claims")
+	kubectl(t, wrong.Cluster, "", "delete", "pod", "misplaced", "--timeout=60s")
+	names := []string{"placed-0", "placed-1", "placed-2"} // by chance they would all be on one node in one case of four
+	for _, name := range names {
+		b.create(t, strings.Replace(verbsPod(name, "", template), "{kubernetes.io/hostname: }", "{kubernetes.io/os: linux}", 1))
+	}
+	for _, name := range names {
+		b.ready(t, name)
+		network := networkAtStart(t, b.Cluster, name)
+		delete(network.RDMA, "rdma_cm")
+		if on := b.get(t, name, ".spec.nodeName"); on != b.node.Name || len(network.RDMA) != 1 {
+			t.Errorf("pod %s is on %s with the RDMA devices %v, want it on %s with one", name, on, network.RDMA, b.node.Name)
+		}
+	}
+	b.drop(t, names...)
+}
+
+// sharesMaster sets the function of both nodes up that placed shares, and in the end everything back.
+func (p nodePair) sharesMaster(t *testing.T) {
+	t.Helper()
+	for _, b := range p {
+		before := b.rdma
+		b.shell(t, "ip link set enp3s0f1v3 up")
+		until(t, "the port of the shared function is active", time.Minute, func() bool {
+			b.rdma = b.rdmaLinks(t)
+			return strings.Contains(b.rdma, "state ACTIVE physical_state LINK_UP netdev enp3s0f1v3")
+		})
+		t.Cleanup(func() {
+			_, _ = b.node.Shell(context.WithoutCancel(t.Context()), "ip link set enp3s0f1v3 down")
+			b.rdma = before
+		})
+	}
+	t.Cleanup(func() {
+		_, _ = p[0].Kubectl(context.WithoutCancel(t.Context()), nil, "delete", "--ignore-not-found", "--timeout=120s",
+			"networktopology/shares", "networktopology/verbs", "networktopology/moves", "deviceexposurepolicy/master")
+	})
 }
