@@ -173,6 +173,9 @@ func (m *mtus) raise(upper string, c claim, headers uint32, lower, why string) (
 			m.p.req.stepError(c.step, Invalid("mtu", "%d of %q needs %d of %q below it, and no link has more than %d: ask for less",
 				c.value, upper, want, netstate.BaseName(lower), maxMTU))
 	}
+	if born, kept := m.birth(lower, 0); kept && !had && why != bondRule {
+		want = max(want, born) // another program has lowered it
+	}
 	m.setClaim(lower, claim{c.step, want, true})
 	return true, nil
 }
@@ -181,35 +184,43 @@ func (m *mtus) raise(upper string, c claim, headers uint32, lower, why string) (
 // it is not known. A value that we set earlier does not count: it would be dropped as soon
 // as it was reached.
 func (m *mtus) standing(name string, depth int) uint32 {
+	born, kept := m.birth(name, depth)
+	if kept {
+		return min(born, mtuIn(m.p.req.Have, name))
+	}
+	return born
+}
+
+// birth is the MTU with which a link comes, in bytes, 0 when it is not known, and whether the link keeps a smaller one that it has.
+func (m *mtus) birth(name string, depth int) (born uint32, kept bool) {
 	link, there := m.p.req.Have.Link(name)
 	have := mtuIn(m.p.req.Have, name)
 	forced := m.forced(link)
 	for _, c := range m.p.req.Owned {
 		if before, ok := c.Before.(netstate.Link); ok && before.Name == name && before.MTU != nil {
-			return *before.MTU
+			return *before.MTU, false
 		}
 		if before, ok := c.Before.(netstate.Device); ok && forced && before.ID == link.DeviceID && before.MTU != nil {
-			return *before.MTU
+			return *before.MTU, false
 		}
 	}
 	made := !there || m.p.Owned(netstate.LinkKey(name))
 	if !made {
-		return have
+		return have, false
 	}
 	view, _ := m.p.view.Link(name)
-	born := uint32(0)
 	switch kind := view.KindTraits(); {
 	case view.LinkKind == "device": // on its way here
 		if view.MTU != nil {
 			born = *view.MTU
 		}
 	case kind.OwnMTU && m.recorded(name):
-		return 0
+		return 0, false
 	case kind.OwnMTU:
-		return have // of the fabric, known once the link is there
+		return have, false // of the fabric, known once the link is there
 	case view.Parent != nil && *view.Parent != "":
 		if depth > maxNesting {
-			return 0
+			return 0, false
 		}
 		if born = m.carrying(*view.Parent, depth+1); born != 0 {
 			born = view.MTUOver(born)
@@ -217,10 +228,7 @@ func (m *mtus) standing(name string, depth int) uint32 {
 	case !kind.PortsMTU:
 		born = kind.DefaultMTU
 	}
-	if there && !forced && !m.p.leftovers.reborn[name] && !view.KindTraits().ParentMTU {
-		return min(born, have)
-	}
-	return born
+	return born, there && !forced && !m.p.leftovers.reborn[name] && !view.KindTraits().ParentMTU
 }
 
 // forced reports whether a bond has given a link the MTU that it has now: the link has its own again when it leaves.
