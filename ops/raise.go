@@ -80,10 +80,10 @@ func (q *sequencer) rise(at int) {
 			i, some = i-1, true
 			have, _ := q.now.Link(w.link.Name)
 			if w.joins() {
-				followers := q.raisedVLANs(have)
+				vlans := q.raisedVLANs(have)
 				q.enslave(w.step, have, w.link)
-				for _, vlan := range followers {
-					q.hold(w.step, netstate.Link{Name: vlan.Name, Up: new(true)})
+				for _, vlan := range vlans {
+					q.hold(q.p.makers[vlan], netstate.Link{Name: vlan, Up: new(true)})
 				}
 			} else {
 				q.update(w.step, have, w.link)
@@ -92,15 +92,15 @@ func (q *sequencer) rise(at int) {
 	}
 }
 
-// raisedVLANs are the VLANs of the topology on a link, and on those, which are up and go down with it.
-func (q *sequencer) raisedVLANs(l netstate.Link) (out []netstate.Link) {
+// raisedVLANs are the names of VLANs of the topology on a link, and on those, which are up and go down with it.
+func (q *sequencer) raisedVLANs(l netstate.Link) (names []string) {
 	for _, on := range q.now.LinksWhere(func(on netstate.Link) bool {
-		_, wanted := q.last[on.Name]
-		return wanted && on.KindTraits().ParentState && on.Parent != nil && *on.Parent == l.Name && on.Up != nil && *on.Up
+		follows := on.KindTraits().ParentState && on.Parent != nil && *on.Parent == l.Name
+		return follows && on.Up != nil && *on.Up && q.p.makers[on.Name] != ""
 	}) {
-		out = append(append(out, on), q.raisedVLANs(on)...)
+		names = append(append(names, on.Name), q.raisedVLANs(on)...)
 	}
-	return out
+	return names
 }
 
 // behindPort reports whether a link waits that is to join a bond earlier: the bond takes the MAC of its first port.
