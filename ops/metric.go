@@ -100,6 +100,9 @@ func (s *routes) foreignRoutes(to wayTo) []netstate.Route {
 				continue
 			}
 			at := wayTo{have.Dst, have.Table}
+			if have.Table == netstate.TableMain && tableOf(s.p.req.Have, have.Link) == netstate.TableMain {
+				at.table = tableOf(s.p.view, have.Link) // the route follows its link into a VRF
+			}
 			s.foreign[at] = append(s.foreign[at], have)
 		}
 	}
