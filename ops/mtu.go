@@ -240,11 +240,11 @@ func (m *mtus) forced(link netstate.Link) bool {
 	return bond.KindTraits().ForcesPorts
 }
 
-// recorded reports whether the record has an MTU of ours for a link.
+// recorded reports whether the record has an MTU of ours for a link, or that the link is to be made again.
 func (m *mtus) recorded(name string) bool {
 	return slices.ContainsFunc(m.p.req.Owned, func(c netstate.Change) bool {
 		l, isLink := c.After.(netstate.Link)
-		return isLink && l.Name == name && l.MTU != nil
+		return isLink && l.Name == name && (l.MTU != nil || l.Outdated)
 	})
 }
 
