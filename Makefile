@@ -36,14 +36,14 @@ ONE_KERNEL := ^Test(KilledBetweenChanges|EveryChangeFailsOnce|FailureAtEveryChan
 OTHER_KERNEL := ^Test(Backoff|GuardOfTwoTopologies|DHCP(ServerAway|Killed|Failure|OverIPVLAN|AddressInUse|Options)?|NoSandboxWaits|ManyFilters|ServiceOnBridge|SharedUplink|(Forged)?LLDP|PodEndsOnFullDisk|HostileDHCP|HostRoutes|PodRoutes|RoutedPods|LostPorts|Masquerade|PodNetwork(Routed|Refuses|Killed|sAtOnce)?|Loopback|MultiNIC|HostilePod|ForgedIdentity|Autoconfiguration|RouterAdvertisement|DuplicateAddressDetection|EditedTopology|RateO(fUserspace|nPF)|DeviceIsHeld|FullSandbox|PairWriteFails|CostOfCleaning|Belongings|PodNetwork(Limited|Edited)|UplinkIsTheNodes|EditedUnderTraffic|EditTakesLinkDown)$$
 # Tests of ./cmd/... that take seconds and change no kernel: the short form leaves them to unit.
 NO_KERNEL := ^Test(Sessions|Terminal|Examples(Together)?|LinesOf.*)$$
-# Of the tests that take longest the short form runs every other one, of which the first is drawn: runs together go through all.
+# Of the tests that take longest the short form runs every third one, of which the first is drawn: runs together go through all.
 # Neighbors in a list test similar things, or take as long.
 IN_TURN := LoopbackPorts HostPorts ForgedFrames LinkStateFollowsLACP OtherWriters ManyHostPorts DHCPBehindGuard KernelSessions \
 	NothingGrows RequiredGID Restart Tunnel PartnerOfPort AnotherWriter BridgeKeepsMAC NetworkOfFunction PathReused NamespaceDies \
 	RandomTwoTopologies EightRails PodNetworkMarked PodNetworkMarkedFails HostileRDMAPod CleanOnReturn Unplugged Shares \
 	DHCPServerAway DHCP Backoff HostileDHCP PodNetworksAtOnce PodRoutes PodNetwork HostRoutes DHCPAddressInUse DHCPOverIPVLAN \
 	Masquerade DuplicateAddressDetection NoSandboxWaits Autoconfiguration PodNetworkKilled PodNetworkRouted DHCPKilled DHCPFailure \
-	LostPorts UpperProbe ForgedLLDP ForgedIdentity
+	LostPorts UpperProbe ForgedLLDP ForgedIdentity VLANBeforeClearToSend BondBeforeClearToSend SettingsAreRestored CardEthtool Marks Limits
 IN_TURN_OVN := Raft Nodes SameObject Fragments BesideOVNKubernetes Localnet Restarts Marks RuleCounters Limits Layer2 SilentMember
 RACELESS := k8s.io/client-go/rest
 GOROUTINES := ^\s*go |\.Go\(|"sync(/atomic)?"|RunParallel
@@ -186,7 +186,7 @@ test-kernel: ## tests that change a kernel, in a virtual machine, on two kernels
 $(KERNELS:%=test-kernel-%): test-kernel-%:
 	@. .ci/lib
 	left='$(if $(LONG)$(filter-out .,$(RUN)),,$(if $(filter backports,$*),$(ONE_KERNEL),$(OTHER_KERNEL))|$(NO_KERNEL))'
-	[[ -z $$left ]] || left+="|$$(every_other $(IN_TURN))"
+	[[ -z $$left ]] || left+="|$$(but_one_in 3 $(IN_TURN))"
 	begin "kernel tests, Debian's $* kernel$${left:+, without $${left##*|^}}"
 	integration/vm test --kernel $* --with rdma --cpus $(if $(and $(LONG),$(filter stable,$*)),2,1) --nics quad --timeout $(if $(LONG),14400,4500) -- $(TAGS) -timeout $(if $(LONG),4h,60m) -run '$(RUN)' $${left:+-skip "$$left"} $(filter-out $(if $(LONG)$(filter-out .,$(RUN))$(filter-out file,$(origin KERNEL_PKG)),,$(if $(filter backports,$*),$(ONE_KERNEL_PKG),$(OTHER_KERNEL_PKG))),$(KERNEL_PKG)) </dev/null 2>&1 | sed -u '/\[no test files\]/d'
 	[[ -z '$(LONG)' || '$(RUN)' != . ]] || for iommu in off shared; do
@@ -242,7 +242,7 @@ test-arm64: ## quick start, drift, kills, the flagship and a power cut in an emu
 .PHONY: test-ovn
 test-ovn: ## rows in Debian's OVN, and packets through it, in a virtual machine
 	@. .ci/lib
-	left=$(if $(LONG)$(filter-out .,$(RUN)),,$$(every_other $(IN_TURN_OVN)))
+	left=$(if $(LONG)$(filter-out .,$(RUN)),,$$(but_one_in 3 $(IN_TURN_OVN)))
 	begin "tests with OVN$${left:+, without $$left}"
 	integration/vm test --with ovn --cpus 1 --nics none --timeout 4500 -- $(TAGS) -timeout 60m -run '$(RUN)' $${left:+-skip "$$left"} ./reconcile/openvswitch ./integration/chassis </dev/null
 	end
