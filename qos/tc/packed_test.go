@@ -11,6 +11,7 @@ import (
 
 	"go4.org/netipx"
 
+	"github.com/plumbline/plumbline/integration/effort"
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/qostest"
 )
@@ -43,8 +44,13 @@ func evaluated(of map[key]Filter) *Filters {
 // the rule that decided before or by the one that decides after: also from the preferences by rule, which an earlier version has set
 // and a set of rules too large to be packed has.
 func TestReplacing(t *testing.T) {
-	steps := 0
-	for seed := range uint64(150) {
+	steps, draws := 0, 50
+	if effort.Long() {
+		draws = 500
+	}
+	first := effort.Seed(t)
+	for i := range draws {
+		seed := first + uint64(i)
 		rng := rand.New(rand.NewPCG(seed, 7))
 		rules, sets := qostest.Rules(rng, 1+rng.IntN(7))
 		members := func(id qos.SetID) []netip.Addr { return sets[id] }
@@ -83,7 +89,7 @@ func TestReplacing(t *testing.T) {
 		steps += replace(t, fmt.Sprintf("seed %d, from preferences by rule", seed), flat.Filters, after.Filters, packets)
 		steps += replace(t, fmt.Sprintf("seed %d, to preferences by rule", seed), after.Filters, flat.Filters, packets)
 	}
-	if steps < 3000 {
+	if steps < 20*draws {
 		t.Errorf("only %d states were looked through", steps)
 	}
 }
