@@ -319,25 +319,9 @@ func (l *leftovers) settleMTUs() error {
 			}
 			continue
 		}
-		if room := l.roomOnPort(have); room != 0 {
-			mtu = min(mtu, room)
-		}
 		l.want(c.Step, netstate.Link{Name: k.ID, MTU: &mtu})
 	}
 	return nil
-}
-
-// roomOnPort is the largest MTU of a link on a port that stays in its bond, in bytes, 0 for any: without an mtu of the bond the port keeps
-// the one that it has, which the bond gave it when it joined.
-func (l *leftovers) roomOnPort(link netstate.Link) uint32 {
-	parent, on := l.parentOf(link)
-	bond, isPort := l.p.claims.bondOf(l.p.view, parent.Name)
-	_, claimed := l.p.mtus.claimOf(parent.Name)
-	have, _ := l.p.req.Have.Link(parent.Name)
-	if !on || !isPort || claimed || have.Master == nil || *have.Master != bond || have.MTU == nil {
-		return 0
-	}
-	return link.MTUOver(*have.MTU)
 }
 
 // Record returns a history as the record is to have it after the last plan of a pass: without what was left over.

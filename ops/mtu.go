@@ -173,8 +173,8 @@ func (m *mtus) raise(upper string, c claim, headers uint32, lower, why string) (
 			m.p.req.stepError(c.step, Invalid("mtu", "%d of %q needs %d of %q below it, and no link has more than %d: ask for less",
 				c.value, upper, want, netstate.BaseName(lower), maxMTU))
 	}
-	if born, kept := m.birth(lower, 0); kept && !had && why != bondRule {
-		want = max(want, born) // another program has lowered it
+	if !had && why != bondRule {
+		want = max(want, m.unlowered(lower))
 	}
 	m.setClaim(lower, claim{c.step, want, true})
 	return true, nil
@@ -248,11 +248,27 @@ func (m *mtus) recorded(name string) bool {
 	})
 }
 
+// unlowered is the MTU that a link without a claim would have, had no other program lowered it, in bytes, 0 when it is not known.
+func (m *mtus) unlowered(name string) uint32 {
+	if bond, isPort := m.p.claims.bondOf(m.p.view, name); isPort {
+		return m.carrying(bond, 0)
+	}
+	if born, kept := m.birth(name, 0); kept {
+		return born
+	}
+	return 0
+}
+
 // carrying is the MTU of a link for what stands on it, in bytes, 0 when it is not known: without a claim, that of a port is the one
-// that its bond forces on it.
+// that its bond forces on it, or less if another program has lowered it since.
 func (m *mtus) carrying(name string, depth int) uint32 {
 	if bond, isPort := m.p.claims.bondOf(m.p.view, name); isPort && m.claimed(name) == 0 {
-		name = bond
+		forced := m.carrying(bond, depth)
+		have, _ := m.p.req.Have.Link(name)
+		if have.Master != nil && *have.Master == bond && mtuIn(m.p.req.Have, bond) == forced { // the bond does not set it again
+			return min(forced, mtuIn(m.p.req.Have, name))
+		}
+		return forced
 	}
 	if mtu := m.claimed(name); mtu != 0 {
 		return mtu

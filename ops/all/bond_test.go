@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/ops/all"
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/ops/optest"
 	"github.com/plumbline/plumbline/topology"
 )
@@ -48,6 +50,45 @@ func TestBondOptionsCount(t *testing.T) {
 			if plan, err := optest.Outcome(t.Context(), reg, &optest.Case{Topology: top}); err != nil || !strings.Contains(plan, "bond.miimon 100") {
 				t.Errorf("{%s}: the links of the ports are not monitored: %s %v", config, plan, err)
 			}
+		}
+	}
+}
+
+// TestVLANOnPort holds that a VLAN on a port of a bond has the room that the port has: with the bond's default MTU after an edit, and after
+// another program has lowered both.
+func TestVLANOnPort(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func(bond, vlan string) *optest.Case {
+		return &optest.Case{Topology: decode(t, fmt.Sprintf(`apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: t}
+spec:
+  steps:
+  - {name: d, type: dummy, config: {name: d0}}
+  - {name: e, type: dummy, config: {name: e0}}
+  - {name: b, type: bond, dependOn: [d, e], config: {name: b0, mode: active-backup%s}}
+  - {name: v, type: vlan, dependOn: [b], config: {id: 5, name: v0, master: d0%s}}
+`, bond, vlan))}
+	}
+	for _, mtu := range []string{", mtu: 1300", ", mtu: 9000"} {
+		for _, edit := range [][2]*optest.Case{{of(mtu, ""), of("", "")}, {of("", ""), of(mtu, "")}} {
+			if !edited(t, reg, edit[0], edit[1], nil) {
+				t.Errorf("without or with%s of the bond: refused", mtu)
+			}
+		}
+	}
+	for _, mtu := range []string{"", ", mtu: 1400"} {
+		none := func(*optest.World) []netstate.Object { return nil }
+		if err := optest.Hold(t.Context(), t, reg, of("", mtu), none, func(w *optest.World, _ []netstate.Change) {
+			for _, name := range []string{"d0", "v0"} {
+				l, _ := w.Link(name)
+				w.Put(netstate.Merge(l, netstate.Link{MTU: new(uint32(1280))}))
+			}
+		}); err != nil {
+			t.Errorf("both lowered, the VLAN%s: %v", mtu, err)
 		}
 	}
 }
