@@ -196,7 +196,7 @@ func (p nodePair) testRDMAReboot(t *testing.T) {
 		if b.rdmaMode(t) == exclusive {
 			modes[i] = shared
 		}
-		check(t, os.WriteFile(filepath.Join(b.node.Dir(), "rdma-mode"), []byte(modes[i]), 0o644))
+		b.bootsInto(t, modes[i])
 	}
 	p.cutPower(t)
 	for i, b := range p {
@@ -221,7 +221,7 @@ func (p nodePair) testRDMAReboot(t *testing.T) {
 // testRDMAExclusive boots the second node into exclusive mode, in which the RDMA device of a function is in one namespace.
 func (p nodePair) testRDMAExclusive(t *testing.T) {
 	b := p[1]
-	check(t, os.WriteFile(filepath.Join(b.node.Dir(), "rdma-mode"), []byte(exclusive), 0o644))
+	b.bootsInto(t, exclusive)
 	reboot(t, b.node)
 	if mode := b.rdmaMode(t); mode != exclusive {
 		t.Fatalf("%s is in mode %s", b.node.Name, mode)
@@ -230,6 +230,12 @@ func (p nodePair) testRDMAExclusive(t *testing.T) {
 	t.Run("placement", p.testRDMAPlacement)
 	t.Run("agent killed", func(t *testing.T) { b.testRDMAStruck(t, "applying") })
 	t.Run("sandbox killed", p.testRDMANewSandbox)
+}
+
+// bootsInto sets the RDMA mode of the node from its next boot on.
+func (b *agentBench) bootsInto(t *testing.T, mode string) {
+	t.Helper()
+	check(t, os.WriteFile(filepath.Join(b.node.Dir(), "rdma-mode"), []byte(mode), 0o644))
 }
 
 // rdmaMode is the RDMA mode of the node.
@@ -306,7 +312,7 @@ func (b *agentBench) testPlaced(t *testing.T, wrong *agentBench, template string
 	wrong.create(t, verbsPod("misplaced", wrong.node.Name, template))
 	wrong.saysWhy(t, "misplaced", "cannot allocate all claims")
 	kubectl(t, wrong.Cluster, "", "delete", "pod", "misplaced", "--timeout=60s")
-	names := []string{"placed-0", "placed-1", "placed-2"} // by chance they would all be on one node in one case of four
+	names := []string{"placed-0", "placed-1", "placed-2"} // by chance all would be on the right node in one case of eight
 	for _, name := range names {
 		b.create(t, strings.Replace(verbsPod(name, "", template), "{kubernetes.io/hostname: }", "{kubernetes.io/os: linux}", 1))
 	}
