@@ -23,13 +23,8 @@ import (
 
 // FuzzEdit holds the law of edits (optest.Edited) on random topologies, of which keys and steps are removed.
 func FuzzEdit(f *testing.F) {
-	addSeeds(f, 400)
-	reg, err := all.Registry()
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Fuzz(func(t *testing.T, a, b uint64) {
-		g := &generator{Rand: rand.New(rand.NewPCG(a, b)), given: ops.Givens{}}
+	draw(f, 400, func(t *testing.T, reg *ops.Registry, g *generator) {
+		t.Helper()
 		before := g.build(t)
 		after, text := g.edited(t, before, g.text.String())
 		if g.IntN(4) == 0 {
@@ -44,13 +39,8 @@ func FuzzEdit(f *testing.F) {
 
 // FuzzEditTwice holds it for the second of two edits, which each remove some keys and steps and add others.
 func FuzzEditTwice(f *testing.F) {
-	addSeeds(f, 400)
-	reg, err := all.Registry()
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Fuzz(func(t *testing.T, a, b uint64) {
-		g := &generator{Rand: rand.New(rand.NewPCG(a, b)), given: ops.Givens{}}
+	draw(f, 400, func(t *testing.T, reg *ops.Registry, g *generator) {
+		t.Helper()
 		full := g.build(t)
 		var cases [3]*optest.Case
 		var texts [3]string

@@ -21,7 +21,8 @@ import (
 )
 
 // addSeeds adds the first inputs of a target that draws from two random numbers.
-func addSeeds(f *testing.F, n int) {
+// draw has a law hold for random topologies. Without -fuzz these are the first n, of which the short form takes a sample.
+func draw(f *testing.F, n int, law func(t *testing.T, reg *ops.Registry, g *generator)) {
 	f.Helper()
 	seeds := make([]uint64, n)
 	for i := range seeds {
@@ -30,17 +31,19 @@ func addSeeds(f *testing.F, n int) {
 	for _, seed := range effort.Sample(f, 4, seeds) {
 		f.Add(seed, seed*7919)
 	}
-}
-
-// FuzzLaws holds the laws on random topologies and random drift.
-func FuzzLaws(f *testing.F) {
-	addSeeds(f, 200)
 	reg, err := all.Registry()
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, a, b uint64) {
-		g := &generator{Rand: rand.New(rand.NewPCG(a, b)), given: ops.Givens{}}
+		law(t, reg, &generator{Rand: rand.New(rand.NewPCG(a, b)), given: ops.Givens{}})
+	})
+}
+
+// FuzzLaws holds the laws on random topologies and random drift.
+func FuzzLaws(f *testing.F) {
+	draw(f, 200, func(t *testing.T, reg *ops.Registry, g *generator) {
+		t.Helper()
 		c := g.build(t)
 		contracts, err := contract.NewSet(contractsOf(reg)...)
 		if err != nil {

@@ -3,7 +3,6 @@ package all_test
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -11,7 +10,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/plumbline/plumbline/ops"
-	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/optest"
 	"github.com/plumbline/plumbline/topology"
 )
@@ -43,14 +41,12 @@ func FuzzEditKeys(f *testing.F) {
 // fuzzKeys draws topologies, and sets keys of them.
 func fuzzKeys(f *testing.F, hold func(t *testing.T, reg *ops.Registry, g *generator, before, after *optest.Case)) {
 	f.Helper()
-	addSeeds(f, 100)
-	reg, err := all.Registry()
-	if err != nil {
-		f.Fatal(err)
-	}
-	e := readEffects(f, reg)
-	f.Fuzz(func(t *testing.T, a, b uint64) {
-		g := &generator{Rand: rand.New(rand.NewPCG(a, b)), given: ops.Givens{}}
+	var e *effects
+	draw(f, 100, func(t *testing.T, reg *ops.Registry, g *generator) {
+		t.Helper()
+		if e == nil { // inputs run one after the other
+			e = readEffects(t, reg)
+		}
 		before := g.build(t)
 		text := g.withKeys(t, e)
 		top, err := topology.Decode([]byte(text))

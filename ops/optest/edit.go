@@ -57,11 +57,7 @@ func Edited(ctx context.Context, t *testing.T, reg *ops.Registry, before, after,
 		e.check(ctx, t, again, netstate.Coalesce(history, netstate.Lasting(more)...), when)
 		e.checkUndone(t, w, parts[:end], when)
 	}
-	if t.Failed() {
-		for i, c := range changes {
-			t.Logf("%d %s (implied %t, foreign %t)", i+1, c, c.Implied, c.Foreign)
-		}
-	}
+	logIfFailed(t, changes)
 	return nil
 }
 
@@ -94,12 +90,17 @@ func EditedTwice(ctx context.Context, t *testing.T, reg *ops.Registry, first, se
 		return err
 	}
 	then.check(ctx, t, then.start, netstate.Coalesce(history, netstate.Lasting(more)...), " again")
+	logIfFailed(t, slices.Concat(changes, more))
+	return nil
+}
+
+func logIfFailed(t *testing.T, changes []netstate.Change) {
+	t.Helper()
 	if t.Failed() {
-		for i, c := range slices.Concat(changes, more) {
+		for i, c := range changes {
 			t.Logf("%d %s (implied %t, foreign %t)", i+1, c, c.Implied, c.Foreign)
 		}
 	}
-	return nil
 }
 
 // edit is an edit of a topology, and what it is compared with.
