@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
@@ -78,6 +79,7 @@ func newLane(t *testing.T) *lane {
 // laneOn is the engine with another namespace as the host's.
 func laneOn(t *testing.T, o kernel.Options) *lane {
 	t.Helper()
+	t.Cleanup(func() { mainThreadReturns(t) })
 	host, err := kernel.Open(o)
 	if err != nil {
 		t.Fatal(err)
@@ -87,6 +89,19 @@ func laneOn(t *testing.T, o kernel.Options) *lane {
 	restoreForwarding(t)
 	dir := filepath.Join(t.TempDir(), "journal")
 	return &lane{t: t, host: host, dir: dir}
+}
+
+// mainThreadReturns waits until the main thread, which cannot end, is in no namespace of a pod: it would keep it.
+func mainThreadReturns(t *testing.T) {
+	t.Helper()
+	home, err := os.Readlink("/proc/1/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually.True(t, 30*time.Second, "the main thread is in the host's namespace", func() bool {
+		at, err := os.Readlink("/proc/self/ns/net")
+		return err == nil && at == home
+	})
 }
 
 // restoreForwarding ends what a test changes of the host's forwarding, since namespaces that are

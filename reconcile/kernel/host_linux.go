@@ -102,7 +102,6 @@ func Open(o Options) (*Host, error) {
 	buffers := newBuffers()
 	s, err := openSocket(ns, h, buffers)
 	if err != nil {
-		h.ns.Close()
 		return nil, fmt.Errorf("open host: %w", err)
 	}
 	var once sync.Once
@@ -152,7 +151,7 @@ func (h *Host) NetnsID() reconcile.NetnsID { return h.socket.id }
 func (h *Host) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return errors.Join(h.socket.close(), h.away.close(), h.upper.close(), h.own.ns.Close())
+	return errors.Join(h.socket.close(), h.away.close(), h.upper.close())
 }
 
 // Sandbox opens the view of the namespace at path. A path that is missing or no

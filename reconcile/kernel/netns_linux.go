@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -16,9 +17,9 @@ type ownNetns struct {
 	file unix.Stat_t
 }
 
-func openOwnNetns() (ownNetns, error) {
-	h := ownNetns{}
-	var err error
+// openOwnNetns opens that namespace, once. It is never closed: a thread returns by it, even if whoever sent it away has ended
+// meanwhile. And it is not opened again by a thread that is away.
+var openOwnNetns = sync.OnceValues(func() (h ownNetns, err error) {
 	if h.ns, err = os.Open("/proc/thread-self/ns/net"); err != nil {
 		return ownNetns{}, fmt.Errorf("own network namespace: %w", err)
 	}
@@ -27,7 +28,7 @@ func openOwnNetns() (ownNetns, error) {
 		return ownNetns{}, fmt.Errorf("own network namespace: %w", err)
 	}
 	return h, nil
-}
+})
 
 // is reports whether ns is this namespace. A namespace has one inode as long as it is open (nsfs).
 func (h ownNetns) is(ns *os.File) bool {
@@ -74,6 +75,5 @@ func Within(path string, f func() error) error {
 	if err != nil {
 		return err
 	}
-	defer h.ns.Close()
 	return h.enter(ns, f)
 }
