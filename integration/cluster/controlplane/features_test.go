@@ -68,8 +68,8 @@ func (m *machine) because(t *testing.T, device, words string) {
 
 func (b *bench) withheldFeatures(t *testing.T, m *machine) {
 	b.mustKubectl(t, policy("share", sharePolicy), "create", "--validate=strict", "-f", "-")
-	m.because(t, sharedName, "(feature DRAConsumableCapacity)")
-	m.because(t, strings.TrimSuffix(sharedName, "-x"), "(feature DRAPartitionableDevices)")
+	m.because(t, sharedName, "feature DRAConsumableCapacity")
+	m.because(t, strings.TrimSuffix(sharedName, "-x"), "feature DRAPartitionableDevices")
 	m.offered(t, "beside what is withheld", "01-10-0", "02-10-0", "02-10-2", "02-10-4", "02-10-6")
 	m.mu.Lock()
 	m.dirty = map[string]string{"0000:02:10.2": "for the test"}
@@ -87,8 +87,8 @@ func (b *bench) withheldFeatures(t *testing.T, m *machine) {
 	// An agent that starts does not know what the API server lacks.
 	m.stop()
 	m.start(t)
-	m.because(t, sharedName, "(feature DRAConsumableCapacity)")
-	m.because(t, "pci-0000-02-10-2", "(feature DRADeviceTaints)")
+	m.because(t, sharedName, "feature DRAConsumableCapacity")
+	m.because(t, "pci-0000-02-10-2", "feature DRADeviceTaints")
 	m.offered(t, "after a restart", left...)
 	b.verdict(t, "share", "Succeeded", "decides for 1 device on 1 node; 0 offered")
 }
