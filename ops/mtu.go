@@ -62,7 +62,29 @@ func (m *mtus) settle() error {
 			}
 		}
 	}
+	m.raisePorts(ports)
 	return m.smallPorts(ports)
+}
+
+// raisePorts raises the ports of a bond that gets its default MTU again, where something stands on them: its step may come before
+// that of the bond, which raises them otherwise.
+func (m *mtus) raisePorts(ports map[string][]string) {
+	lower := map[string]bool{}
+	for _, l := range m.p.view.LinksWhere(func(l netstate.Link) bool { return l.Parent != nil && m.managed(l.Name) }) {
+		lower[*l.Parent] = true
+	}
+	for bond, names := range ports {
+		forced := m.standing(bond, 0)
+		if _, claimed := m.claimOf(bond); claimed || mtuIn(m.p.req.Have, bond) >= forced {
+			continue
+		}
+		for _, port := range names {
+			have, _ := m.p.req.Have.Link(port)
+			if lower[port] && m.claimed(port) == 0 && have.Master != nil && *have.Master == bond && mtuIn(m.p.req.Have, port) < forced {
+				m.setClaim(port, claim{m.p.claims[netstate.LinkKey(port)]["master"].step, forced, true})
+			}
+		}
+	}
 }
 
 // smallPorts refuses a bond without a configured MTU if its default is more than a port can have over the link below it, such as

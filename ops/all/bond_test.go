@@ -61,22 +61,31 @@ func TestVLANOnPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := func(bond, vlan string) *optest.Case {
-		return &optest.Case{Topology: decode(t, fmt.Sprintf(`apiVersion: networking.dra.io/v1alpha1
+	const bond, vlan = `  - {name: b, type: bond, dependOn: [d, e], config: {name: b0, mode: active-backup%s}}
+`, `  - {name: v, type: vlan, dependOn: [%s], config: {id: 5, name: v0, master: d0%s}}
+`
+	with := func(steps string) *optest.Case {
+		return &optest.Case{Topology: decode(t, `apiVersion: networking.dra.io/v1alpha1
 kind: NetworkTopology
 metadata: {name: t}
 spec:
   steps:
   - {name: d, type: dummy, config: {name: d0}}
   - {name: e, type: dummy, config: {name: e0}}
-  - {name: b, type: bond, dependOn: [d, e], config: {name: b0, mode: active-backup%s}}
-  - {name: v, type: vlan, dependOn: [b], config: {id: 5, name: v0, master: d0%s}}
-`, bond, vlan))}
+`+steps)}
+	}
+	of := func(bondMTU, vlanMTU string) *optest.Case {
+		return with(fmt.Sprintf(bond, bondMTU) + fmt.Sprintf(vlan, "b", vlanMTU))
+	}
+	first := func(bondMTU, vlanMTU string) *optest.Case {
+		return with(fmt.Sprintf(vlan, "d", vlanMTU) + fmt.Sprintf(bond, bondMTU))
 	}
 	for _, mtu := range []string{", mtu: 1300", ", mtu: 9000"} {
-		for _, edit := range [][2]*optest.Case{{of(mtu, ""), of("", "")}, {of("", ""), of(mtu, "")}} {
-			if !edited(t, reg, edit[0], edit[1], nil) {
-				t.Errorf("without or with%s of the bond: refused", mtu)
+		for order, of := range map[string]func(bond, vlan string) *optest.Case{"after": of, "before": first} {
+			for _, edit := range [][2]*optest.Case{{of(mtu, ""), of("", "")}, {of("", ""), of(mtu, "")}} {
+				if !edited(t, reg, edit[0], edit[1], nil) {
+					t.Errorf("without or with%s of the bond, the VLAN %s it: refused", mtu, order)
+				}
 			}
 		}
 	}
