@@ -261,7 +261,7 @@ func (m *model) updateLink(have, want Link) {
 		m.mtuChanged(next, *want.MTU)
 	}
 	if want.MAC != nil {
-		m.macChanged(next, *want.MAC)
+		m.macChanged(next, have.MAC, want.MAC)
 	}
 }
 
@@ -383,7 +383,9 @@ func (m *model) withoutMAC(l Link) Link {
 		d.MAC = nil
 		m.Put(d)
 	}
+	had := l.MAC
 	l.MAC = nil
+	m.macChanged(l, had, nil)
 	return l
 }
 
@@ -409,7 +411,7 @@ func (m *model) masterChanged(have, l Link) {
 		if m.ports(master.Name) == 1 && !m.macChosen(master) {
 			if l.MAC != nil {
 				m.put(Merge(master, Link{MAC: l.MAC}))
-				m.macChanged(master, *l.MAC)
+				m.macChanged(master, nil, l.MAC)
 			}
 		} else if !master.PortsKeepMAC() && !l.KindTraits().FixedMAC {
 			if up.MAC = master.MAC; up.MAC == nil {
@@ -417,6 +419,9 @@ func (m *model) masterChanged(have, l Link) {
 			}
 		}
 		m.put(Merge(l, up))
+		if up.MAC != nil && deref(l.MAC) != *up.MAC {
+			m.macChanged(l, l.MAC, up.MAC)
+		}
 		if master.MTU != nil {
 			m.mtuChanged(l, *master.MTU)
 		}
@@ -526,7 +531,9 @@ func (m *model) ipv6Gone(l Link) {
 	}
 }
 
-func (m *model) macChanged(l Link, mac string) {
+// macChanged models what a change of a link's MAC takes with it; either is nil where it is not known. What stands on the link has
+// the new one too, unless it has a MAC of its own (vlan_device_event, NET_ADDR_STOLEN), and so have the ports of a bond.
+func (m *model) macChanged(l Link, from, to *string) {
 	for _, n := range All[Neighbor](m.Snapshot) {
 		if n.Link == l.Name {
 			m.imply(n, nil)
@@ -537,15 +544,21 @@ func (m *model) macChanged(l Link, mac string) {
 		return c.Master != nil && *c.Master == l.Name || c.Parent != nil && *c.Parent == l.Name
 	}
 	for _, c := range m.LinksWhere(touched) {
-		follows := c.Parent != nil && *c.Parent == l.Name && c.KindTraits().ParentMAC
+		follows := c.Parent != nil && *c.Parent == l.Name && c.KindTraits().ParentMAC && (c.MAC == nil || deref(c.MAC) == deref(from))
 		port := c.Master != nil && *c.Master == l.Name && l.KindTraits().ForcesPorts
-		if follows || port {
-			if follows && c.MAC != nil && *c.MAC != mac {
-				m.imply(Link{Name: c.Name, MAC: c.MAC}, Link{Name: c.Name, MAC: &mac})
-			}
-			m.put(Merge(c, Link{MAC: &mac}))
-			m.macChanged(c, mac)
+		if !follows && !port {
+			continue
 		}
+		if follows && c.MAC != nil && (to == nil || *c.MAC != *to) {
+			m.imply(Link{Name: c.Name, MAC: c.MAC}, Link{Name: c.Name, MAC: to})
+		}
+		had := c.MAC
+		if c.MAC = to; to == nil {
+			m.Put(c)
+		} else {
+			m.put(c)
+		}
+		m.macChanged(c, had, to)
 	}
 }
 
