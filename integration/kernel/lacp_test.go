@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -76,7 +77,9 @@ func TestPartnerOfPort(t *testing.T) {
 		Registry: reg, Store: store, BootID: l.host.BootID(), Recorder: m,
 		Open: func(path string) (reconcile.Domain, error) { return open(l.host, path) },
 	})
-	go m.Run(t.Context())
+	var running sync.WaitGroup
+	t.Cleanup(running.Wait) // before the host is closed
+	running.Go(func() { m.Run(t.Context()) })
 	w := watching(t)
 
 	sb := box(path, parse(t, "lacp", `    - {name: left, type: host-device, config: {name: net1}}
@@ -91,13 +94,13 @@ func TestPartnerOfPort(t *testing.T) {
 	if _, err := r.Ensure(ctxFor(t), sb); err != nil {
 		t.Fatal(err)
 	}
-	go func() {
+	running.Go(func() {
 		for e := range w.Events() {
 			if e.ID == sb.ID {
 				_, _ = r.Check(t.Context(), e.ID) // which the monitor records
 			}
 		}
-	}()
+	})
 
 	late := time.After(partnerPatience)
 	await := func(what string, want map[string]ports.Verdict, severity ports.Severity) {

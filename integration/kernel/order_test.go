@@ -215,7 +215,7 @@ func TestOrder(t *testing.T) {
 		r, sb := l.engine(nil), c.sandbox(path)
 		watched := func(what string, do func() (reconcile.Report, error)) (up int) {
 			t.Helper()
-			inside, host := listenToLinks(t, path), listenToLinks(t, "/proc/self/ns/net")
+			inside, host := listenToLinks(t, path), listenToLinks(t, "/proc/1/ns/net")
 			if rep, err := do(); err != nil {
 				t.Fatalf("%s: %v, %v", what, err, rep.Changes)
 			}

@@ -17,7 +17,7 @@ import (
 // Add creates a network namespace of that name, like `ip netns add`, and returns
 // its path.
 func Add(name string) (string, error) {
-	return filepath.Join("/run/netns", name), kernel.Within("/proc/self/ns/net", func() error {
+	return filepath.Join("/run/netns", name), kernel.Within("/proc/thread-self/ns/net", func() error {
 		ns, err := netns.NewNamed(name) // leaves this thread in the new one
 		if err != nil {
 			return fmt.Errorf("create network namespace %q: %w", name, err)
