@@ -253,6 +253,16 @@ func (m *mtus) birth(name string, depth int) (born uint32, kept bool) {
 	return born, there && !forced && !m.p.leftovers.reborn[name] && !view.KindTraits().ParentMTU
 }
 
+// staysInBond reports whether an object is a link that is in the bond now in which a step wants it.
+func (m *mtus) staysInBond(k netstate.Key) bool {
+	have, there := m.p.req.Have.Link(k.ID)
+	if k.Kind != netstate.KindLink || !there || have.Master == nil {
+		return false
+	}
+	bond, isPort := m.p.claims.bondOf(m.p.view, k.ID)
+	return isPort && *have.Master == bond
+}
+
 // forced reports whether a bond has given a link the MTU that it has now: the link has its own again when it leaves.
 func (m *mtus) forced(link netstate.Link) bool {
 	if link.Master == nil {

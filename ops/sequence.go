@@ -189,7 +189,8 @@ func (q *sequencer) prune() []netstate.Object {
 		if c.Action() != netstate.Update || c.Key().Kind == netstate.KindDevice {
 			continue
 		}
-		unwanted := func(path string) bool { _, ok := claims[path]; return !ok }
+		forced := q.p.mtus.staysInBond(c.Key()) // the link has its MTU again when it leaves
+		unwanted := func(path string) bool { _, ok := claims[path]; return !ok && !(forced && path == "mtu") }
 		c.Before, c.After = netstate.Restrict(c.Before, unwanted), netstate.Restrict(c.After, unwanted)
 		if len(netstate.Fields(c.Before)) > 0 {
 			gone = append(gone, c)
