@@ -324,13 +324,15 @@ func (l *leftovers) settleMTUs() error {
 	return nil
 }
 
-// Record returns a history as the record is to have it after the last plan of a pass: without what was left over.
+// Record returns a history as the record is to have it after the last plan of a pass: without what was left over, and with the MTUs that
+// ports of bonds have of their own.
 func (p *Plan) Record(history []netstate.Change) []netstate.Change {
-	if p.by == nil || len(p.by.leftovers.fields) == 0 {
+	if p.by == nil {
 		return history
 	}
 	out := slices.Clone(history)
 	for i, c := range out {
+		out[i].Before = p.by.mtus.ownMTU(c.Before)
 		fields := p.by.leftovers.fields[c.Key()]
 		if c.After == nil || len(fields) == 0 || fields[""] {
 			continue

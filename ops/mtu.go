@@ -62,25 +62,28 @@ func (m *mtus) settle() error {
 			}
 		}
 	}
-	m.raisePorts(ports)
+	m.fitPorts(ports)
 	return m.smallPorts(ports)
 }
 
-// raisePorts raises the ports of a bond that gets its default MTU again, where something stands on them: its step may come before
-// that of the bond, which raises them otherwise.
-func (m *mtus) raisePorts(ports map[string][]string) {
-	lower := map[string]bool{}
+// fitPorts claims the default MTU of a bond for a port with a link on it. Without the claim the port gets that MTU with the step of the
+// bond, which may be after the link's. After an edit has removed the bond's mtu, the kernel refuses the link the MTU that the port is to
+// have (ERANGE). And a tunnel is made with the room that a port has before it joins, and keeps it.
+func (m *mtus) fitPorts(ports map[string][]string) {
+	below, tunnels := map[string]bool{}, map[string]bool{}
 	for _, l := range m.p.view.LinksWhere(func(l netstate.Link) bool { return l.Parent != nil && m.managed(l.Name) }) {
-		lower[*l.Parent] = true
+		below[*l.Parent] = true
+		tunnels[*l.Parent] = tunnels[*l.Parent] || l.KindTraits().Tunnel
 	}
-	for bond, names := range ports {
+	for _, bond := range slices.Sorted(maps.Keys(ports)) {
 		forced := m.standing(bond, 0)
-		if _, claimed := m.claimOf(bond); claimed || mtuIn(m.p.req.Have, bond) >= forced {
+		if _, claimed := m.claimOf(bond); claimed || forced == 0 {
 			continue
 		}
-		for _, port := range names {
-			have, _ := m.p.req.Have.Link(port)
-			if lower[port] && m.claimed(port) == 0 && have.Master != nil && *have.Master == bond && mtuIn(m.p.req.Have, port) < forced {
+		for _, port := range ports[bond] {
+			stays := m.staysInBond(port)
+			rises := stays && mtuIn(m.p.req.Have, bond) < forced && mtuIn(m.p.req.Have, port) < forced
+			if m.claimed(port) == 0 && (below[port] && rises || tunnels[port] && !stays && m.standing(port, 0) > forced) {
 				m.setClaim(port, claim{m.p.claims[netstate.LinkKey(port)]["master"].step, forced, true})
 			}
 		}
@@ -253,14 +256,24 @@ func (m *mtus) birth(name string, depth int) (born uint32, kept bool) {
 	return born, there && !forced && !m.p.leftovers.reborn[name] && !view.KindTraits().ParentMTU
 }
 
-// staysInBond reports whether an object is a link that is in the bond now in which a step wants it.
-func (m *mtus) staysInBond(k netstate.Key) bool {
-	have, there := m.p.req.Have.Link(k.ID)
-	if k.Kind != netstate.KindLink || !there || have.Master == nil {
-		return false
+// staysInBond reports whether a link is a port of the bond in which a step wants it.
+func (m *mtus) staysInBond(link string) bool {
+	have, there := m.p.req.Have.Link(link)
+	bond, isPort := m.p.claims.bondOf(m.p.view, link)
+	return there && isPort && have.Master != nil && *have.Master == bond
+}
+
+// ownMTU gives what is on record of a port of a bond the port's own MTU: an earlier change may have found the one of the bond.
+func (m *mtus) ownMTU(before netstate.Object) netstate.Object {
+	l, isLink := before.(netstate.Link)
+	have, _ := m.p.req.Have.Link(l.Name)
+	if !isLink || l.MTU == nil || !m.forced(have) {
+		return before
 	}
-	bond, isPort := m.p.claims.bondOf(m.p.view, k.ID)
-	return isPort && *have.Master == bond
+	if born, _ := m.birth(l.Name, 0); born != 0 {
+		l.MTU = &born
+	}
+	return l
 }
 
 // forced reports whether a bond has given a link the MTU that it has now: the link has its own again when it leaves.
@@ -296,8 +309,7 @@ func (m *mtus) unlowered(name string) uint32 {
 func (m *mtus) carrying(name string, depth int) uint32 {
 	if bond, isPort := m.p.claims.bondOf(m.p.view, name); isPort && m.claimed(name) == 0 {
 		forced := m.carrying(bond, depth)
-		have, _ := m.p.req.Have.Link(name)
-		if have.Master != nil && *have.Master == bond && mtuIn(m.p.req.Have, bond) == forced { // the bond does not set it again
+		if m.staysInBond(name) && mtuIn(m.p.req.Have, bond) == forced { // the bond does not set it again
 			return min(forced, mtuIn(m.p.req.Have, name))
 		}
 		return forced

@@ -189,8 +189,9 @@ func (q *sequencer) prune() []netstate.Object {
 		if c.Action() != netstate.Update || c.Key().Kind == netstate.KindDevice {
 			continue
 		}
-		forced := q.p.mtus.staysInBond(c.Key()) // the link has its MTU again when it leaves
-		unwanted := func(path string) bool { _, ok := claims[path]; return !ok && !(forced && path == "mtu") }
+		// A bond sets the MTU of its ports. The earlier one stays on record until the link leaves.
+		inBond := c.Key().Kind == netstate.KindLink && q.p.mtus.staysInBond(c.Key().ID)
+		unwanted := func(path string) bool { _, ok := claims[path]; return !ok && (!inBond || path != "mtu") }
 		c.Before, c.After = netstate.Restrict(c.Before, unwanted), netstate.Restrict(c.After, unwanted)
 		if len(netstate.Fields(c.Before)) > 0 {
 			gone = append(gone, c)

@@ -28,7 +28,7 @@ func Undo(have *netstate.Snapshot, history []netstate.Change, kept ...netstate.C
 	u := &undoer{
 		made: map[netstate.Key]bool{}, ends: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{},
 		willDelete: map[string]bool{}, touched: map[string]bool{}, withMTU: map[string]bool{}, leaves: map[string]string{},
-		adminMAC: map[string]string{}, ownMAC: map[string]string{},
+		adminMAC: map[string]string{}, ownMAC: map[string]string{}, macs: map[string]bool{},
 		where: map[string]string{}, homes: map[string]string{}, settings: map[string]map[string]string{},
 		ownGUIDs: map[string]netstate.Binding{},
 	}
@@ -151,6 +151,7 @@ type undoer struct {
 	// adminMAC is the MAC the physical function held for a VF before.
 	adminMAC map[string]string
 	ownMAC   map[string]string // see ownMAC
+	macs     map[string]bool   // of links of the history that follow no other
 	// ownGUIDs are those that drivers of functions had read, of those that have read ours, by the function.
 	ownGUIDs map[string]netstate.Binding
 	where    map[string]string // name we gave a device -> its name now
@@ -201,6 +202,12 @@ func returnsToHost(c netstate.Change) bool {
 func (u *undoer) collectDeleted(history []netstate.Change) {
 	for _, c := range history {
 		u.made[c.Key()] = c.Before == nil
+		for _, o := range []netstate.Object{c.Before, c.After} {
+			l, isLink := o.(netstate.Link)
+			if now, _ := u.now.Link(l.Name); isLink && l.MAC != nil && !l.KindTraits().ParentMAC && !now.KindTraits().ParentMAC {
+				u.macs[*l.MAC] = true
+			}
+		}
 		made, ok := c.After.(netstate.Link)
 		if ok && c.Before == nil && made.Veth != nil && made.Veth.Peer != nil {
 			u.ends[netstate.LinkKey(*made.Veth.Peer)] = true
@@ -334,8 +341,23 @@ func (u *undoer) waits(o netstate.Object) bool {
 	return !masterThere || hasLinkKind(l) && !u.parentThere(l)
 }
 
+// inheritsMAC reports whether a link that was deleted or replaced had the MAC of a link below, as far as any of the history had it. To
+// write it would make it the link's own, and the link would not follow the one below any more.
+func (u *undoer) inheritsMAC(l netstate.Link) bool {
+	if !hasLinkKind(l) || l.MAC == nil || !l.KindTraits().ParentMAC {
+		return false
+	}
+	return u.macs[*l.MAC] || len(u.now.LinksWhere(func(o netstate.Link) bool {
+		return o.MAC != nil && *o.MAC == *l.MAC && !o.KindTraits().ParentMAC
+	})) > 0
+}
+
 // invert makes a change as undo has prepared it.
 func (u *undoer) invert(c netstate.Change) {
+	if l, isLink := c.Before.(netstate.Link); isLink && u.inheritsMAC(l) {
+		l.MAC = nil
+		c.Before = l
+	}
 	have, ok := u.now.Get(c.Key())
 	if !ok && !u.now.Known(c.Object()) {
 		u.missing[c.Key()] = c.Object()
@@ -570,6 +592,11 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 	if link := have.(netstate.Link); hasMode(netstate.Diff(l, link), netstate.NoPorts) && l.MAC == nil && !link.PortsKeepMAC() {
 		l.MAC = link.MAC
 	}
+	if u.leavesBond(have.(netstate.Link), l) && l.MTU != nil {
+		u.update(c.Step, have, netstate.Link{Name: l.Name, Master: l.Master}) // which gives it the MTU with which it joined
+		have, _ = u.now.Link(l.Name)
+		l.Master = nil
+	}
 	ports, up := u.updateLink(c.Step, have.(netstate.Link), l)
 	for _, port := range ports {
 		released, _ := u.now.Link(port.Name)
@@ -577,6 +604,15 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 	}
 	now, _ := u.now.Link(l.Name)
 	u.update(c.Step, now, netstate.Link{Name: l.Name, Up: up})
+}
+
+// leavesBond reports whether a link leaves a bond by a change of its fields.
+func (u *undoer) leavesBond(have, fields netstate.Link) bool {
+	if fields.Master == nil || have.Master == nil || *fields.Master == *have.Master {
+		return false
+	}
+	bond, there := u.now.Link(*have.Master)
+	return there && bond.KindTraits().ForcesPorts
 }
 
 // dropLink deletes a link we made, unless its parent's deletion takes it along:

@@ -91,7 +91,7 @@ func laneOn(t *testing.T, o kernel.Options) *lane {
 	return &lane{t: t, host: host, dir: dir}
 }
 
-// mainThreadReturns waits until the main thread, which cannot end, is in no namespace of a pod: it would keep it.
+// mainThreadReturns waits until the main thread is in the host's namespace. It cannot end, so it would keep a pod's namespace.
 func mainThreadReturns(t *testing.T) {
 	t.Helper()
 	home, err := os.Readlink("/proc/1/ns/net")

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/ops/optest"
@@ -54,8 +55,8 @@ func TestBondOptionsCount(t *testing.T) {
 	}
 }
 
-// TestVLANOnPort holds that a VLAN on a port of a bond has the room that the port has: with the bond's default MTU after an edit, and after
-// another program has lowered both.
+// TestVLANOnPort holds that a VLAN on a port of a bond has the room that the port has: with the bond's default MTU after an edit, whether
+// the step of the VLAN is before that of the bond or after it, and after another program has lowered both.
 func TestVLANOnPort(t *testing.T) {
 	reg, err := all.Registry()
 	if err != nil {
@@ -74,14 +75,14 @@ spec:
   - {name: e, type: dummy, config: {name: e0}}
 `+steps)}
 	}
-	of := func(bondMTU, vlanMTU string) *optest.Case {
+	vlanLast := func(bondMTU, vlanMTU string) *optest.Case {
 		return with(fmt.Sprintf(bond, bondMTU) + fmt.Sprintf(vlan, "b", vlanMTU))
 	}
-	first := func(bondMTU, vlanMTU string) *optest.Case {
+	vlanFirst := func(bondMTU, vlanMTU string) *optest.Case {
 		return with(fmt.Sprintf(vlan, "d", vlanMTU) + fmt.Sprintf(bond, bondMTU))
 	}
 	for _, mtu := range []string{", mtu: 1300", ", mtu: 9000"} {
-		for order, of := range map[string]func(bond, vlan string) *optest.Case{"after": of, "before": first} {
+		for order, of := range map[string]func(bond, vlan string) *optest.Case{"after": vlanLast, "before": vlanFirst} {
 			for _, edit := range [][2]*optest.Case{{of(mtu, ""), of("", "")}, {of("", ""), of(mtu, "")}} {
 				if !edited(t, reg, edit[0], edit[1], nil) {
 					t.Errorf("without or with%s of the bond, the VLAN %s it: refused", mtu, order)
@@ -91,7 +92,7 @@ spec:
 	}
 	for _, mtu := range []string{"", ", mtu: 1400"} {
 		none := func(*optest.World) []netstate.Object { return nil }
-		if err := optest.Hold(t.Context(), t, reg, of("", mtu), none, func(w *optest.World, _ []netstate.Change) {
+		if err := optest.Hold(t.Context(), t, reg, vlanLast("", mtu), none, func(w *optest.World, _ []netstate.Change) {
 			for _, name := range []string{"d0", "v0"} {
 				l, _ := w.Link(name)
 				w.Put(netstate.Merge(l, netstate.Link{MTU: new(uint32(1280))}))
@@ -99,5 +100,51 @@ spec:
 		}); err != nil {
 			t.Errorf("both lowered, the VLAN%s: %v", mtu, err)
 		}
+	}
+}
+
+// TestOwnMTUOfPort holds that a device has its own MTU again when it leaves a bond, whatever the MTU was with which an edit has found
+// it in the bond.
+func TestOwnMTUOfPort(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have []netstate.Object
+	for _, n := range []int{0, 1} {
+		for _, o := range vf(n) {
+			switch o := o.(type) {
+			case netstate.Device:
+				o.MTU = new(uint32(9000))
+				have = append(have, o)
+			case netstate.Link:
+				o.MTU = new(uint32(9000))
+				have = append(have, o)
+			default:
+				have = append(have, o)
+			}
+		}
+	}
+	given := ops.Givens{}.WithDevices(map[string]string{"d": "0000:01:10.0", "e": "0000:01:10.1"})
+	const (
+		devices = "  - {name: d, type: host-device, config: {name: d0}}\n  - {name: e, type: host-device, config: {name: e0}}\n"
+		vlan    = "  - {name: v, type: vlan, dependOn: [d], config: {id: 5, name: v0, master: d0%s}}\n"
+		bond    = "  - {name: b, type: bond, dependOn: [d, e], config: {name: b0, mode: active-backup%s}}\n"
+	)
+	on := func(vlan, bond string) *optest.Case {
+		return &optest.Case{Topology: steps(t, devices+vlan+bond), Have: have, Given: given}
+	}
+	plain, small := fmt.Sprintf(vlan, ""), fmt.Sprintf(bond, ", mtu: 1300")
+	for name, cases := range map[string][3]*optest.Case{
+		"raised with a new VLAN":      {on("", small), on(plain, fmt.Sprintf(bond, "")), on(plain, "")},
+		"raised for a VLAN":           {on(plain, fmt.Sprintf(bond, "")), on(fmt.Sprintf(vlan, ", mtu: 4000"), fmt.Sprintf(bond, "")), on(plain, "")},
+		"raised for a VLAN, for good": {on(plain, small), on(fmt.Sprintf(vlan, ", mtu: 4000"), fmt.Sprintf(bond, "")), on(plain, fmt.Sprintf(bond, ""))},
+		"never raised":                {on(plain, small), on(plain, small), on(plain, "")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !editedTwice(t, reg, cases) {
+				t.Error("refused")
+			}
+		})
 	}
 }

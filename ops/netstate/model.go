@@ -249,6 +249,9 @@ func (m *model) dropLink(l Link, moved bool) {
 }
 
 func (m *model) updateLink(have, want Link) {
+	if want.MAC != nil {
+		have = m.setMAC(have, want.MAC)
+	}
 	next := Merge(have, want)
 	m.put(next)
 	if want.Up != nil && !*want.Up {
@@ -259,9 +262,6 @@ func (m *model) updateLink(have, want Link) {
 	}
 	if want.MTU != nil {
 		m.mtuChanged(next, *want.MTU)
-	}
-	if want.MAC != nil {
-		m.macChanged(next, have.MAC, want.MAC)
 	}
 }
 
@@ -367,7 +367,7 @@ func (m *model) promotes(link string) bool {
 // released records a port that has left a bond: its MAC and MTU are its own again, and observed when needed.
 func (m *model) released(l Link) {
 	if !l.KindTraits().FixedMAC {
-		l = m.withoutMAC(l)
+		l = m.setMAC(l, nil)
 	}
 	l.MTU = nil
 	m.Put(l)
@@ -375,18 +375,6 @@ func (m *model) released(l Link) {
 		d.MTU = nil
 		m.Put(d)
 	}
-}
-
-// withoutMAC returns a link whose MAC is not known any more.
-func (m *model) withoutMAC(l Link) Link {
-	if d, ok := m.deviceOf(l); ok {
-		d.MAC = nil
-		m.Put(d)
-	}
-	had := l.MAC
-	l.MAC = nil
-	m.macChanged(l, had, nil)
-	return l
 }
 
 // deviceOf is the device of a link, if that is where the device is.
@@ -410,18 +398,12 @@ func (m *model) masterChanged(have, l Link) {
 		up := Link{Up: new(true), MTU: master.MTU}
 		if m.ports(master.Name) == 1 && !m.macChosen(master) {
 			if l.MAC != nil {
-				m.put(Merge(master, Link{MAC: l.MAC}))
-				m.macChanged(master, nil, l.MAC)
+				m.setMAC(master, l.MAC)
 			}
 		} else if !master.PortsKeepMAC() && !l.KindTraits().FixedMAC {
-			if up.MAC = master.MAC; up.MAC == nil {
-				l = m.withoutMAC(l) // it gets one that only an observation tells
-			}
+			l = m.setMAC(l, master.MAC) // nil: it gets one that only an observation tells
 		}
 		m.put(Merge(l, up))
-		if up.MAC != nil && deref(l.MAC) != *up.MAC {
-			m.macChanged(l, l.MAC, up.MAC)
-		}
 		if master.MTU != nil {
 			m.mtuChanged(l, *master.MTU)
 		}
@@ -444,8 +426,7 @@ func (m *model) masterChanged(have, l Link) {
 				// The last port leaves it with a random MAC (bond_release in
 				// drivers/net/bonding/bond_main.c).
 				m.imply(Link{Name: old.Name, MAC: old.MAC}, Link{Name: old.Name})
-				old.MAC = nil
-				m.Put(old)
+				m.setMAC(old, nil)
 			}
 			return
 		}
@@ -531,35 +512,31 @@ func (m *model) ipv6Gone(l Link) {
 	}
 }
 
-// macChanged models what a change of a link's MAC takes with it; either is nil where it is not known. What stands on the link has
-// the new one too, unless it has a MAC of its own (vlan_device_event, NET_ADDR_STOLEN), and so have the ports of a bond.
-func (m *model) macChanged(l Link, from, to *string) {
+// setMAC gives a link a MAC, nil for one that is not known. Neighbors of the link are dropped. Ports of a bond get the MAC too, and so
+// do links on the link, unless they have one of their own (vlan_device_event, NET_ADDR_STOLEN). Those are not listed as changes: an
+// undo that wrote their MAC would give them one of their own.
+func (m *model) setMAC(l Link, mac *string) Link {
+	had := deref(l.MAC)
+	l.MAC = mac
+	m.Put(l)
+	if d, ok := m.deviceOf(l); ok && l.LinkKind != InfiniBandKind {
+		d.MAC = mac
+		m.Put(d)
+	}
 	for _, n := range All[Neighbor](m.Snapshot) {
 		if n.Link == l.Name {
 			m.imply(n, nil)
 			delete(m.objects, n.Key())
 		}
 	}
-	touched := func(c Link) bool {
-		return c.Master != nil && *c.Master == l.Name || c.Parent != nil && *c.Parent == l.Name
+	for _, c := range m.LinksWhere(func(c Link) bool {
+		kind := c.KindTraits()
+		return deref(c.Parent) == l.Name && kind.ParentMAC && (kind.FixedMAC || c.MAC == nil || *c.MAC == had) ||
+			deref(c.Master) == l.Name && l.KindTraits().ForcesPorts && !l.PortsKeepMAC()
+	}) {
+		m.setMAC(c, mac)
 	}
-	for _, c := range m.LinksWhere(touched) {
-		follows := c.Parent != nil && *c.Parent == l.Name && c.KindTraits().ParentMAC && (c.MAC == nil || deref(c.MAC) == deref(from))
-		port := c.Master != nil && *c.Master == l.Name && l.KindTraits().ForcesPorts
-		if !follows && !port {
-			continue
-		}
-		if follows && c.MAC != nil && (to == nil || *c.MAC != *to) {
-			m.imply(Link{Name: c.Name, MAC: c.MAC}, Link{Name: c.Name, MAC: to})
-		}
-		had := c.MAC
-		if c.MAC = to; to == nil {
-			m.Put(c)
-		} else {
-			m.put(c)
-		}
-		m.macChanged(c, had, to)
-	}
+	return l
 }
 
 // Rename gives a link another name where it is. What lives on it stays, and what

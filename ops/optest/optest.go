@@ -362,9 +362,20 @@ func (w *World) apply(c netstate.Change) error {
 		if own.Name = name; there && l.MTU == nil {
 			own.MAC = cmp.Or(l.MAC, own.MAC)
 			w.Put(netstate.Merge(l, own))
+			w.follow(name, own.MAC)
 		}
 	}
 	return nil
+}
+
+// follow gives links on a link whose MAC was not known that MAC.
+func (w *World) follow(link string, mac *string) {
+	for _, c := range w.LinksWhere(func(c netstate.Link) bool {
+		return c.Parent != nil && *c.Parent == link && c.MAC == nil && c.KindTraits().ParentMAC
+	}) {
+		w.Put(netstate.Merge(c, netstate.Link{MAC: mac}))
+		w.follow(c.Name, mac)
+	}
 }
 
 // bonded are the names of the ports of bonds.

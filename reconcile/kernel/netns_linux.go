@@ -17,8 +17,8 @@ type ownNetns struct {
 	file unix.Stat_t
 }
 
-// openOwnNetns opens that namespace, once. It is never closed: a thread returns by it, even if whoever sent it away has ended
-// meanwhile. And it is not opened again by a thread that is away.
+// openOwnNetns opens that namespace once and never closes it. A thread returns by this descriptor, also after the Host that sent it away
+// is closed. To open it later would be wrong: the caller's thread may be in another namespace then.
 var openOwnNetns = sync.OnceValues(func() (h ownNetns, err error) {
 	if h.ns, err = os.Open("/proc/thread-self/ns/net"); err != nil {
 		return ownNetns{}, fmt.Errorf("own network namespace: %w", err)

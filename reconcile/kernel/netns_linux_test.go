@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestThreadReturns: a thread that is in another namespace when its host is closed is back afterwards, and so is one that was sent
-// away by a thread that was away. The main thread, which cannot end, would stay there: it would keep the namespace, and
-// /proc/self/ns/net would be that one.
+// TestThreadReturns: a thread that Host or Within has sent into another namespace returns, also if the Host is closed meanwhile, or if
+// Within was called in the other namespace. The main thread cannot end: if it did not return, it would keep the pod's namespace, and
+// /proc/self/ns/net would lead there.
 func TestThreadReturns(t *testing.T) {
 	if os.Getenv("PLUMBLINE_LANE") == "" {
 		t.Skip("makes a network namespace: runs in the machine of integration/vm")
@@ -41,9 +41,9 @@ func TestThreadReturns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for what, thread := range map[string]int{"when the host was closed": away, "from there": nested} {
+	for what, thread := range map[string]int{"whose host was closed": away, "that Within used in the other namespace": nested} {
 		if at, err := os.Readlink(fmt.Sprintf("/proc/self/task/%d/ns/net", thread)); err != nil || at != home {
-			t.Errorf("the thread that was away %s is in %q, not in %s: %v", what, at, home, err)
+			t.Errorf("the thread %s is in %q, not in %s: %v", what, at, home, err)
 		}
 	}
 }
