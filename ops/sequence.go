@@ -158,9 +158,11 @@ func (q *sequencer) withDerivedMTU(wants []want) []want {
 	return out
 }
 
-// linkBelow is the link below one that keeps the MTU with which it is made, with the MTU that steps want of it, whichever step is first.
+// linkBelow is the link below one that keeps the MTU with which it is made, or gets another one of its own with each change of the link
+// below (ipvlan), with the MTU that steps want of it, whichever step is first.
 func (q *sequencer) linkBelow(l netstate.Link) (below netstate.Link, found bool) {
-	if !followsMTU(l) || netstate.OnHost(*l.Parent) {
+	own := l.KindTraits().ParentMTU && l.Parent != nil && l.MTU != nil
+	if !followsMTU(l) && !own || netstate.OnHost(*l.Parent) {
 		return below, false
 	}
 	c, claimed := q.p.mtus.claimOf(*l.Parent)

@@ -443,7 +443,9 @@ func (u *undoer) recreate(c netstate.Change) {
 	}
 	// No update changes a field that one of them has otherwise, or that only one has.
 	replaced := c.After != nil && (needsReplace(netstate.Diff(c.Before, c.After)) || needsReplace(netstate.Diff(c.After, c.Before)))
-	if c.Before.Traits().Setting || c.After != nil && !hasLinkKind(c.Before) && !c.Restored() && !fuller(c.Before, c.After) && !replaced {
+	_, isNeighbor := c.Before.(netstate.Neighbor) // it has one field, so an update has it whole
+	if c.Before.Traits().Setting ||
+		c.After != nil && !hasLinkKind(c.Before) && !c.Restored() && !fuller(c.Before, c.After) && !replaced && !isNeighbor {
 		return
 	}
 	switch {
