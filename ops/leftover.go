@@ -324,15 +324,14 @@ func (l *leftovers) settleMTUs() error {
 	return nil
 }
 
-// Record returns a history as the record is to have it after the last plan of a pass: without what was left over, and with the MTUs that
-// ports of bonds have of their own.
+// Record returns a history as the record is to have it after a pass, of which p is the last plan: without what was left over, and with the
+// own MTUs of ports of bonds.
 func (p *Plan) Record(history []netstate.Change) []netstate.Change {
 	if p.by == nil {
 		return history
 	}
-	out := slices.Clone(history)
+	out := withOwnMTUs(history, p.by.req.Have)
 	for i, c := range out {
-		out[i].Before = p.by.mtus.ownMTU(c.Before)
 		fields := p.by.leftovers.fields[c.Key()]
 		if c.After == nil || len(fields) == 0 || fields[""] {
 			continue

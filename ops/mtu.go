@@ -66,9 +66,10 @@ func (m *mtus) settle() error {
 	return m.smallPorts(ports)
 }
 
-// fitPorts claims the default MTU of a bond for a port with a link on it. Without the claim the port gets that MTU with the step of the
-// bond, which may be after the link's. After an edit has removed the bond's mtu, the kernel refuses the link the MTU that the port is to
-// have (ERANGE). And a tunnel is made with the room that a port has before it joins, and keeps it.
+// fitPorts claims the MTU that a bond without an mtu forces on its ports, for ports with links on them. Without a claim, a port gets that
+// MTU when it joins or with the bond's step, perhaps after the step of the link on it. After an edit has removed the bond's mtu, the
+// kernel refuses the link its new MTU while the port has the old one (ERANGE). A tunnel gets its MTU from the port when it is made,
+// and keeps it.
 func (m *mtus) fitPorts(ports map[string][]string) {
 	below, tunnels := map[string]bool{}, map[string]bool{}
 	for _, l := range m.p.view.LinksWhere(func(l netstate.Link) bool { return l.Parent != nil && m.managed(l.Name) }) {
@@ -82,8 +83,9 @@ func (m *mtus) fitPorts(ports map[string][]string) {
 		}
 		for _, port := range ports[bond] {
 			stays := m.staysInBond(port)
-			rises := stays && mtuIn(m.p.req.Have, bond) < forced && mtuIn(m.p.req.Have, port) < forced
-			if m.claimed(port) == 0 && (below[port] && rises || tunnels[port] && !stays && m.standing(port, 0) > forced) {
+			raised := below[port] && stays && mtuIn(m.p.req.Have, bond) < forced && mtuIn(m.p.req.Have, port) < forced
+			lowered := tunnels[port] && !stays && m.standing(port, 0) > forced
+			if m.claimed(port) == 0 && (raised || lowered) {
 				m.setClaim(port, claim{m.p.claims[netstate.LinkKey(port)]["master"].step, forced, true})
 			}
 		}
@@ -263,17 +265,29 @@ func (m *mtus) staysInBond(link string) bool {
 	return there && isPort && have.Master != nil && *have.Master == bond
 }
 
-// ownMTU gives what is on record of a port of a bond the port's own MTU: an earlier change may have found the one of the bond.
-func (m *mtus) ownMTU(before netstate.Object) netstate.Object {
-	l, isLink := before.(netstate.Link)
-	have, _ := m.p.req.Have.Link(l.Name)
-	if !isLink || l.MTU == nil || !m.forced(have) {
-		return before
+// withOwnMTUs returns a record in which devices that are ports of bonds have had their own MTUs before: a change of a device in a bond
+// has recorded the MTU that the bond forced on it, or none.
+func withOwnMTUs(record []netstate.Change, have *netstate.Snapshot) []netstate.Change {
+	own := map[string]*uint32{} // by device
+	for _, c := range record {
+		if before, isDevice := c.Before.(netstate.Device); isDevice && own[before.ID] == nil {
+			own[before.ID] = before.MTU
+		}
 	}
-	if born, _ := m.birth(l.Name, 0); born != 0 {
-		l.MTU = &born
+	out := slices.Clone(record)
+	for i, c := range out {
+		before, isLink := c.Before.(netstate.Link)
+		after, _ := c.After.(netstate.Link)
+		link, _ := have.Link(before.Name)
+		if !isLink || link.Master == nil || own[link.DeviceID] == nil || before.MTU == nil && after.MTU == nil {
+			continue
+		}
+		if bond, _ := have.Link(*link.Master); bond.KindTraits().ForcesPorts {
+			before.MTU = own[link.DeviceID]
+			out[i].Before = before
+		}
 	}
-	return l
+	return out
 }
 
 // forced reports whether a bond has given a link the MTU that it has now: the link has its own again when it leaves.

@@ -160,6 +160,7 @@ func (p *Plan) String() string {
 // concerns the topology as a whole, or is that of a context that has ended.
 func (r *Registry) Plan(ctx context.Context, req Request) (*Plan, error) {
 	settled := map[string]uint32{}
+	req.Owned = withOwnMTUs(req.Owned, req.Have)
 	for range len(req.Topology.Steps) + 1 {
 		p := newPlanner(ctx, req, settled)
 		plan, err := r.plan(p)

@@ -158,11 +158,11 @@ func (q *sequencer) withDerivedMTU(wants []want) []want {
 	return out
 }
 
-// linkBelow is the link below one that keeps the MTU with which it is made, or gets another one of its own with each change of the link
-// below (ipvlan), with the MTU that steps want of it, whichever step is first.
+// linkBelow returns the link below, with the MTU that steps want of it, if the MTU of the upper link depends on the order: it keeps the
+// one with which it is made (followsMTU), or the kernel resets it with each change below (an ipvlan with an mtu).
 func (q *sequencer) linkBelow(l netstate.Link) (below netstate.Link, found bool) {
-	own := l.KindTraits().ParentMTU && l.Parent != nil && l.MTU != nil
-	if !followsMTU(l) && !own || netstate.OnHost(*l.Parent) {
+	resetByParent := l.KindTraits().ParentMTU && l.Parent != nil && l.MTU != nil
+	if !followsMTU(l) && !resetByParent || netstate.OnHost(*l.Parent) {
 		return below, false
 	}
 	c, claimed := q.p.mtus.claimOf(*l.Parent)

@@ -151,7 +151,7 @@ type undoer struct {
 	// adminMAC is the MAC the physical function held for a VF before.
 	adminMAC map[string]string
 	ownMAC   map[string]string // see ownMAC
-	macs     map[string]bool   // of links of the history that follow no other
+	macs     map[string]bool   // those that links of the history have had, without VLANs and ipvlans
 	// ownGUIDs are those that drivers of functions had read, of those that have read ours, by the function.
 	ownGUIDs map[string]netstate.Binding
 	where    map[string]string // name we gave a device -> its name now
@@ -341,8 +341,8 @@ func (u *undoer) waits(o netstate.Object) bool {
 	return !masterThere || hasLinkKind(l) && !u.parentThere(l)
 }
 
-// inheritsMAC reports whether a link that was deleted or replaced had the MAC of a link below, as far as any of the history had it. To
-// write it would make it the link's own, and the link would not follow the one below any more.
+// inheritsMAC reports whether the MAC recorded of a deleted or replaced link is that of another link, now or during the history, as it is
+// of one below. To write it would make it the link's own, and the link would not follow the one below any more.
 func (u *undoer) inheritsMAC(l netstate.Link) bool {
 	if !hasLinkKind(l) || l.MAC == nil || !l.KindTraits().ParentMAC {
 		return false
@@ -443,9 +443,12 @@ func (u *undoer) recreate(c netstate.Change) {
 	}
 	// No update changes a field that one of them has otherwise, or that only one has.
 	replaced := c.After != nil && (needsReplace(netstate.Diff(c.Before, c.After)) || needsReplace(netstate.Diff(c.After, c.Before)))
-	_, isNeighbor := c.Before.(netstate.Neighbor) // it has one field, so an update has it whole
+	// The kernel drops neighbors when their link gets another MAC or goes down (neigh_changeaddr). One has one field, so the change has
+	// all of it.
+	neighbor, isNeighbor := c.Before.(netstate.Neighbor)
+	lost := isNeighbor && u.touched[neighbor.Link]
 	if c.Before.Traits().Setting ||
-		c.After != nil && !hasLinkKind(c.Before) && !c.Restored() && !fuller(c.Before, c.After) && !replaced && !isNeighbor {
+		c.After != nil && !hasLinkKind(c.Before) && !c.Restored() && !fuller(c.Before, c.After) && !replaced && !lost {
 		return
 	}
 	switch {
@@ -556,6 +559,10 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 	if l, isLink := netstate.Merge(have, c.Before).(netstate.Link); isLink && (l.Master == nil || *l.Master == "") {
 		c.Before = netstate.Restrict(c.Before, func(path string) bool { return !strings.HasPrefix(path, "port.") }) // of a port
 	}
+	if before, isLink := c.Before.(netstate.Link); isLink && before.MTU != nil && u.leavesBond(have, before) {
+		u.update(c.Step, have, netstate.Link{Name: before.Name, Master: before.Master}) // resets its MTU to the one at joining
+		have, _ = u.now.Link(before.Name)
+	}
 	back, differs := netstate.NewUpdate(c.Step, have, c.Before)
 	if !differs {
 		return
@@ -594,11 +601,6 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 	if link := have.(netstate.Link); hasMode(netstate.Diff(l, link), netstate.NoPorts) && l.MAC == nil && !link.PortsKeepMAC() {
 		l.MAC = link.MAC
 	}
-	if u.leavesBond(have.(netstate.Link), l) && l.MTU != nil {
-		u.update(c.Step, have, netstate.Link{Name: l.Name, Master: l.Master}) // which gives it the MTU with which it joined
-		have, _ = u.now.Link(l.Name)
-		l.Master = nil
-	}
 	ports, up := u.updateLink(c.Step, have.(netstate.Link), l)
 	for _, port := range ports {
 		released, _ := u.now.Link(port.Name)
@@ -608,12 +610,13 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 	u.update(c.Step, now, netstate.Link{Name: l.Name, Up: up})
 }
 
-// leavesBond reports whether a link leaves a bond by a change of its fields.
-func (u *undoer) leavesBond(have, fields netstate.Link) bool {
-	if fields.Master == nil || have.Master == nil || *fields.Master == *have.Master {
+// leavesBond reports whether a link leaves a bond by a change of its fields, and joins nothing.
+func (u *undoer) leavesBond(have netstate.Object, fields netstate.Link) bool {
+	link, isLink := have.(netstate.Link)
+	if !isLink || link.Master == nil || fields.Master == nil || *fields.Master != "" {
 		return false
 	}
-	bond, there := u.now.Link(*have.Master)
+	bond, there := u.now.Link(*link.Master)
 	return there && bond.KindTraits().ForcesPorts
 }
 

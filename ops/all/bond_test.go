@@ -110,20 +110,20 @@ func TestOwnMTUOfPort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var have []netstate.Object
-	for _, n := range []int{0, 1} {
-		for _, o := range vf(n) {
-			switch o := o.(type) {
+	devicesOf := func(mtu uint32) (have []netstate.Object) {
+		for _, o := range append(vf(0), vf(1)...) {
+			switch of := o.(type) {
 			case netstate.Device:
-				o.MTU = new(uint32(9000))
-				have = append(have, o)
+				of.MTU = &mtu
+				have = append(have, of)
 			case netstate.Link:
-				o.MTU = new(uint32(9000))
-				have = append(have, o)
+				of.MTU = &mtu
+				have = append(have, of)
 			default:
 				have = append(have, o)
 			}
 		}
+		return have
 	}
 	given := ops.Givens{}.WithDevices(map[string]string{"d": "0000:01:10.0", "e": "0000:01:10.1"})
 	const (
@@ -131,20 +131,26 @@ func TestOwnMTUOfPort(t *testing.T) {
 		vlan    = "  - {name: v, type: vlan, dependOn: [d], config: {id: 5, name: v0, master: d0%s}}\n"
 		bond    = "  - {name: b, type: bond, dependOn: [d, e], config: {name: b0, mode: active-backup%s}}\n"
 	)
-	on := func(vlan, bond string) *optest.Case {
-		return &optest.Case{Topology: steps(t, devices+vlan+bond), Have: have, Given: given}
-	}
-	plain, small := fmt.Sprintf(vlan, ""), fmt.Sprintf(bond, ", mtu: 1300")
-	for name, cases := range map[string][3]*optest.Case{
-		"raised with a new VLAN":      {on("", small), on(plain, fmt.Sprintf(bond, "")), on(plain, "")},
-		"raised for a VLAN":           {on(plain, fmt.Sprintf(bond, "")), on(fmt.Sprintf(vlan, ", mtu: 4000"), fmt.Sprintf(bond, "")), on(plain, "")},
-		"raised for a VLAN, for good": {on(plain, small), on(fmt.Sprintf(vlan, ", mtu: 4000"), fmt.Sprintf(bond, "")), on(plain, fmt.Sprintf(bond, ""))},
-		"never raised":                {on(plain, small), on(plain, small), on(plain, "")},
+	plain, usual, small := fmt.Sprintf(vlan, ""), fmt.Sprintf(bond, ""), fmt.Sprintf(bond, ", mtu: 1300")
+	large, other := fmt.Sprintf(vlan, ", mtu: 4000"), strings.ReplaceAll(small, "b0", "b1")
+	for name, versions := range map[string][3]string{
+		"raised with a new VLAN":      {small, plain + usual, plain},
+		"raised, and the VLAN's own":  {plain + small, plain + usual, fmt.Sprintf(vlan, ", mtu: 1500")},
+		"raised for a VLAN":           {plain + usual, large + usual, plain},
+		"raised for a VLAN, for good": {plain + small, large + usual, plain + usual},
+		"in another bond":             {usual, plain + other, plain},
+		"never raised":                {plain + small, plain + small, plain},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if !editedTwice(t, reg, cases) {
-				t.Error("refused")
-			}
-		})
+		for _, own := range []uint32{1500, 9000} {
+			t.Run(fmt.Sprintf("%s/%d", name, own), func(t *testing.T) {
+				var cases [3]*optest.Case
+				for i, text := range versions {
+					cases[i] = &optest.Case{Topology: steps(t, devices+text), Have: devicesOf(own), Given: given}
+				}
+				if !editedTwice(t, reg, cases) {
+					t.Error("refused")
+				}
+			})
+		}
 	}
 }

@@ -513,8 +513,8 @@ func (m *model) ipv6Gone(l Link) {
 }
 
 // setMAC gives a link a MAC, nil for one that is not known. Neighbors of the link are dropped. Ports of a bond get the MAC too, and so
-// do links on the link, unless they have one of their own (vlan_device_event, NET_ADDR_STOLEN). Those are not listed as changes: an
-// undo that wrote their MAC would give them one of their own.
+// do links on the link, unless they have one of their own (vlan_device_event, NET_ADDR_STOLEN). MACs that follow are not listed as
+// changes: an undo that wrote one would make it the link's own.
 func (m *model) setMAC(l Link, mac *string) Link {
 	had := deref(l.MAC)
 	l.MAC = mac

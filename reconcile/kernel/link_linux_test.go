@@ -292,7 +292,7 @@ func TestMACsAboveLink(t *testing.T) {
 				model.Apply(c)
 				b.apply(c)
 				have := b.observe()
-				left = left || set.Master != nil && *set.Master == "" // the model does not know what MAC it has then
+				left = left || set.Master != nil && *set.Master == "" // the model does not know what MAC the port gets
 				for _, link := range []string{"d0", "v0", "q0", "o0", "b0", "w0"} {
 					want, _ := model.Link(link)
 					is, _ := have.Link(link)
