@@ -71,10 +71,12 @@ func (m *mtus) settle() error {
 // kernel refuses the link its new MTU while the port has the old one (ERANGE). A tunnel gets its MTU from the port when it is made,
 // and keeps it.
 func (m *mtus) fitPorts(ports map[string][]string) {
-	below, tunnels := map[string]bool{}, map[string]bool{}
+	below, tunnels := map[string]bool{}, map[string]bool{} // links with one on them, and with a tunnel anywhere above
 	for _, l := range m.p.view.LinksWhere(func(l netstate.Link) bool { return l.Parent != nil && m.managed(l.Name) }) {
 		below[*l.Parent] = true
-		tunnels[*l.Parent] = tunnels[*l.Parent] || l.KindTraits().Tunnel
+		for on := l; l.KindTraits().Tunnel && on.Parent != nil && !tunnels[*on.Parent]; on, _ = m.p.view.Link(*on.Parent) {
+			tunnels[*on.Parent] = true
+		}
 	}
 	for _, bond := range slices.Sorted(maps.Keys(ports)) {
 		forced := m.standing(bond, 0)
@@ -237,9 +239,9 @@ func (m *mtus) birth(name string, depth int) (born uint32, kept bool) {
 	}
 	view, _ := m.p.view.Link(name)
 	switch kind := view.KindTraits(); {
-	case view.LinkKind == "device": // on its way here
-		if view.MTU != nil {
-			born = *view.MTU
+	case view.LinkKind == "device": // on its way here, where a bond may force another on it
+		if d, _ := m.p.req.Have.Device(view.DeviceID); cmp.Or(d.MTU, view.MTU) != nil {
+			born = *cmp.Or(d.MTU, view.MTU)
 		}
 	case kind.OwnMTU && m.recorded(name):
 		return 0, false

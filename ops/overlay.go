@@ -114,6 +114,16 @@ func (o *overlay) enslave(step string, have, want netstate.Link) {
 	o.update(step, have, want)
 }
 
+// raisedVLANs are the names of VLANs on a link, and on those, which are up and go down with it.
+func (o *overlay) raisedVLANs(l netstate.Link) (names []string) {
+	for _, on := range o.now.LinksWhere(func(on netstate.Link) bool {
+		return on.KindTraits().ParentState && on.Parent != nil && *on.Parent == l.Name && on.Up != nil && *on.Up
+	}) {
+		names = append(append(names, on.Name), o.raisedVLANs(on)...)
+	}
+	return names
+}
+
 // recreateLost recreates foreign objects that our changes deleted, and those in more,
 // if their link still exists. A route of the main table follows its link into a VRF.
 func (o *overlay) recreateLost(more ...netstate.Change) {

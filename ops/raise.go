@@ -83,24 +83,15 @@ func (q *sequencer) rise(at int) {
 				vlans := q.raisedVLANs(have)
 				q.enslave(w.step, have, w.link)
 				for _, vlan := range vlans {
-					q.hold(q.p.makers[vlan], netstate.Link{Name: vlan, Up: new(true)})
+					if maker := q.p.makers[vlan]; maker != "" {
+						q.hold(maker, netstate.Link{Name: vlan, Up: new(true)})
+					}
 				}
 			} else {
 				q.update(w.step, have, w.link)
 			}
 		}
 	}
-}
-
-// raisedVLANs are the names of VLANs of the topology on a link, and on those, which are up and go down with it.
-func (q *sequencer) raisedVLANs(l netstate.Link) (names []string) {
-	for _, on := range q.now.LinksWhere(func(on netstate.Link) bool {
-		follows := on.KindTraits().ParentState && on.Parent != nil && *on.Parent == l.Name
-		return follows && on.Up != nil && *on.Up && q.p.makers[on.Name] != ""
-	}) {
-		names = append(append(names, on.Name), q.raisedVLANs(on)...)
-	}
-	return names
 }
 
 // behindPort reports whether a link waits that is to join a bond earlier: the bond takes the MAC of its first port.

@@ -610,6 +610,14 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 	u.update(c.Step, now, netstate.Link{Name: l.Name, Up: up})
 }
 
+// enslave makes a link a bond's port. VLANs on it, which go down with it, come up again.
+func (u *undoer) enslave(step string, have, want netstate.Link) {
+	for _, vlan := range u.raisedVLANs(have) {
+		u.ups = append(u.ups, raise{step, netstate.Link{Name: vlan, Up: new(true)}})
+	}
+	u.overlay.enslave(step, have, want)
+}
+
 // leavesBond reports whether a link leaves a bond by a change of its fields, and joins nothing.
 func (u *undoer) leavesBond(have netstate.Object, fields netstate.Link) bool {
 	link, isLink := have.(netstate.Link)

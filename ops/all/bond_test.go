@@ -133,12 +133,14 @@ func TestOwnMTUOfPort(t *testing.T) {
 	)
 	plain, usual, small := fmt.Sprintf(vlan, ""), fmt.Sprintf(bond, ""), fmt.Sprintf(bond, ", mtu: 1300")
 	large, other := fmt.Sprintf(vlan, ", mtu: 4000"), strings.ReplaceAll(small, "b0", "b1")
+	tunnel := plain + "  - {name: x, type: vxlan, dependOn: [v], config: {id: 9, name: x0}}\n"
 	for name, versions := range map[string][3]string{
 		"raised with a new VLAN":      {small, plain + usual, plain},
 		"raised, and the VLAN's own":  {plain + small, plain + usual, fmt.Sprintf(vlan, ", mtu: 1500")},
 		"raised for a VLAN":           {plain + usual, large + usual, plain},
 		"raised for a VLAN, for good": {plain + small, large + usual, plain + usual},
 		"in another bond":             {usual, plain + other, plain},
+		"with a tunnel on the VLAN":   {tunnel + usual, tunnel, tunnel + usual},
 		"never raised":                {plain + small, plain + small, plain},
 	} {
 		for _, own := range []uint32{1500, 9000} {

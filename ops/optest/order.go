@@ -48,12 +48,13 @@ func Order(t *testing.T, c *Case, changes []netstate.Change) {
 	}
 }
 
-// offered reports whether a change gives a link the MTU of its DHCP server, which answers over it.
+// offered reports whether a change gives a link, or the bond that it is in, the MTU of its DHCP server, which answers over it.
 func offered(s *netstate.Snapshot, c netstate.Change) bool {
 	l, ok := c.After.(netstate.Link)
-	lease, leased := netstate.Lookup(s, netstate.DHCPLease{Link: l.Name})
-	return ok && leased && l.MTU != nil && *l.MTU == lease.MTU &&
-		!slices.ContainsFunc(c.Fields(), func(f netstate.FieldDiff) bool { return f.Path != "mtu" })
+	return ok && l.MTU != nil && slices.ContainsFunc(netstate.All[netstate.DHCPLease](s), func(lease netstate.DHCPLease) bool {
+		port, _ := s.Link(lease.Link)
+		return lease.MTU == *l.MTU && (lease.Link == l.Name || port.Master != nil && *port.Master == l.Name)
+	}) && !slices.ContainsFunc(c.Fields(), func(f netstate.FieldDiff) bool { return f.Path != "mtu" })
 }
 
 func upLinks(s *netstate.Snapshot) map[string]bool {
