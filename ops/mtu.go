@@ -224,7 +224,7 @@ func (m *mtus) standing(name string, depth int) uint32 {
 func (m *mtus) birth(name string, depth int) (born uint32, kept bool) {
 	link, there := m.p.req.Have.Link(name)
 	have := mtuIn(m.p.req.Have, name)
-	forced := m.forced(link)
+	forced := inBond(m.p.req.Have, link)
 	for _, c := range m.p.req.Owned {
 		if before, ok := c.Before.(netstate.Link); ok && before.Name == name && before.MTU != nil {
 			return *before.MTU, false
@@ -240,8 +240,9 @@ func (m *mtus) birth(name string, depth int) (born uint32, kept bool) {
 	view, _ := m.p.view.Link(name)
 	switch kind := view.KindTraits(); {
 	case view.LinkKind == "device": // on its way here, where a bond may force another on it
-		if d, _ := m.p.req.Have.Device(view.DeviceID); cmp.Or(d.MTU, view.MTU) != nil {
-			born = *cmp.Or(d.MTU, view.MTU)
+		d, _ := m.p.req.Have.Device(view.DeviceID)
+		if mtu := cmp.Or(d.MTU, view.MTU); mtu != nil {
+			born = *mtu
 		}
 	case kind.OwnMTU && m.recorded(name):
 		return 0, false
@@ -267,8 +268,8 @@ func (m *mtus) staysInBond(link string) bool {
 	return there && isPort && have.Master != nil && *have.Master == bond
 }
 
-// withOwnMTUs returns a record in which devices that are ports of bonds have had their own MTUs before: a change of a device in a bond
-// has recorded the MTU that the bond forced on it, or none.
+// withOwnMTUs returns a record with the own MTU of each device that is in a bond now, as the earlier one. A change made while the device
+// was in the bond has recorded the MTU that the bond forced on it, or none.
 func withOwnMTUs(record []netstate.Change, have *netstate.Snapshot) []netstate.Change {
 	own := map[string]*uint32{} // by device
 	for _, c := range record {
@@ -281,10 +282,7 @@ func withOwnMTUs(record []netstate.Change, have *netstate.Snapshot) []netstate.C
 		before, isLink := c.Before.(netstate.Link)
 		after, _ := c.After.(netstate.Link)
 		link, _ := have.Link(before.Name)
-		if !isLink || link.Master == nil || own[link.DeviceID] == nil || before.MTU == nil && after.MTU == nil {
-			continue
-		}
-		if bond, _ := have.Link(*link.Master); bond.KindTraits().ForcesPorts {
+		if isLink && inBond(have, link) && own[link.DeviceID] != nil && (before.MTU != nil || after.MTU != nil) {
 			before.MTU = own[link.DeviceID]
 			out[i].Before = before
 		}
@@ -292,12 +290,12 @@ func withOwnMTUs(record []netstate.Change, have *netstate.Snapshot) []netstate.C
 	return out
 }
 
-// forced reports whether a bond has given a link the MTU that it has now: the link has its own again when it leaves.
-func (m *mtus) forced(link netstate.Link) bool {
+// inBond reports whether a link is a port of a bond, which has given it the MTU that it has: it has its own again when it leaves.
+func inBond(s *netstate.Snapshot, link netstate.Link) bool {
 	if link.Master == nil {
 		return false
 	}
-	bond, _ := m.p.req.Have.Link(*link.Master)
+	bond, _ := s.Link(*link.Master)
 	return bond.KindTraits().ForcesPorts
 }
 

@@ -104,14 +104,16 @@ func (o *overlay) parentDown(l netstate.Link) bool {
 }
 
 // enslave makes a link a bond's port. A bond accepts only a link that is down, and sets it
-// up itself.
-func (o *overlay) enslave(step string, have, want netstate.Link) {
+// up itself. The names of VLANs on it that went down with it are returned.
+func (o *overlay) enslave(step string, have, want netstate.Link) (lowered []string) {
+	lowered = o.raisedVLANs(have)
 	if have.Up != nil && *have.Up {
 		o.update(step, have, netstate.Link{Name: have.Name, Up: new(false)})
 		have, _ = o.now.Link(have.Name)
 	}
 	want.Up = nil
 	o.update(step, have, want)
+	return lowered
 }
 
 // raisedVLANs are the names of VLANs on a link, and on those, which are up and go down with it.

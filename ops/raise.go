@@ -80,9 +80,7 @@ func (q *sequencer) rise(at int) {
 			i, some = i-1, true
 			have, _ := q.now.Link(w.link.Name)
 			if w.joins() {
-				vlans := q.raisedVLANs(have)
-				q.enslave(w.step, have, w.link)
-				for _, vlan := range vlans {
+				for _, vlan := range q.enslave(w.step, have, w.link) {
 					if maker := q.p.makers[vlan]; maker != "" {
 						q.hold(maker, netstate.Link{Name: vlan, Up: new(true)})
 					}

@@ -151,7 +151,7 @@ type undoer struct {
 	// adminMAC is the MAC the physical function held for a VF before.
 	adminMAC map[string]string
 	ownMAC   map[string]string // see ownMAC
-	macs     map[string]bool   // those that links of the history have had, without VLANs and ipvlans
+	macs     map[string]bool   // those that links have or have had in the history, without VLANs and ipvlans
 	// ownGUIDs are those that drivers of functions had read, of those that have read ours, by the function.
 	ownGUIDs map[string]netstate.Binding
 	where    map[string]string // name we gave a device -> its name now
@@ -198,8 +198,11 @@ func returnsToHost(c netstate.Change) bool {
 	return ok && before.At != nil && !netstate.OnHost(*before.At)
 }
 
-// collectDeleted lists the links that the undo deletes.
+// collectDeleted lists the links that the undo deletes, and the MACs of others.
 func (u *undoer) collectDeleted(history []netstate.Change) {
+	for _, l := range u.now.LinksWhere(func(l netstate.Link) bool { return l.MAC != nil && !l.KindTraits().ParentMAC }) {
+		u.macs[*l.MAC] = true
+	}
 	for _, c := range history {
 		u.made[c.Key()] = c.Before == nil
 		for _, o := range []netstate.Object{c.Before, c.After} {
@@ -344,12 +347,7 @@ func (u *undoer) waits(o netstate.Object) bool {
 // inheritsMAC reports whether the MAC recorded of a deleted or replaced link is that of another link, now or during the history, as it is
 // of one below. To write it would make it the link's own, and the link would not follow the one below any more.
 func (u *undoer) inheritsMAC(l netstate.Link) bool {
-	if !hasLinkKind(l) || l.MAC == nil || !l.KindTraits().ParentMAC {
-		return false
-	}
-	return u.macs[*l.MAC] || len(u.now.LinksWhere(func(o netstate.Link) bool {
-		return o.MAC != nil && *o.MAC == *l.MAC && !o.KindTraits().ParentMAC
-	})) > 0
+	return hasLinkKind(l) && l.MAC != nil && l.KindTraits().ParentMAC && u.macs[*l.MAC]
 }
 
 // invert makes a change as undo has prepared it.
@@ -612,20 +610,15 @@ func (u *undoer) restore(c netstate.Change, have netstate.Object) {
 
 // enslave makes a link a bond's port. VLANs on it, which go down with it, come up again.
 func (u *undoer) enslave(step string, have, want netstate.Link) {
-	for _, vlan := range u.raisedVLANs(have) {
+	for _, vlan := range u.overlay.enslave(step, have, want) {
 		u.ups = append(u.ups, raise{step, netstate.Link{Name: vlan, Up: new(true)}})
 	}
-	u.overlay.enslave(step, have, want)
 }
 
 // leavesBond reports whether a link leaves a bond by a change of its fields, and joins nothing.
 func (u *undoer) leavesBond(have netstate.Object, fields netstate.Link) bool {
 	link, isLink := have.(netstate.Link)
-	if !isLink || link.Master == nil || fields.Master == nil || *fields.Master != "" {
-		return false
-	}
-	bond, there := u.now.Link(*link.Master)
-	return there && bond.KindTraits().ForcesPorts
+	return isLink && fields.Master != nil && *fields.Master == "" && inBond(u.now, link)
 }
 
 // dropLink deletes a link we made, unless its parent's deletion takes it along:

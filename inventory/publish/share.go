@@ -200,8 +200,8 @@ func (k known) exclude(offered []entry) (kept []entry, withheld []Withheld) {
 			continue
 		}
 		if k.noCounters {
-			const why = "the device is already offered in another form, and both could be allocated: " +
-				"enable the feature DRAPartitionableDevices of the API server to offer both"
+			const why = "another form of the device is offered, and the API server cannot prevent that both are allocated: " +
+				"enable its feature DRAPartitionableDevices to offer both"
 			if !k.inUse[whole.Device.Name] {
 				without[i] = why
 				continue

@@ -48,7 +48,7 @@ type LinkTraits struct {
 	OwnMTU bool
 	// DefaultMTU is the kernel's MTU for a link without a parent, in bytes.
 	DefaultMTU uint32
-	// ParentMTU: a link gets its parent's MTU with each change of that.
+	// ParentMTU: a link gets its parent's MTU whenever that changes.
 	ParentMTU bool
 	// PortsMTU: a link has the smallest MTU of its ports, unless it is set.
 	PortsMTU bool

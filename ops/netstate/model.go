@@ -518,9 +518,9 @@ func (m *model) ipv6Gone(l Link) {
 func (m *model) setMAC(l Link, mac *string) Link {
 	had := deref(l.MAC)
 	l.MAC = mac
-	m.Put(l)
-	if d, ok := m.deviceOf(l); ok && l.LinkKind != InfiniBandKind {
-		d.MAC = mac
+	m.put(l)
+	if d, ok := m.deviceOf(l); ok && mac == nil {
+		d.MAC = nil
 		m.Put(d)
 	}
 	for _, n := range All[Neighbor](m.Snapshot) {
