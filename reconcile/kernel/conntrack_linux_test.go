@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 
@@ -19,9 +18,7 @@ import (
 // TestForgetConnections: connections to a port are deleted, those to a pod or those that nothing has translated, and
 // no others: by what this kernel selects, and one by one, as before Linux 6.10, up to a bound.
 func TestForgetConnections(t *testing.T) {
-	if os.Getenv("PLUMBLINE_LANE") == "" {
-		t.Skip("changes the kernel's state: runs in the machine of integration/vm")
-	}
+	InMachine(t)
 	h, err := Open(Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -19,22 +19,13 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// inMachine skips a test that changes namespaces or devices, unless it runs in the
-// virtual machine of integration/vm, which has everything it needs.
-func inMachine(t testing.TB) {
-	t.Helper()
-	if os.Getenv("PLUMBLINE_LANE") == "" {
-		t.Skip("changes the kernel's state: runs in the machine of integration/vm")
-	}
-}
-
 // netns is a temporary network namespace. It exists as long as it is open.
 type netns struct{ *os.File }
 
 // newNetns makes a namespace.
 func newNetns(t testing.TB) *netns {
 	t.Helper()
-	inMachine(t)
+	kernel.InMachine(t)
 	type result struct {
 		f   *os.File
 		err error

@@ -12,9 +12,7 @@ import (
 // Within was called in the other namespace. The main thread cannot end: if it did not return, it would keep the pod's namespace, and
 // /proc/self/ns/net would lead there.
 func TestThreadReturns(t *testing.T) {
-	if os.Getenv("PLUMBLINE_LANE") == "" {
-		t.Skip("makes a network namespace: runs in the machine of integration/vm")
-	}
+	InMachine(t)
 	host, err := Open(Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -281,7 +281,7 @@ func rdmaActive(want bool) func(ports.State) bool {
 // TestRDMAPort: the RDMA port of a link is found, follows the carrier of its link, and is not
 // taken for that of another one. An RDMA device that the owner of the namespace makes is nobody's.
 func TestRDMAPort(t *testing.T) {
-	inMachine(t)
+	kernel.InMachine(t)
 	if os.Getenv("PLUMBLINE_LANE") == "uml" {
 		return // it has no RDMA
 	}
@@ -310,7 +310,7 @@ func TestRDMAPort(t *testing.T) {
 // TestRDMAPortUnanswered: a driver does not answer. The read returns soon, with the state that was
 // known before, unless that is of another RDMA device or of another device.
 func TestRDMAPortUnanswered(t *testing.T) {
-	inMachine(t)
+	kernel.InMachine(t)
 	if os.Getenv("PLUMBLINE_LANE") == "uml" {
 		return // it has no RDMA
 	}
@@ -359,7 +359,7 @@ func TestRDMAPortUnanswered(t *testing.T) {
 
 // TestRDMAPortsOfOthers: what others make is listed, and its driver is not asked.
 func TestRDMAPortsOfOthers(t *testing.T) {
-	inMachine(t)
+	kernel.InMachine(t)
 	if os.Getenv("PLUMBLINE_LANE") == "uml" {
 		return // it has no RDMA
 	}

@@ -279,9 +279,7 @@ func TestRDMAPortsHung(t *testing.T) {
 
 // TestRDMASysfs: in exclusive mode a thread that reads sysfs of a pod is not in the pod's network namespace, which can end meanwhile.
 func TestRDMASysfs(t *testing.T) {
-	if os.Getenv("PLUMBLINE_LANE") == "" {
-		t.Skip("makes a network namespace: runs in the machine of integration/vm")
-	}
+	InMachine(t)
 	host, err := Open(Options{Sysfs: tree(t, map[string]string{"module/ib_core/parameters/netns_mode": "N\n"}).root})
 	if err != nil {
 		t.Fatal(err)

@@ -17,9 +17,7 @@ import (
 // with a link of each kind that outlives its move, in another namespace. The search that
 // takes its place on other kernels finds the same.
 func TestUpperProbe(t *testing.T) {
-	if os.Getenv("PLUMBLINE_LANE") == "" {
-		t.Skip("changes the kernel's state: runs in the machine of integration/vm")
-	}
+	InMachine(t)
 	open := func(o Options) *Host {
 		h, err := Open(o)
 		if err != nil {
@@ -101,9 +99,7 @@ func TestUpperProbe(t *testing.T) {
 
 // TestSearchingIsReported: a host on which the program cannot be used reports it, once.
 func TestSearchingIsReported(t *testing.T) {
-	if os.Getenv("PLUMBLINE_LANE") == "" {
-		t.Skip("changes the kernel's state: runs in the machine of integration/vm")
-	}
+	InMachine(t)
 	var said []error
 	h, err := Open(Options{Searching: func(why error) { said = append(said, why) }})
 	if err != nil {

@@ -43,7 +43,7 @@ func newCardBenchOn(t testing.TB, o kernel.Options) *bench {
 
 func inMachineWithCards(t testing.TB) {
 	t.Helper()
-	inMachine(t)
+	kernel.InMachine(t)
 	if os.Getenv("PLUMBLINE_LANE") == "uml" {
 		t.Skip("user-mode Linux has no network cards")
 	}
