@@ -12,24 +12,32 @@ import (
 	"github.com/plumbline/plumbline/topology/suggest"
 )
 
+// plugin is a CNI plugin that has a counterpart.
+type plugin struct {
+	// makes converts one that makes an interface, with its addresses.
+	makes func(c *converter, n *network, p, ipam *record)
+	// changes converts one for the interface that those before it have made.
+	changes func(c *converter, n *network, p *record)
+}
+
 // plugins are the CNI plugins that have a counterpart. The others are named as step types, and the validation says what there is
 // instead.
-var plugins = map[string]func(*converter, *network, *record){
-	"bond":                (*converter).bond,
-	"bridge":              (*converter).bridge,
-	"host-device":         (*converter).hostDevice,
-	"ib-sriov":            (*converter).ibSRIOV,
-	"ipoib":               (*converter).onMaster,
-	"ipvlan":              (*converter).onMaster,
-	"macvlan":             (*converter).onMaster,
-	"ovn-k8s-cni-overlay": (*converter).ovn,
-	"ptp":                 (*converter).ptp,
-	"rdma":                (*converter).rdma,
-	"sbr":                 (*converter).sbr,
-	"sriov":               (*converter).sriov,
-	"tuning":              (*converter).onInterface,
-	"vlan":                (*converter).vlan,
-	"vrf":                 (*converter).onInterface,
+var plugins = map[string]plugin{
+	"bond":                {makes: (*converter).bond},
+	"bridge":              {makes: (*converter).bridge},
+	"host-device":         {makes: (*converter).hostDevice},
+	"ib-sriov":            {makes: (*converter).ibSRIOV},
+	"ipoib":               {makes: (*converter).onMaster},
+	"ipvlan":              {makes: (*converter).onMaster},
+	"macvlan":             {makes: (*converter).onMaster},
+	"ovn-k8s-cni-overlay": {makes: (*converter).ovn},
+	"ptp":                 {makes: (*converter).ptp},
+	"rdma":                {changes: (*converter).rdma},
+	"sbr":                 {changes: (*converter).sbr},
+	"sriov":               {makes: (*converter).sriov},
+	"tuning":              {changes: (*converter).onInterface},
+	"vlan":                {makes: (*converter).vlan},
+	"vrf":                 {changes: (*converter).onInterface},
 }
 
 // ofList are the keys of a CNI configuration that are for the program which runs the plugins.
@@ -55,15 +63,22 @@ func (c *converter) conf(n *network, conf *record) {
 func (c *converter) plugin(n *network, p *record) {
 	p.ignore(ofList...)
 	typ, _ := p.left["type"].(string)
-	if bare, of := strings.CutPrefix(typ, "cnv-"); of && plugins[bare] != nil { // a plugin as KubeVirt's operators call it
+	if bare, of := strings.CutPrefix(typ, "cnv-"); of && slices.Contains(pluginNames(), bare) { // a plugin as KubeVirt's operators call it
 		typ, p.left["type"] = bare, bare
 	}
-	if convert, ok := plugins[typ]; ok {
+	convert, ok := plugins[typ]
+	if ok {
 		c.common(p)
-		convert(c, n, p)
-		return
 	}
 	switch known, _ := c.Set.Contract(typ); {
+	case convert.changes != nil:
+		convert.changes(c, n, p)
+		return
+	case ok && len(n.steps) == 0:
+		convert.makes(c, n, p, p.sub("ipam"))
+		return
+	case ok:
+		p.problem("type", "%q makes an interface, and a plugin before it has made one: give each a network of its own", typ)
 	case typ == "":
 		p.problem("type", "is missing: it names the CNI plugin")
 	case known.Type != "":
@@ -164,23 +179,9 @@ func (c *converter) step(n *network, p *record, typ string) *step {
 	return s
 }
 
-// first reports whether the plugin is the first one, as those are that make an interface.
-func (n *network) first(p *record) bool {
-	if len(n.steps) > 0 {
-		p.problem("type", "%q makes an interface, and a plugin before it has made one: give each a network of its own", p.left["type"])
-		return false
-	}
-	return true
-}
-
 // onMaster is for links on an interface below.
-func (c *converter) onMaster(n *network, p *record) {
-	if !n.first(p) {
-		p.left = nil
-		return
-	}
+func (c *converter) onMaster(n *network, p, ipam *record) {
 	typ := p.left["type"].(string)
-	ipam := p.sub("ipam")
 	s := c.step(n, p, typ)
 	master, _ := s.config["master"].(string)
 	if inside, _ := s.config["linkInContainer"].(bool); inside {
@@ -213,12 +214,7 @@ func (c *converter) shared(master, typ string) {
 	c.shares[master][typ] = true
 }
 
-func (c *converter) bridge(n *network, p *record) {
-	if !n.first(p) {
-		p.left = nil
-		return
-	}
-	ipam := p.sub("ipam")
+func (c *converter) bridge(n *network, p, ipam *record) {
 	s := c.step(n, p, "bridge")
 	if s.config["bridge"] == nil {
 		s.config["bridge"] = "cni0"
@@ -250,12 +246,7 @@ func (o *pool) nameGateways(p *record, key string) {
 	}
 }
 
-func (c *converter) ptp(n *network, p *record) {
-	if !n.first(p) {
-		p.left = nil
-		return
-	}
-	ipam := p.sub("ipam")
+func (c *converter) ptp(n *network, p, ipam *record) {
 	c.ipam(n, c.step(n, p, "ptp"), ipam, true)
 }
 
@@ -272,12 +263,7 @@ func named(attribute string, names ...string) string {
 	return fmt.Sprintf("%s in [%s]", attr, strings.Join(quoted, ", "))
 }
 
-func (c *converter) hostDevice(n *network, p *record) {
-	if !n.first(p) {
-		p.left = nil
-		return
-	}
-	ipam := p.sub("ipam")
+func (c *converter) hostDevice(n *network, p, ipam *record) {
 	s := c.step(n, p, "host-device")
 	if device, ok := s.config["device"].(string); ok {
 		s.selector = named("ifName", device)
@@ -298,12 +284,7 @@ func (c *converter) hostDevice(n *network, p *record) {
 	c.ipam(n, s, ipam, false)
 }
 
-func (c *converter) sriov(n *network, p *record) {
-	if !n.first(p) {
-		p.left = nil
-		return
-	}
-	ipam := p.sub("ipam")
+func (c *converter) sriov(n *network, p, ipam *record) {
 	s := c.step(n, p, "sriov")
 	if pci, ok := s.config["deviceID"].(string); ok {
 		s.selector = fmt.Sprintf(`device.attributes["resource.kubernetes.io"].?pciBusID.orValue("") == %q`, pci)
@@ -322,11 +303,7 @@ func (c *converter) ipamOfFunction(n *network, s *step, p, ipam *record) {
 	c.ipam(n, s, ipam, false)
 }
 
-func (c *converter) ibSRIOV(n *network, p *record) {
-	if !n.first(p) {
-		p.left = nil
-		return
-	}
+func (c *converter) ibSRIOV(n *network, p, ipam *record) {
 	p.none(
 		"the subnet's manager puts the function into partitions, by its port GUID; a step of type ipoib makes an interface of one", "pkey")
 	p.none("the subnet's manager decides about partitions, by the port GUID", "ibKubernetesEnabled")
@@ -336,7 +313,6 @@ func (c *converter) ibSRIOV(n *network, p *record) {
 		p.note("guid", "becomes nodeGUID and portGUID. If the driver of the function has read others, the agent binds it again, "+
 			"as the plugin does: set agent.driverBinding of the chart")
 	}
-	ipam := p.sub("ipam")
 	s := c.step(n, p, "sriov")
 	s.selector = fmt.Sprintf(`device.attributes[%q].?linkType.orValue("") == "infiniband"`, inventory.Driver)
 	c.devices(n, s, p)
@@ -385,12 +361,7 @@ func (c *converter) sbr(n *network, p *record) {
 	}
 }
 
-func (c *converter) vlan(n *network, p *record) {
-	if !n.first(p) {
-		p.left = nil
-		return
-	}
-	ipam := p.sub("ipam")
+func (c *converter) vlan(n *network, p, ipam *record) {
 	s := c.step(n, p, "vlan")
 	master, _ := s.config["master"].(string)
 	if inside, _ := s.config["linkInContainer"].(bool); !inside {
@@ -402,12 +373,7 @@ func (c *converter) vlan(n *network, p *record) {
 	c.ipam(n, s, ipam, false)
 }
 
-func (c *converter) bond(n *network, p *record) {
-	if !n.first(p) {
-		p.left = nil
-		return
-	}
-	ipam := p.sub("ipam")
+func (c *converter) bond(n *network, p, ipam *record) {
 	var links []string
 	for _, l := range p.subs("links") {
 		links = append(links, l.text("name"))
@@ -433,12 +399,7 @@ func (c *converter) bond(n *network, p *record) {
 	c.ipam(n, s, ipam, false)
 }
 
-func (c *converter) ovn(n *network, p *record) {
-	if !n.first(p) {
-		p.left = nil
-		return
-	}
-	ipam := p.sub("ipam")
+func (c *converter) ovn(n *network, p, ipam *record) {
 	if !p.has("topology") {
 		p.problem("topology", "is missing: the definition stands for the cluster's own network, which pods have without a claim: remove it")
 		p.left = nil
