@@ -281,7 +281,7 @@ func (c *NetworkQoS) list(ctx context.Context, _ metav1.ListOptions) (runtime.Ob
 
 func (c *NetworkQoS) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	w, err := c.Metadata.Resource(qosv1alpha1.Resource()).Watch(ctx, options)
-	return watchstore.Watched(w, err, qosAgain, func(o *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata { return o })
+	return watchstore.Watched(w, err, qosAgain, func(o *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata { return o }, nil)
 }
 
 // edited has an object and its namespace read again.
@@ -298,10 +298,7 @@ func (c *NetworkQoS) store() *watchstore.Store[types.NamespacedName, *metav1.Par
 		Name: func(o *metav1.PartialObjectMetadata) types.NamespacedName {
 			return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 		},
-		Put: func(key types.NamespacedName, _ *metav1.PartialObjectMetadata) error {
-			c.edited(key)
-			return nil
-		},
+		Put:    func(key types.NamespacedName, _ *metav1.PartialObjectMetadata) { c.edited(key) },
 		Remove: c.edited,
 	}
 }

@@ -365,7 +365,6 @@ type keptStore struct {
 	set    func(types.NamespacedName, *cachedMeta)
 	remove func(types.NamespacedName)
 	synced chan struct{} // closed when all have been read once
-	once   sync.Once
 }
 
 // wholePage bounds an answer of the API server with whole pods, some ten kilobytes each.
@@ -397,21 +396,15 @@ func (s *keptStore) store() *watchstore.Store[types.NamespacedName, *cachedMeta]
 		Name: func(o *cachedMeta) types.NamespacedName {
 			return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 		},
-		Put: func(key types.NamespacedName, o *cachedMeta) error {
+		Put: func(key types.NamespacedName, o *cachedMeta) {
 			there[key] = true
 			s.set(key, o)
-			return nil
 		},
 		Remove: func(key types.NamespacedName) {
 			delete(there, key)
 			s.remove(key)
 		},
-		Known: func() iter.Seq[types.NamespacedName] { return maps.Keys(there) },
-		Around: func(listed bool, change func()) {
-			change()
-			if listed {
-				s.once.Do(func() { close(s.synced) })
-			}
-		},
+		Known:  func() iter.Seq[types.NamespacedName] { return maps.Keys(there) },
+		Synced: s.synced,
 	}
 }

@@ -31,7 +31,6 @@ type Reports struct {
 	changed func(namespaces map[string]bool)
 	// synced is closed when all reports have been read once.
 	synced chan struct{}
-	once   sync.Once
 }
 
 // qosReport is the cached part of a node's report on an object. There may be one for each
@@ -323,10 +322,7 @@ func (r *Reports) store() *watchstore.Store[string, *nodeReport] {
 	var touched map[string]bool
 	return &watchstore.Store[string, *nodeReport]{
 		What: v1alpha1.QoSReportKind, Name: func(n *nodeReport) string { return n.Name },
-		Put: func(node string, n *nodeReport) error {
-			r.set(node, n.of, touched)
-			return nil
-		},
+		Put:    func(node string, n *nodeReport) { r.set(node, n.of, touched) },
 		Remove: func(node string) { r.set(node, nil, touched) },
 		Known: func() iter.Seq[string] {
 			known := map[string]bool{}
@@ -337,15 +333,13 @@ func (r *Reports) store() *watchstore.Store[string, *nodeReport] {
 			}
 			return maps.Keys(known)
 		},
-		Around: func(listed bool, change func()) {
+		Around: func(_ bool, change func()) {
 			touched = map[string]bool{}
 			r.mu.Lock()
 			change()
 			r.mu.Unlock()
 			r.changed(touched)
-			if listed {
-				r.once.Do(func() { close(r.synced) })
-			}
 		},
+		Synced: r.synced,
 	}
 }

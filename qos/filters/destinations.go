@@ -78,10 +78,7 @@ func (n *namespace) followDestinations(ctx context.Context) {
 func (n *namespace) writtenStore() *watchstore.Store[types.UID, *destinations] {
 	return &watchstore.Store[types.UID, *destinations]{
 		What: v1alpha1.QoSDestinationsKind, Name: func(d *destinations) types.UID { return types.UID(d.Name) },
-		Put: func(uid types.UID, d *destinations) error {
-			n.write(uid, d)
-			return nil
-		},
+		Put:    n.write,
 		Remove: func(uid types.UID) { n.write(uid, nil) },
 		Known:  func() iter.Seq[types.UID] { return maps.Keys(n.written) },
 		Around: func(listed bool, change func()) {

@@ -143,7 +143,7 @@ func (n *namespace) page(ctx context.Context, list *internalversion.List, share 
 
 func (n *namespace) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	w, err := n.f.Client.Resource(qosv1alpha1.Resource()).Namespace(n.name).Watch(ctx, options)
-	return watchstore.Watched(w, err, n.f.Again, objectOf)
+	return watchstore.Watched(w, err, n.f.Again, objectOf, nil)
 }
 
 // run follows the objects until ctx ends.
@@ -176,10 +176,7 @@ func (n *namespace) failed(err error) {
 func (n *namespace) store() *watchstore.Store[string, *object] {
 	return &watchstore.Store[string, *object]{
 		What: qosv1alpha1.Kind, Name: func(o *object) string { return o.Name },
-		Put: func(name string, o *object) error {
-			n.put(o)
-			return nil
-		},
+		Put:    func(_ string, o *object) { n.put(o) },
 		Remove: n.remove,
 		Known:  func() iter.Seq[string] { return maps.Keys(n.known) },
 		Around: func(listed bool, change func()) {

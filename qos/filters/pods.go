@@ -66,9 +66,8 @@ func (f *Follower) podStore() *watchstore.Store[types.NamespacedName, *metav1.Pa
 		Name: func(o *metav1.PartialObjectMetadata) types.NamespacedName {
 			return types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 		},
-		Put: func(key types.NamespacedName, o *metav1.PartialObjectMetadata) error {
+		Put: func(key types.NamespacedName, o *metav1.PartialObjectMetadata) {
 			f.putPod(key, podLabels{uidOf(o), o.Labels})
-			return nil
 		},
 		Remove: func(key types.NamespacedName) {
 			delete(f.pods, key)

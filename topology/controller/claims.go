@@ -13,11 +13,9 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	resourceclient "k8s.io/client-go/kubernetes/typed/resource/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -39,7 +37,6 @@ type Claims struct {
 	api resourceclient.ResourceV1Interface
 
 	synced chan struct{} // closed when all claims have been read once
-	once   sync.Once
 
 	mu      sync.RWMutex
 	records map[string]*record            // by "namespace/name" of the claim
@@ -73,7 +70,8 @@ func emptyClaims() *Claims {
 
 // Start follows the claims until ctx ends.
 func (c *Claims) Start(ctx context.Context) error {
-	all := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
+	pages := c.pages()
+	all := &cache.ListWatch{ListWithContextFunc: pages.List, WatchFuncWithContext: pages.Watch}
 	cache.NewReflectorWithOptions(all, nil, c.store(),
 		cache.ReflectorOptions{Name: "claims", TypeDescription: "ResourceClaim"}).RunWithContext(ctx)
 	return nil
@@ -327,6 +325,8 @@ type item struct {
 // DeepCopyObject is for the interface runtime.Object. Records are not changed.
 func (i *item) DeepCopyObject() runtime.Object { return new(*i) }
 
+func (i *item) ours() bool { return i.record != nil }
+
 func (c *Claims) itemOf(o *resourceapi.ResourceClaim) *item {
 	return &item{record: recordOf(o, c.networks), ObjectMeta: metav1.ObjectMeta{
 		Namespace: o.Namespace, Name: o.Name,
@@ -334,44 +334,12 @@ func (c *Claims) itemOf(o *resourceapi.ResourceClaim) *item {
 	}}
 }
 
-// watch is for an API server that also streams the existing claims.
-func (c *Claims) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	w, err := c.api.ResourceClaims(metav1.NamespaceAll).Watch(ctx, options)
-	if err != nil {
-		return nil, err // not wrapped: the reflector checks its type
-	}
-	return watch.Filter(w, c.keep), nil
-}
-
-// keep drops events of new claims that are not ours. A claim that changes may have been ours.
-func (c *Claims) keep(e watch.Event) (watch.Event, bool) {
-	o, ok := e.Object.(*resourceapi.ResourceClaim)
-	if !ok || e.Type == watch.Bookmark {
-		return e, true
-	}
-	i := c.itemOf(o)
-	e.Object = i
-	return e, e.Type != watch.Added || i.record != nil
-}
-
-// list is for an API server that does not stream. It queries the newest claims, which come
-// in pages, and holds one page at a time.
-func (c *Claims) list(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
-	out := &internalversion.List{}
-	for options := (metav1.ListOptions{Limit: pageSize}); ; options.Continue = out.Continue {
-		page, err := c.api.ResourceClaims(metav1.NamespaceAll).List(ctx, options)
-		if err != nil {
-			return nil, err // not wrapped: the reflector checks its type
-		}
-		out.ListMeta = page.ListMeta
-		for n := range page.Items {
-			if i := c.itemOf(&page.Items[n]); i.record != nil {
-				out.Items = append(out.Items, i)
-			}
-		}
-		if page.Continue == "" {
-			return out, nil
-		}
+// pages lists the newest claims, and holds one page at a time; it also watches them, for an API server that streams those that exist. New
+// claims that are not ours are left out. A claim that changes may have been ours.
+func (c *Claims) pages() watchstore.Pages[*resourceapi.ResourceClaimList, *resourceapi.ResourceClaim, *item] {
+	return watchstore.Pages[*resourceapi.ResourceClaimList, *resourceapi.ResourceClaim, *item]{
+		API: c.api.ResourceClaims(metav1.NamespaceAll), Of: c.itemOf, Limit: pageSize,
+		Keep: (*item).ours,
 	}
 }
 
@@ -380,21 +348,16 @@ func (c *Claims) store() *watchstore.Store[string, *item] {
 	var touched map[string]bool
 	return &watchstore.Store[string, *item]{
 		What: "claim", Name: func(i *item) string { return i.Namespace + "/" + i.Name },
-		Put: func(key string, i *item) error {
-			c.replace(key, i.record, touched)
-			return nil
-		},
+		Put:    func(key string, i *item) { c.replace(key, i.record, touched) },
 		Remove: func(key string) { c.replace(key, nil, touched) },
 		Known:  func() iter.Seq[string] { return maps.Keys(c.records) },
-		Around: func(listed bool, change func()) {
+		Around: func(_ bool, change func()) {
 			touched = map[string]bool{}
 			c.mu.Lock()
 			change()
 			c.mu.Unlock()
-			if listed {
-				c.once.Do(func() { close(c.synced) })
-			}
 			c.notify(touched)
 		},
+		Synced: c.synced,
 	}
 }

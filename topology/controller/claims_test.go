@@ -15,6 +15,7 @@ import (
 
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
+	"github.com/plumbline/plumbline/topology/watchstore"
 )
 
 // allocated is a claim as API server, scheduler and node leave it, for a driver.
@@ -45,7 +46,7 @@ func (c *Claims) put(key string, r *record) {
 		if r == nil {
 			s.Remove(key)
 		} else {
-			_ = s.Put(key, &item{record: r})
+			s.Put(key, &item{record: r})
 		}
 	})
 }
@@ -53,12 +54,16 @@ func (c *Claims) put(key string, r *record) {
 // feed gives events to Claims as a reflector does.
 func feed(t *testing.T, c *Claims, events ...watch.Event) {
 	t.Helper()
+	source := watch.NewFakeWithChanSize(len(events), false)
 	for _, e := range events {
-		e, kept := c.keep(e)
-		if !kept {
-			continue
-		}
-		var err error
+		source.Action(e.Type, e.Object)
+	}
+	source.Stop()
+	w, err := watchstore.Watched(source, nil, 0, c.itemOf, (*item).ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for e := range w.ResultChan() {
 		switch e.Type {
 		case watch.Deleted:
 			err = c.store().Delete(e.Object)
@@ -191,8 +196,7 @@ func BenchmarkEvent(b *testing.B) {
 	ours := allocated(claim.Driver, "one", "red", 1)
 	b.ReportAllocs()
 	for b.Loop() {
-		e, _ := c.keep(watch.Event{Type: watch.Modified, Object: ours})
-		if err := store.Update(e.Object); err != nil {
+		if err := store.Update(c.itemOf(ours)); err != nil {
 			b.Fatal(err)
 		}
 	}

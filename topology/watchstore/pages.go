@@ -27,6 +27,8 @@ type Pages[L List, T, O runtime.Object] struct {
 	Labels, Fields string
 	// Again is for a kind that the API server may not serve, see Watched: its list is empty.
 	Again time.Duration
+	// Keep, unless it is nil, says which objects are in lists and in events of new ones.
+	Keep func(O) bool
 }
 
 // List is a list of a client.
@@ -50,7 +52,9 @@ func (p Pages[L, T, O]) List(ctx context.Context, _ metav1.ListOptions) (runtime
 		}
 		out.ResourceVersion, out.Continue = page.GetResourceVersion(), page.GetContinue()
 		if err := meta.EachListItem(page, func(o runtime.Object) error {
-			out.Items = append(out.Items, p.Of(o.(T)))
+			if of := p.Of(o.(T)); p.Keep == nil || p.Keep(of) {
+				out.Items = append(out.Items, of)
+			}
 			return nil
 		}); err != nil {
 			return nil, err
@@ -65,7 +69,7 @@ func (p Pages[L, T, O]) List(ctx context.Context, _ metav1.ListOptions) (runtime
 func (p Pages[L, T, O]) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.LabelSelector, options.FieldSelector = p.Labels, p.Fields
 	w, err := p.API.Watch(ctx, options)
-	return Watched(w, err, p.Again, p.Of)
+	return Watched(w, err, p.Again, p.Of, p.Keep)
 }
 
 // Follow fills the store until ctx ends, from lists and watches: a stream of existing objects cannot be bounded. Logs of client-go have

@@ -68,6 +68,10 @@ func TestPages(t *testing.T) {
 	}; !slices.EqualFunc(api.options, want, func(a, b metav1.ListOptions) bool { return a.String() == b.String() }) {
 		t.Errorf("asked for %+v", api.options)
 	}
+	pages.Keep = func(o *metav1.PartialObjectMetadata) bool { return o.Name == "b" }
+	if o, err = pages.List(t.Context(), metav1.ListOptions{}); err != nil || len(o.(*internalversion.List).Items) != 1 {
+		t.Errorf("kept %+v, %v", o, err)
+	}
 
 	api.failed = apierrors.NewNotFound(schema.GroupResource{Resource: "networkqoses"}, "")
 	if _, err := pages.List(t.Context(), metav1.ListOptions{}); !apierrors.IsNotFound(err) {

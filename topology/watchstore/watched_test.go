@@ -27,7 +27,7 @@ func TestWatched(t *testing.T) {
 	events.Delete(full)
 	events.Action(watch.Bookmark, full)
 	events.Error(&metav1.Status{Message: "too old"})
-	w, err := watchstore.Watched(events, nil, 0, shorter)
+	w, err := watchstore.Watched(events, nil, 0, shorter, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestUnserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		missing := apierrors.NewNotFound(schema.GroupResource{Resource: "networkqoses"}, "")
 		began := time.Now()
-		w, err := watchstore.Watched(nil, missing, time.Minute, shorter)
+		w, err := watchstore.Watched(nil, missing, time.Minute, shorter, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,11 +61,11 @@ func TestUnserved(t *testing.T) {
 		if took := time.Since(began); took != time.Minute {
 			t.Errorf("it ends after %s", took)
 		}
-		if _, err := watchstore.Watched(nil, missing, 0, shorter); !apierrors.IsNotFound(err) {
+		if _, err := watchstore.Watched(nil, missing, 0, shorter, nil); !apierrors.IsNotFound(err) {
 			t.Errorf("error %v", err)
 		}
 		other := errors.New("no connection")
-		if _, err := watchstore.Watched(nil, other, time.Minute, shorter); err != other { //nolint:errorlint // it must not be wrapped
+		if _, err := watchstore.Watched(nil, other, time.Minute, shorter, nil); err != other { //nolint:errorlint // it must not be wrapped
 			t.Errorf("error %v", err)
 		}
 	})
@@ -75,7 +75,7 @@ func TestUnserved(t *testing.T) {
 func TestWatchedEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := watch.NewFake()
-		w, err := watchstore.Watched(source, nil, 0, shorter)
+		w, err := watchstore.Watched(source, nil, 0, shorter, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

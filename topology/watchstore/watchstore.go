@@ -3,9 +3,9 @@
 package watchstore
 
 import (
-	"errors"
 	"fmt"
 	"iter"
+	"sync"
 )
 
 // Store is a cache.ReflectorStore of objects of type O, which have names of type K. Another object is an
@@ -16,7 +16,7 @@ type Store[K comparable, O any] struct {
 	// Name returns the name of an object.
 	Name func(O) K
 	// Put takes an object into account that is new, or may have changed.
-	Put func(K, O) error
+	Put func(K, O)
 	// Remove forgets an object. It may be called for one that is not known.
 	Remove func(K)
 	// Known are the names of the objects that were put and not removed. Those that a list lacks are
@@ -25,6 +25,9 @@ type Store[K comparable, O any] struct {
 	// Around calls change, which calls the functions above, and so can hold a lock meanwhile. listed says
 	// that change is a list of all objects. nil: change is called.
 	Around func(listed bool, change func())
+	// Synced, unless it is nil, is closed after the first list.
+	Synced chan struct{}
+	once   sync.Once
 }
 
 // Add implements cache.ReflectorStore.
@@ -33,10 +36,9 @@ func (s *Store[K, O]) Add(v any) error { return s.Update(v) }
 // Update implements cache.ReflectorStore.
 func (s *Store[K, O]) Update(v any) error {
 	o, err := s.object(v)
-	if err != nil {
-		return err
+	if err == nil {
+		s.around(false, func() { s.Put(s.Name(o), o) })
 	}
-	s.around(false, func() { err = s.Put(s.Name(o), o) })
 	return err
 }
 
@@ -59,18 +61,18 @@ func (s *Store[K, O]) Replace(all []any, _ string) error {
 		}
 		now[s.Name(o)] = o
 	}
-	var failed []error
 	s.around(true, func() {
 		for _, name := range s.gone(now) {
 			s.Remove(name)
 		}
 		for name, o := range now {
-			if err := s.Put(name, o); err != nil {
-				failed = append(failed, err)
-			}
+			s.Put(name, o)
 		}
 	})
-	return errors.Join(failed...)
+	if s.Synced != nil {
+		s.once.Do(func() { close(s.Synced) })
+	}
+	return nil
 }
 
 // Resync implements cache.ReflectorStore.

@@ -22,7 +22,6 @@ type kept struct {
 	values map[string]string
 	calls  []string
 	within bool
-	fail   error
 }
 
 func (k *kept) said(t *testing.T, want ...string) {
@@ -43,10 +42,9 @@ func newStore(t *testing.T) (*watchstore.Store[string, object], *kept) {
 	}
 	return &watchstore.Store[string, object]{
 		What: "object", Name: func(o object) string { return o.name },
-		Put: func(name string, o object) error {
+		Put: func(name string, o object) {
 			call("put %s=%s", name, o.value)
 			k.values[name] = o.value
-			return k.fail
 		},
 		Remove: func(name string) {
 			call("remove %s", name)
@@ -91,6 +89,30 @@ func TestStore(t *testing.T) {
 	k.said(t, "listed")
 }
 
+// TestSynced: the channel is closed after the first list, not after an event.
+func TestSynced(t *testing.T) {
+	s, _ := newStore(t)
+	s.Synced = make(chan struct{})
+	closed := func() bool {
+		select {
+		case <-s.Synced:
+			return true
+		default:
+			return false
+		}
+	}
+	for i, err := range []error{s.Add(object{"a", "1"}), s.Replace([]any{1}, "")} {
+		if (err != nil) != (i == 1) || closed() {
+			t.Errorf("error %v, closed %v", err, closed())
+		}
+	}
+	for range 2 {
+		if err := s.Replace([]any{object{"b", "3"}}, "7"); err != nil || !closed() {
+			t.Errorf("error %v, closed %v", err, closed())
+		}
+	}
+}
+
 // TestAnotherType: nothing changes if an object of a list cannot be read.
 func TestAnotherType(t *testing.T) {
 	s, k := newStore(t)
@@ -100,18 +122,6 @@ func TestAnotherType(t *testing.T) {
 		}
 	}
 	k.said(t)
-}
-
-// TestFailed: what one object fails with is returned, and the others are put.
-func TestFailed(t *testing.T) {
-	s, k := newStore(t)
-	k.fail = errors.New("too many")
-	if err := s.Update(object{"a", "1"}); !errors.Is(err, k.fail) {
-		t.Errorf("error %v", err)
-	}
-	if err := s.Replace([]any{object{"a", "1"}, object{"b", "1"}}, ""); !errors.Is(err, k.fail) || len(k.values) != 2 {
-		t.Errorf("error %v, kept %v", err, k.values)
-	}
 }
 
 // TestWithoutHooks: a store whose caller keeps no names, and needs no lock.
