@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/topology/nested"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -127,8 +128,8 @@ func newChanged() Changed {
 // see NewCompiler. It is not safe for concurrent use.
 type Compiler struct {
 	namespaces map[string]labels.Set
-	policies   map[string]map[string]*compiled // namespace, name
-	pods       map[string]map[string]*Pod      // namespace, name
+	policies   nested.Map[string, string, *compiled] // namespace, name
+	pods       nested.Map[string, string, *Pod]      // namespace, name
 	// crossing are the destinations of all policies that select namespaces.
 	crossing map[*destination]bool
 	// kept is how many members the destinations of a namespace's policies have, of those that are kept.
@@ -157,8 +158,7 @@ type destination struct {
 // NewCompiler returns a compiler without any object.
 func NewCompiler() *Compiler {
 	return &Compiler{
-		namespaces: map[string]labels.Set{}, policies: map[string]map[string]*compiled{},
-		pods: map[string]map[string]*Pod{}, crossing: map[*destination]bool{}, kept: map[string]int{},
+		namespaces: map[string]labels.Set{}, crossing: map[*destination]bool{}, kept: map[string]int{},
 		mostMembers: v1alpha1.MaxDestinationAddresses, mostOfNamespace: MaxNamespaceMembers,
 	}
 }
@@ -182,10 +182,7 @@ func (c *Compiler) SetPolicy(p *Policy) Changed {
 			}
 		}
 	}
-	if c.policies[p.Key.Namespace] == nil {
-		c.policies[p.Key.Namespace] = map[string]*compiled{}
-	}
-	c.policies[p.Key.Namespace][p.Key.Name] = n
+	c.policies.Set(p.Key.Namespace, p.Key.Name, n)
 	c.fill(n, changed)
 	c.sources(n, changed)
 	return changed
@@ -205,10 +202,7 @@ func (c *Compiler) DeletePolicy(key types.NamespacedName) Changed {
 		}
 		delete(c.crossing, d)
 	}
-	delete(c.policies[key.Namespace], key.Name)
-	if len(c.policies[key.Namespace]) == 0 {
-		delete(c.policies, key.Namespace)
-	}
+	c.policies.Delete(key.Namespace, key.Name)
 	c.drop(old)
 	c.fitting(key.Namespace, changed)
 	return changed
@@ -392,10 +386,7 @@ func (d *destination) set(network NetworkID) SetID {
 func (c *Compiler) SetPod(pod *Pod) Changed {
 	changed := newChanged()
 	old := c.pods[pod.Key.Namespace][pod.Key.Name]
-	if c.pods[pod.Key.Namespace] == nil {
-		c.pods[pod.Key.Namespace] = map[string]*Pod{}
-	}
-	c.pods[pod.Key.Namespace][pod.Key.Name] = pod
+	c.pods.Set(pod.Key.Namespace, pod.Key.Name, pod)
 	if old == nil || !same(old, pod) {
 		changed.Pods[pod.Key] = true
 	}
@@ -411,10 +402,7 @@ func (c *Compiler) DeletePod(key types.NamespacedName) Changed {
 		return changed
 	}
 	changed.Pods[key] = true
-	delete(c.pods[key.Namespace], key.Name)
-	if len(c.pods[key.Namespace]) == 0 {
-		delete(c.pods, key.Namespace)
-	}
+	c.pods.Delete(key.Namespace, key.Name)
 	c.move(old, nil, key, changed)
 	return changed
 }

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/topology/nested"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -89,40 +90,26 @@ func (p *Policy) TellsApart(a, b map[string]string) bool {
 
 // Definitions are the objects of others that define networks. Its zero value has none. It is not safe for concurrent use.
 type Definitions struct {
-	of map[string]map[NetworkID]*Definition // by namespace, "" for those that have none
+	of nested.Map[string, NetworkID, *Definition] // by namespace, "" for those that have none
 	// owned are the NetworkAttachmentDefinitions of an owner.
-	owned map[NetworkID]map[NetworkID]bool
+	owned nested.Map[NetworkID, NetworkID, bool]
 }
 
 // Set adds or replaces an object, and returns the earlier one.
 func (d *Definitions) Set(o *Definition) (old *Definition) {
 	old = d.Delete(o.NetworkID)
-	if d.of == nil {
-		d.of, d.owned = map[string]map[NetworkID]*Definition{}, map[NetworkID]map[NetworkID]bool{}
-	}
-	if d.of[o.Namespace] == nil {
-		d.of[o.Namespace] = map[NetworkID]*Definition{}
-	}
-	d.of[o.Namespace][o.NetworkID] = o
+	d.of.Set(o.Namespace, o.NetworkID, o)
 	if o.Owner.Name != "" {
-		if d.owned[o.Owner] == nil {
-			d.owned[o.Owner] = map[NetworkID]bool{}
-		}
-		d.owned[o.Owner][o.NetworkID] = true
+		d.owned.Set(o.Owner, o.NetworkID, true)
 	}
 	return old
 }
 
 // Delete removes an object, and returns it.
 func (d *Definitions) Delete(id NetworkID) (old *Definition) {
-	if old = d.of[id.Namespace][id]; old == nil {
-		return nil
-	}
-	if delete(d.of[id.Namespace], id); len(d.of[id.Namespace]) == 0 {
-		delete(d.of, id.Namespace)
-	}
-	if delete(d.owned[old.Owner], id); len(d.owned[old.Owner]) == 0 {
-		delete(d.owned, old.Owner)
+	if old = d.Get(id); old != nil {
+		d.of.Delete(id.Namespace, id)
+		d.owned.Delete(old.Owner, id)
 	}
 	return old
 }

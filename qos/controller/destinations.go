@@ -12,6 +12,7 @@ import (
 
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/nested"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -29,8 +30,8 @@ type Destinations struct {
 	definitions map[string]map[string]string
 	deleted     map[string]bool // topologies that pods still have
 	claims      map[string]*claim.Held
-	of          map[types.NamespacedName]map[string]bool // claims of a pod
-	using       map[string]map[types.NamespacedName]bool // pods by topology
+	of          nested.Map[types.NamespacedName, string, bool] // claims of a pod
+	using       nested.Map[string, types.NamespacedName, bool] // pods by topology
 	// PodNetwork says that agents make the primary network of pods, whose addresses are then destinations there. It is set
 	// before anything else.
 	PodNetwork bool
@@ -78,8 +79,7 @@ func NewDestinations() *Destinations {
 		compiler: qos.NewCompiler(), policies: map[types.NamespacedName]*qos.Policy{}, shares: map[string]*qos.Share{},
 		pods:   map[types.NamespacedName]labelled{},
 		labels: map[string]map[string]string{}, definitions: map[string]map[string]string{}, primaries: map[string]map[string]string{},
-		deleted: map[string]bool{}, claims: map[string]*claim.Held{}, of: map[types.NamespacedName]map[string]bool{},
-		using: map[string]map[types.NamespacedName]bool{}, edited: map[types.NamespacedName]bool{},
+		deleted: map[string]bool{}, claims: map[string]*claim.Held{}, edited: map[types.NamespacedName]bool{},
 		decided: map[types.NamespacedName]decision{}, changed: func(types.NamespacedName) {},
 		named: map[string][]string{}, onTopology: map[string]int{},
 		namespaces: map[string]map[string]string{}, stale: map[types.NamespacedName]bool{},
@@ -344,24 +344,15 @@ func (d *Destinations) setClaim(key string, h *claim.Held) {
 	if old != nil {
 		pods[old.Pod] = true
 		delete(d.claims, key)
-		delete(d.of[old.Pod], key)
-		if len(d.of[old.Pod]) == 0 {
-			delete(d.of, old.Pod)
-		}
+		d.of.Delete(old.Pod, key)
 		for name := range old.Addresses {
-			delete(d.using[name], old.Pod)
-			if len(d.using[name]) == 0 {
-				delete(d.using, name)
-			}
+			d.using.Delete(name, old.Pod)
 		}
 	}
 	if h != nil {
 		pods[h.Pod] = true
 		d.claims[key] = h
-		if d.of[h.Pod] == nil {
-			d.of[h.Pod] = map[string]bool{}
-		}
-		d.of[h.Pod][key] = true
+		d.of.Set(h.Pod, key, true)
 	}
 	for pod := range pods {
 		d.place(pod)
@@ -385,10 +376,7 @@ func (d *Destinations) place(key types.NamespacedName) {
 	for claim := range d.of[key] {
 		h := d.claims[claim]
 		for name, addresses := range h.Addresses {
-			if d.using[name] == nil {
-				d.using[name] = map[types.NamespacedName]bool{}
-			}
-			d.using[name][key] = true
+			d.using.Set(name, key, true)
 			if ok && h.UID == known.uid { // not those of an earlier pod of the name
 				by[name] = append(by[name], addresses...)
 			}

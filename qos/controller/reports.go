@@ -19,6 +19,7 @@ import (
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/nested"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/watchstore"
 )
@@ -26,7 +27,7 @@ import (
 // Reports keeps what nodes report on NetworkQoS objects, by namespace.
 type Reports struct {
 	mu sync.Mutex
-	of map[string]map[string][]qosReport // by namespace, then by node
+	of nested.Map[string, string, []qosReport] // by namespace, then by node
 	// changed is called with the namespaces of reports that have changed.
 	changed func(namespaces map[string]bool)
 	// synced is closed when all reports have been read once.
@@ -63,7 +64,7 @@ type otherBackends struct {
 
 // NewReports returns reports of no node.
 func NewReports(changed func(namespaces map[string]bool)) *Reports {
-	return &Reports{of: map[string]map[string][]qosReport{}, changed: changed, synced: make(chan struct{})}
+	return &Reports{changed: changed, synced: make(chan struct{})}
 }
 
 // Set replaces the report of a node; without objects it has none.
@@ -107,9 +108,7 @@ func (r *Reports) set(node string, now map[string][]qosReport, touched map[strin
 	for namespace, nodes := range r.of {
 		if before, ok := nodes[node]; ok && now[namespace] == nil {
 			touched[namespace] = len(before) > 0
-			if delete(nodes, node); len(nodes) == 0 {
-				delete(r.of, namespace)
-			}
+			r.of.Delete(namespace, node)
 		}
 	}
 	for namespace, reports := range now {
@@ -117,10 +116,7 @@ func (r *Reports) set(node string, now map[string][]qosReport, touched map[strin
 			continue
 		}
 		touched[namespace] = true
-		if r.of[namespace] == nil {
-			r.of[namespace] = map[string][]qosReport{}
-		}
-		r.of[namespace][node] = reports
+		r.of.Set(namespace, node, reports)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/plumbline/plumbline/topology/nested"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -24,12 +25,12 @@ type writtenSets struct {
 	objects dynamic.Interface
 
 	mu sync.Mutex
-	of map[types.NamespacedName]map[types.UID]uint64 // hashes of what they have, by NetworkQoS
+	of nested.Map[types.NamespacedName, types.UID, uint64] // hashes of what they have, by NetworkQoS
 	by map[types.UID]types.NamespacedName
 }
 
 func newWrittenSets(objects dynamic.Interface) *writtenSets {
-	return &writtenSets{objects: objects, of: map[types.NamespacedName]map[types.UID]uint64{}, by: map[types.UID]types.NamespacedName{}}
+	return &writtenSets{objects: objects, by: map[types.UID]types.NamespacedName{}}
 }
 
 // put notes what an object has, and reports whether it was not known.
@@ -38,10 +39,7 @@ func (s *writtenSets) put(uid types.UID, key types.NamespacedName, hash uint64) 
 	defer s.mu.Unlock()
 	_, known := s.by[uid]
 	s.by[uid] = key
-	if s.of[key] == nil {
-		s.of[key] = map[types.UID]uint64{}
-	}
-	s.of[key][uid] = hash
+	s.of.Set(key, uid, hash)
 	return !known
 }
 
@@ -51,10 +49,7 @@ func (s *writtenSets) remove(uid types.UID) (key types.NamespacedName, known boo
 	defer s.mu.Unlock()
 	key, known = s.by[uid]
 	delete(s.by, uid)
-	delete(s.of[key], uid)
-	if len(s.of[key]) == 0 {
-		delete(s.of, key)
-	}
+	s.of.Delete(key, uid)
 	return key, known
 }
 

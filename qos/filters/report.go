@@ -12,6 +12,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/nested"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -43,7 +44,7 @@ func (f *Follower) report() any {
 	if !known {
 		return nil
 	}
-	by := map[*qos.Policy]map[types.UID]covered{}
+	var by nested.Map[*qos.Policy, types.UID, covered]
 	for i := range entries {
 		e := &entries[i]
 		if p, ok := f.pods[types.NamespacedName{Namespace: e.Namespace, Name: e.Pod.Name}]; !ok || p.uid != e.Pod.UID {
@@ -72,19 +73,13 @@ func (f *Follower) report() any {
 				if why := f.missing(e, &e.Topologies[at], p); why != "" {
 					state.inPlace, state.problem = false, cmp.Or(state.problem, why)
 				}
-				of := by[p]
-				if of == nil {
-					of = map[types.UID]covered{}
-					by[p] = of
-				}
-				if before, ok := of[e.Pod.UID]; ok { // another topology or claim of the pod
-					of[e.Pod.UID] = covered{
+				if before, ok := by[p][e.Pod.UID]; ok { // another topology or claim of the pod
+					state = covered{
 						before.inPlace && state.inPlace, before.bypassed || state.bypassed, cmp.Or(before.problem, state.problem),
 						before.tc || state.tc, before.ovn || state.ovn, before.pf || state.pf,
 					}
-				} else {
-					of[e.Pod.UID] = state
 				}
+				by.Set(p, e.Pod.UID, state)
 			}
 		}
 	}

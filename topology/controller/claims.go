@@ -22,6 +22,7 @@ import (
 
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/nested"
 	"github.com/plumbline/plumbline/topology/networkstatus"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/watchstore"
@@ -39,8 +40,8 @@ type Claims struct {
 	synced chan struct{} // closed when all claims have been read once
 
 	mu      sync.RWMutex
-	records map[string]*record            // by "namespace/name" of the claim
-	of      map[string]map[string]*record // by name of the topology, then as records
+	records map[string]*record                  // by "namespace/name" of the claim
+	of      nested.Map[string, string, *record] // by name of the topology, then as records
 	changed func(topology string)
 	held    func(key string, h *claim.Held)
 	// networks says that records have a digest of what was reported of networks. It is set before Start.
@@ -65,7 +66,7 @@ func NewClaims(config *rest.Config) (*Claims, error) {
 }
 
 func emptyClaims() *Claims {
-	return &Claims{synced: make(chan struct{}), records: map[string]*record{}, of: map[string]map[string]*record{}}
+	return &Claims{synced: make(chan struct{}), records: map[string]*record{}}
 }
 
 // Start follows the claims until ctx ends.
@@ -191,10 +192,7 @@ func (c *Claims) replace(key string, r *record, touched map[string]bool) {
 	if before != nil {
 		for _, t := range before.topologies {
 			touched[t.Name] = true
-			delete(c.of[t.Name], key)
-			if len(c.of[t.Name]) == 0 {
-				delete(c.of, t.Name)
-			}
+			c.of.Delete(t.Name, key)
 		}
 		delete(c.records, key)
 	}
@@ -202,10 +200,7 @@ func (c *Claims) replace(key string, r *record, touched map[string]bool) {
 		c.records[key] = r
 		for _, t := range r.topologies {
 			touched[t.Name] = true
-			if c.of[t.Name] == nil {
-				c.of[t.Name] = map[string]*record{}
-			}
-			c.of[t.Name][key] = r
+			c.of.Set(t.Name, key, r)
 		}
 	}
 }
