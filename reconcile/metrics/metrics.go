@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
@@ -22,6 +23,8 @@ type Build struct {
 
 // Metrics counts what a Reconciler does. It is safe for concurrent use.
 type Metrics struct {
+	prometheus.Collector // all of these
+
 	passes       *prometheus.CounterVec
 	passSeconds  *prometheus.HistogramVec
 	phaseSeconds *prometheus.HistogramVec
@@ -32,7 +35,6 @@ type Metrics struct {
 	damaged      prometheus.Gauge
 	others       prometheus.Gauge
 	searching    prometheus.Gauge
-	build        prometheus.Gauge
 	detected     *prometheus.CounterVec
 	current      current
 	topologies   topologies
@@ -62,13 +64,19 @@ func BuildInfo(b Build) prometheus.Gauge {
 
 // New returns metrics without events.
 func New(b Build, now func() time.Time) *Metrics {
+	all := prometheus.NewRegistry()
+	with := promauto.With(all)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		return with.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return with.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
 	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+		return with.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 	}
 	m := &Metrics{
+		Collector: all,
 		passes: counter("plumbline_passes_total",
 			"Passes of the engine over a sandbox; outcome is Success or the error kind.", "trigger", "outcome"),
 		passSeconds:  histogram("plumbline_pass_duration_seconds", "Duration of a pass over a sandbox.", passBuckets, "trigger"),
@@ -79,30 +87,25 @@ func New(b Build, now func() time.Time) *Metrics {
 			"Repairs of drifted sandboxes; outcome is Success or the error kind.", "topology", "outcome"),
 		detected: counter("plumbline_drift_detected_total",
 			"Drifted fields, counted when first found. Labels as for plumbline_drift_fields.", driftLabels...),
-		timeToRepair: prometheus.NewHistogram(prometheus.HistogramOpts{
+		timeToRepair: with.NewHistogram(prometheus.HistogramOpts{
 			Name: "plumbline_time_to_repair_seconds", Buckets: passBuckets,
 			Help: "Time from the first notification of a drift to the end of its repair.",
 		}),
 		messages: counter("plumbline_netlink_messages_total",
 			"Netlink requests: dumps, reads of single objects (get), and writes.", "kind"),
-		damaged: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "plumbline_journal_damaged_files", Help: "Journal files that could not be read and were renamed.",
-		}),
-		others: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "plumbline_other_version_records",
-			Help: "Records written by another version of plumbline, which this one does not change.",
-		}),
-		searching: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "plumbline_hidden_link_search", Help: "1 if hidden links of pods are searched for one by one, which slows releases, " +
-				"as the BPF program cannot be used; the log says why.",
-		}),
-		build: BuildInfo(b),
+		damaged: gauge("plumbline_journal_damaged_files", "Journal files that could not be read and were renamed."),
+		others: gauge("plumbline_other_version_records",
+			"Records written by another version of plumbline, which this one does not change."),
+		searching: gauge("plumbline_hidden_link_search", "1 if hidden links of pods are searched for one by one, which slows releases, "+
+			"as the BPF program cannot be used; the log says why."),
 		current: current{
 			states: map[reconcile.SandboxID]reconcile.State{}, drift: map[reconcile.SandboxID]map[driftKey]int{},
-			contentions: map[reconcile.SandboxID]map[contentionKey]int{},
+			contentions: map[reconcile.SandboxID]map[driftKey]int{},
 		},
 		topologies: topologies{now: now, of: map[reconcile.SandboxID]string{}, gone: map[string]time.Time{}},
 	}
+	all.MustRegister(BuildInfo(b), &m.current)
+
 	// A series that exists before its first event lets rate() count that event.
 	for _, t := range []reconcile.Trigger{
 		reconcile.TriggerEnsure, reconcile.TriggerCheck, reconcile.TriggerRepair,
@@ -116,20 +119,6 @@ func New(b Build, now func() time.Time) *Metrics {
 	return m
 }
 
-func (m *Metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{
-		m.passes, m.passSeconds, m.phaseSeconds, m.changes, m.repairs,
-		m.timeToRepair, m.messages, m.damaged, m.others, m.searching, m.build, m.detected, &m.current,
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, c := range m.collectors() {
-		c.Describe(ch)
-	}
-}
-
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, name := range m.topologies.expire() {
@@ -137,20 +126,13 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 			c.DeletePartialMatch(prometheus.Labels{"topology": name})
 		}
 	}
-	for _, c := range m.collectors() {
-		c.Collect(ch)
-	}
+	m.Collector.Collect(ch)
 }
 
 // success is the outcome of a pass without an error.
 const success = "Success"
 
-func outcome(k fault.Kind) string {
-	if k == "" {
-		return success
-	}
-	return string(k)
-}
+func outcome(k fault.Kind) string { return cmp.Or(string(k), success) }
 
 // Pass implements reconcile.Recorder.
 func (m *Metrics) Pass(p reconcile.Pass) {
@@ -221,14 +203,9 @@ func (m *Metrics) Searching() { m.searching.Set(1) }
 // noStep is the step type of changes that belong to no step of the topology.
 const noStep = "none"
 
-func stepType(typ string) string {
-	if typ == "" {
-		return noStep
-	}
-	return typ
-}
+func stepType(typ string) string { return cmp.Or(typ, noStep) }
 
-// driftKey is one series of plumbline_drift_fields.
+// driftKey is one series of plumbline_drift_fields, and without the type of the step one of plumbline_fighting_fields.
 type driftKey struct{ topology, step, stepType, object, field string }
 
 // driftLabels are bounded by what topologies say: no pod, no object's name.
@@ -237,9 +214,6 @@ var driftLabels = []string{"topology", "step", "step_type", "object", "field"}
 func (k driftKey) values() []string {
 	return []string{k.topology, k.step, k.stepType, k.object, k.field}
 }
-
-// contentionKey is one series of plumbline_fighting_fields.
-type contentionKey struct{ topology, step, object, field string }
 
 var (
 	contentionDesc = prometheus.NewDesc("plumbline_fighting_fields",
@@ -256,7 +230,7 @@ type current struct {
 	mu          sync.Mutex
 	states      map[reconcile.SandboxID]reconcile.State
 	drift       map[reconcile.SandboxID]map[driftKey]int
-	contentions map[reconcile.SandboxID]map[contentionKey]int
+	contentions map[reconcile.SandboxID]map[driftKey]int
 }
 
 func (c *current) Describe(ch chan<- *prometheus.Desc) {
@@ -275,24 +249,22 @@ func (c *current) Collect(ch chan<- prometheus.Metric) {
 	for s, n := range states {
 		ch <- prometheus.MustNewConstMetric(sandboxesDesc, prometheus.GaugeValue, float64(n), string(s))
 	}
-	fields := map[driftKey]int{}
-	for _, of := range c.drift {
-		for k, n := range of {
-			fields[k] += n
-		}
-	}
-	for k, n := range fields {
+	for k, n := range sum(c.drift) {
 		ch <- prometheus.MustNewConstMetric(driftDesc, prometheus.GaugeValue, float64(n), k.values()...)
 	}
-	contended := map[contentionKey]int{}
-	for _, of := range c.contentions {
-		for k, n := range of {
-			contended[k] += n
-		}
-	}
-	for k, n := range contended {
+	for k, n := range sum(c.contentions) {
 		ch <- prometheus.MustNewConstMetric(contentionDesc, prometheus.GaugeValue, float64(n), k.topology, k.step, k.object, k.field)
 	}
+}
+
+func sum(sandboxes map[reconcile.SandboxID]map[driftKey]int) map[driftKey]int {
+	out := map[driftKey]int{}
+	for _, of := range sandboxes {
+		for k, n := range of {
+			out[k] += n
+		}
+	}
+	return out
 }
 
 // pass takes the state of a sandbox from a pass. A check that succeeds reports by
@@ -323,10 +295,9 @@ func (c *current) contended(id reconcile.SandboxID, topology string, contended [
 	if len(contended) == 0 {
 		return
 	}
-	of := map[contentionKey]int{}
+	of := map[driftKey]int{}
 	for _, f := range contended {
-		k := keyOf(topology, reconcile.Drift{Step: f.Step, Action: f.Action, Object: f.Object, Field: f.Field})
-		of[contentionKey{k.topology, k.step, k.object, k.field}]++
+		of[keyOf(topology, reconcile.Drift{Step: f.Step, Action: f.Action, Object: f.Object, Field: f.Field})]++
 	}
 	c.contentions[id] = of
 }

@@ -5,30 +5,32 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Metrics counts hooks. It is a Recorder and a prometheus.Collector.
 type Metrics struct {
+	prometheus.Collector // both of these
+
 	hooks     *prometheus.HistogramVec
 	connected prometheus.Gauge
 }
 
-var (
-	_ Recorder             = (*Metrics)(nil)
-	_ prometheus.Collector = (*Metrics)(nil)
-)
+var _ Recorder = (*Metrics)(nil)
 
 // NewMetrics returns empty metrics.
 func NewMetrics() *Metrics {
+	all := prometheus.NewRegistry()
 	return &Metrics{
-		hooks: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Collector: all,
+		hooks: promauto.With(all).NewHistogramVec(prometheus.HistogramOpts{
 			Name: "plumbline_hook_duration_seconds", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16),
 			Help: "Duration of a hook of the container runtime, or of an attachment that continued after it (BehindGate); " +
 				"outcome is Success or the error kind.",
 		}, []string{"hook", "outcome"}),
-		connected: prometheus.NewGauge(prometheus.GaugeOpts{
+		connected: promauto.With(all).NewGauge(prometheus.GaugeOpts{
 			Name: "plumbline_runtime_connected",
 			Help: "1 while the agent is connected to the container runtime; otherwise pods with claims wait.",
 		}),
@@ -48,16 +50,4 @@ func (m *Metrics) Connected(up bool) {
 	} else {
 		m.connected.Set(0)
 	}
-}
-
-// Describe implements prometheus.Collector.
-func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	m.hooks.Describe(ch)
-	m.connected.Describe(ch)
-}
-
-// Collect implements prometheus.Collector.
-func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	m.hooks.Collect(ch)
-	m.connected.Collect(ch)
 }
