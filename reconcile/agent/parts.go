@@ -91,10 +91,18 @@ func declared() []declaration {
 		{"claim reports", newReporter},
 		{"failed devices", newFailures},
 		{"port states", newPorts},
-		{"interface counters", newInterfaceCounters},
-		{"RDMA counters", newRDMACounters},
-		{"driver counters", newDriverCounters},
-		{"rule counters", newRuleCounters},
+		{"interface counters", func(c Config, m *ports.Monitor) *ports.Metrics {
+			return &ports.Metrics{Monitor: m, Interfaces: c.InterfaceMetrics}
+		}},
+		{"RDMA counters", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RDMAMetrics {
+			return &ports.RDMAMetrics{Monitor: m, Devices: c.InterfaceMetrics, Sys: os.DirFS("/sys"), Inside: base.Host.RDMASysfs}
+		}},
+		{"driver counters", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.FabricMetrics {
+			return &ports.FabricMetrics{Monitor: m, Interfaces: c.InterfaceMetrics, Read: base.Host.DriverCounters}
+		}},
+		{"rule counters", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RuleMetrics {
+			return &ports.RuleMetrics{Monitor: m, Rules: c.RuleMetrics, Read: base.Host.RuleReadings, ReadLogical: c.OVN.Readings}
+		}},
 		{"recorder", newRecorder},
 		{"engine", func(c Config, base writes[*hostengine.Base], r writes[*recorder]) *reconcile.Reconciler {
 			return base.to.Engine(c.Registry, r.to)
@@ -140,26 +148,6 @@ func newReporter(c Config) *claimstatus.Reporter {
 
 func newFailures(c Config, n *nodeClaims, devices writes[*deviceChanges]) *failures.Tracker {
 	return failures.New(failures.Options{Claim: n.claim, InUse: n.inUse, Changed: devices.to.Changed, Now: c.Now})
-}
-
-func newInterfaceCounters(c Config, m *ports.Monitor) *ports.Metrics {
-	return ports.NewMetrics(ports.MetricsOptions{Monitor: m, Interfaces: c.InterfaceMetrics})
-}
-
-func newRDMACounters(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RDMAMetrics {
-	return ports.NewRDMAMetrics(ports.RDMAMetricsOptions{
-		Monitor: m, Devices: c.InterfaceMetrics, Sys: os.DirFS("/sys"), Inside: base.Host.RDMASysfs,
-	})
-}
-
-func newDriverCounters(c Config, m *ports.Monitor, base *hostengine.Base) *ports.FabricMetrics {
-	return ports.NewFabricMetrics(ports.FabricMetricsOptions{Monitor: m, Interfaces: c.InterfaceMetrics, Read: base.Host.DriverCounters})
-}
-
-func newRuleCounters(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RuleMetrics {
-	return ports.NewRuleMetrics(ports.RuleMetricsOptions{
-		Monitor: m, Rules: c.RuleMetrics, Read: base.Host.RuleReadings, ReadLogical: c.OVN.Readings,
-	})
 }
 
 func newPolicies(c Config, devices writes[*deviceChanges], labels writes[*nodeChanges]) *follower.Follower {

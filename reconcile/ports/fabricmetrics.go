@@ -9,26 +9,16 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// FabricMetricsOptions are the settings of FabricMetrics.
-type FabricMetricsOptions struct {
+// FabricMetrics are the counters of drivers that say how the network treats the hardware of pods: pauses, marks and discards.
+type FabricMetrics struct {
 	Monitor *Monitor
 	// Interfaces is the maximum number of interfaces with counters, the oldest pods first; 0 is none.
 	Interfaces int
 	// Read returns the counters of the driver of each interface of a namespace with one of the indexes, as ethtool -S does; none of one
 	// that it cannot read.
 	Read func(path string, id reconcile.NetnsID, indexes []int) map[int]map[string]uint64
-}
-
-// FabricMetrics are the counters of drivers that say how the network treats the hardware of pods: pauses, marks and discards.
-type FabricMetrics struct {
-	FabricMetricsOptions
 
 	values background[map[string]map[int][]uint64] // by path and index, in the order of fabricCounters
-}
-
-// NewFabricMetrics returns the counters of a Monitor's interfaces that are hardware.
-func NewFabricMetrics(o FabricMetricsOptions) *FabricMetrics {
-	return &FabricMetrics{FabricMetricsOptions: o}
 }
 
 // fabricFresh is how long values are used: a driver may write hundreds of counters, and holds the kernel's lock for links meanwhile.

@@ -15,7 +15,7 @@ import (
 
 // fabricMetrics has the counters of interfaces by the names that they have in a record.
 func (n *node) fabricMetrics(most int, read func(path string, interfaces []string) map[string]map[string]uint64) *ports.FabricMetrics {
-	return ports.NewFabricMetrics(ports.FabricMetricsOptions{Monitor: n.Monitor, Interfaces: most, Read: func(path string, _ reconcile.NetnsID, indexes []int) map[int]map[string]uint64 {
+	return &ports.FabricMetrics{Monitor: n.Monitor, Interfaces: most, Read: func(path string, _ reconcile.NetnsID, indexes []int) map[int]map[string]uint64 {
 		var interfaces []string
 		for _, i := range indexes {
 			interfaces = append(interfaces, map[int]string{3: "net1", 4: "net2"}[i])
@@ -25,7 +25,7 @@ func (n *node) fabricMetrics(most int, read func(path string, interfaces []strin
 			out[indexes[slices.Index(interfaces, name)]] = counters
 		}
 		return out
-	}})
+	}}
 }
 
 // TestFabricCounters: the counters of each driver are those of one metric, none counted twice, with the pod and the step; links that are not hardware, and

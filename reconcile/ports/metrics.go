@@ -11,14 +11,6 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// MetricsOptions are the settings of Metrics.
-type MetricsOptions struct {
-	Monitor *Monitor
-	// Interfaces is the maximum number of interfaces with counters, the oldest first; 0 is
-	// none.
-	Interfaces int
-}
-
 const (
 	// scrapeTimeout bounds the reading for one scrape. Interfaces that were not read in time
 	// have the values of the last scrape.
@@ -30,15 +22,15 @@ const (
 
 // Metrics are the metrics of ports. They are the only ones with the names of pods.
 type Metrics struct {
-	MetricsOptions
+	Monitor *Monitor
+	// Interfaces is the maximum number of interfaces with counters, the oldest first; 0 is
+	// none.
+	Interfaces int
 
 	mu     sync.Mutex
 	read   time.Time
 	states map[reconcile.SandboxID][]State
 }
-
-// NewMetrics returns the metrics of a Monitor.
-func NewMetrics(o MetricsOptions) *Metrics { return &Metrics{MetricsOptions: o} }
 
 // counter is a metric of an interface.
 type counter struct {
@@ -124,7 +116,7 @@ func (m *Metrics) counters(ch chan<- prometheus.Metric, boxes []box) {
 	states := m.current(boxes)
 	type key [5]string
 	sent := map[key]bool{} // of two sandboxes of one pod, the newer one has the name
-	slices.SortFunc(boxes, func(a, b box) int { return int(b.seq) - int(a.seq) })
+	slices.Reverse(boxes)
 	all := 0
 	for _, b := range boxes {
 		all += len(b.ports)

@@ -160,7 +160,7 @@ func TestExposition(t *testing.T) {
 		fabric := n.fabricMetrics(100, func(string, []string) map[string]map[string]uint64 {
 			return map[string]map[string]uint64{"net1": {"rx_prio3_pause": 1, "tx_prio3_pause": 2, "rx_prio3_marked": 3, "rx_discards_phy": 4}}
 		})
-		metricstest.Golden(t, *update, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}), n.ruleMetrics(100), n.rdmaMetrics(100, rdmaFiles), fabric)
+		metricstest.Golden(t, *update, &ports.Metrics{Monitor: n.Monitor, Interfaces: 100}, n.ruleMetrics(100), n.rdmaMetrics(100, rdmaFiles), fabric)
 	})
 }
 
@@ -175,7 +175,7 @@ func TestCardinality(t *testing.T) {
 			n.report(t)
 		}
 		for _, tt := range []struct{ most, want, omitted int }{{0, 0, 0}, {1, 1, 149}, {100, 100, 50}, {150, 150, 0}, {1000, 150, 0}} {
-			got := metricstest.Exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: tt.most}))
+			got := metricstest.Exposition(t, &ports.Metrics{Monitor: n.Monitor, Interfaces: tt.most})
 			if have := strings.Count(got, "\nplumbline_interface_receive_bytes_total{"); have != tt.want {
 				t.Errorf("at most %d: %d series, want %d", tt.most, have, tt.want)
 			}
@@ -198,7 +198,7 @@ func TestOnePodTwoSandboxes(t *testing.T) {
 		n.report(t)
 		n.report(t)
 		n.set("new", "net1", ports.State{Found: true, Counters: ports.Counters{ReceivedBytes: 7}})
-		got := metricstest.Exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}))
+		got := metricstest.Exposition(t, &ports.Metrics{Monitor: n.Monitor, Interfaces: 100})
 		if want := `plumbline_interface_receive_bytes_total{interface="net1",namespace="default",pod="pod-one",step="left",topology="ai"} 7` + "\n"; !strings.Contains(got, want) {
 			t.Errorf("not the new sandbox's:\n%s", got)
 		}
@@ -211,7 +211,7 @@ func TestScrapeIsBounded(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *node) {
 		n.pod("ns1", "one")
 		n.report(t)
-		m := ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100})
+		m := &ports.Metrics{Monitor: n.Monitor, Interfaces: 100}
 		first := metricstest.Exposition(t, m)
 		n.mu.Lock()
 		before := n.reads
@@ -249,7 +249,7 @@ func TestRDMADown(t *testing.T) {
 		n.mu.Lock()
 		before, reads := n.asked, n.reads
 		n.mu.Unlock()
-		metricstest.Exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100}))
+		metricstest.Exposition(t, &ports.Metrics{Monitor: n.Monitor, Interfaces: 100})
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.asked != before || n.reads != reads+1 {
@@ -294,7 +294,7 @@ func TestForget(t *testing.T) {
 		if r := n.report(t); !r.Gone || r.Sandbox != id {
 			t.Errorf("%+v", r)
 		}
-		if got := metricstest.Exposition(t, ports.NewMetrics(ports.MetricsOptions{Monitor: n.Monitor, Interfaces: 100})); strings.Contains(got, "pod-one") {
+		if got := metricstest.Exposition(t, &ports.Metrics{Monitor: n.Monitor, Interfaces: 100}); strings.Contains(got, "pod-one") {
 			t.Errorf("still there:\n%s", got)
 		}
 	})

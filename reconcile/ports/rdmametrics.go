@@ -12,8 +12,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// RDMAMetricsOptions are the settings of RDMAMetrics.
-type RDMAMetricsOptions struct {
+// RDMAMetrics are the counters of the RDMA devices that steps have given to pods.
+type RDMAMetrics struct {
 	Monitor *Monitor
 	// Devices is the maximum number of RDMA devices with counters, the oldest pods first; 0 is none.
 	Devices int
@@ -22,17 +22,9 @@ type RDMAMetricsOptions struct {
 	// Inside calls f with sysfs as a network namespace sees it, if RDMA devices belong to one namespace each: that of the host does
 	// not show those of pods. It does not call f otherwise.
 	Inside func(path string, id reconcile.NetnsID, f func(fs.FS)) error
-}
-
-// RDMAMetrics are the counters of the RDMA devices that steps have given to pods.
-type RDMAMetrics struct {
-	RDMAMetricsOptions
 
 	values background[map[string][]uint64] // by device, in the order of rdmaCounters; unknown without an entry
 }
-
-// NewRDMAMetrics returns the counters of RDMA devices of a Monitor.
-func NewRDMAMetrics(o RDMAMetricsOptions) *RDMAMetrics { return &RDMAMetrics{RDMAMetricsOptions: o} }
 
 // rdmaDevice is an RDMA device that a step has given to a pod.
 type rdmaDevice struct{ step, name string }

@@ -18,7 +18,7 @@ import (
 )
 
 func (n *node) rdmaMetrics(most int, sys fs.FS) *ports.RDMAMetrics {
-	return ports.NewRDMAMetrics(ports.RDMAMetricsOptions{Monitor: n.Monitor, Devices: most, Sys: sys})
+	return &ports.RDMAMetrics{Monitor: n.Monitor, Devices: most, Sys: sys}
 }
 
 func counted(device string, files map[string]string) fstest.MapFS {
@@ -149,7 +149,7 @@ func TestRDMACountersExclusive(t *testing.T) {
 		}
 		delete(inside, "nsthree") // it has ended
 		var asked []string
-		m := ports.NewRDMAMetrics(ports.RDMAMetricsOptions{
+		m := &ports.RDMAMetrics{
 			Monitor: n.Monitor, Devices: 10, Sys: counted("mlx5_1", map[string]string{"1/counters/port_rcv_data": "9"}),
 			Inside: func(path string, _ reconcile.NetnsID, f func(fs.FS)) error {
 				asked = append(asked, path)
@@ -160,7 +160,7 @@ func TestRDMACountersExclusive(t *testing.T) {
 				f(sys)
 				return nil
 			},
-		})
+		}
 		got := metricstest.Exposition(t, m)
 		for pod, want := range map[string]string{"one": `device="mlx5_0",namespace="default",pod="pod-one",step="left",topology="ai"} 4`, "two": `device="mlx5_1",namespace="default",pod="pod-two",step="left",topology="ai"} 36`, "three": ""} {
 			series := "\nplumbline_rdma_receive_bytes_total{"

@@ -13,8 +13,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// RuleMetricsOptions are the settings of RuleMetrics.
-type RuleMetricsOptions struct {
+// RuleMetrics are the counters of NetworkQoS rules on the interfaces of pods.
+type RuleMetrics struct {
 	Monitor *Monitor
 	// Read is kernel.Host.RuleReadings.
 	Read func(ctx context.Context, path string, id reconcile.NetnsID, of []Rule) ([]Reading, error)
@@ -22,11 +22,6 @@ type RuleMetricsOptions struct {
 	ReadLogical func(ctx context.Context, of []LogicalRule) ([]Reading, error)
 	// Rules is the maximum number of rules on interfaces with counters; 0 is none.
 	Rules int
-}
-
-// RuleMetrics are the counters of NetworkQoS rules on the interfaces of pods.
-type RuleMetrics struct {
-	RuleMetricsOptions
 
 	mu     sync.Mutex
 	read   time.Time
@@ -47,11 +42,6 @@ type ruleKey struct {
 type ruleSeries struct {
 	labels [7]string
 	RuleCounters
-}
-
-// NewRuleMetrics returns the metrics of the rules on the ports of a Monitor.
-func NewRuleMetrics(o RuleMetricsOptions) *RuleMetrics {
-	return &RuleMetrics{RuleMetricsOptions: o, totals: map[ruleKey]*total{}}
 }
 
 var (

@@ -21,7 +21,7 @@ import (
 
 // ruleMetrics are the metrics of rules, which read what the node has.
 func (n *node) ruleMetrics(most int) *ports.RuleMetrics {
-	return ports.NewRuleMetrics(ports.RuleMetricsOptions{Monitor: n.Monitor, Rules: most, ReadLogical: n.readLogical, Read: func(_ context.Context, path string, _ reconcile.NetnsID, of []ports.Rule) ([]ports.Reading, error) {
+	return &ports.RuleMetrics{Monitor: n.Monitor, Rules: most, ReadLogical: n.readLogical, Read: func(_ context.Context, path string, _ reconcile.NetnsID, of []ports.Rule) ([]ports.Reading, error) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.reads++
@@ -33,7 +33,7 @@ func (n *node) ruleMetrics(most int) *ports.RuleMetrics {
 			out = append(out, n.readings[path+"/"+r.Name])
 		}
 		return out, nil
-	}})
+	}}
 }
 
 // readLogical reads what the node has of rules that OVN enforces.
