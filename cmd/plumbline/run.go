@@ -115,7 +115,7 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 		return fmt.Errorf("--listen: %w", err)
 	}
 	server := &http.Server{
-		Handler:           handler(loop, counts, metrics.Health{Loop: func() metrics.Work { return metrics.Work(loop.Work()) }}),
+		Handler:           handler(loop, counts, metrics.Health{Loop: loop.Work}),
 		ReadHeaderTimeout: 10 * time.Second,
 	}
 	log.Info("running", "config", d.dir, "state", a.stateDir, "listen", listener.Addr().String())

@@ -46,7 +46,7 @@ func newServer(
 ) *server {
 	counters := metrics.Handler(counts, hooks, interfaces, rdma, fabric, rules, addresses.Metrics{Counts: leases.Counts}, routes, qos,
 		metrics.Bandwidths(func() []metrics.Bandwidth { return bandwidths(claims, base) }), metrics.Health{
-			Loop:       func() metrics.Work { return metrics.Work(drift.Work()) },
+			Loop:       drift.Work,
 			Registered: func() bool { return registration.Ready() == nil },
 			Reports:    status.Waiting,
 		})

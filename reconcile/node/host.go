@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/plumbline/plumbline/reconcile"
@@ -41,39 +40,11 @@ const (
 // maxDuration bounds the effect of one check that waited, for example for a lock.
 const maxDuration = 5 * time.Second
 
-// durations are how long the last check of each sandbox took.
-type durations struct {
-	mu   sync.Mutex
-	last map[reconcile.SandboxID]time.Duration
-}
-
-func (d *durations) set(id reconcile.SandboxID, took time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.last[id] = min(took, maxDuration)
-}
-
-func (d *durations) forget(id reconcile.SandboxID) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.last, id)
-}
-
-// bound returns the duration from which a check is slow.
-func (d *durations) bound() time.Duration {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.last) == 0 {
-		return slowFor
-	}
-	sorted := slices.Sorted(maps.Values(d.last))
-	return max(slowFor, slowTimes*sorted[(len(sorted)-1)/2])
-}
-
-func (d *durations) of(id reconcile.SandboxID) time.Duration {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.last[id]
+// checked records how long the last check of a sandbox took.
+func (l *Loop) checked(id reconcile.SandboxID, took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.checks[id] = min(took, maxDuration)
 }
 
 // listen turns the watcher's events into work items, until ctx ends.
@@ -130,11 +101,10 @@ func (p *pace) changed() {
 // hostChanged handles the addition, removal or change of a device of the host: a
 // sandbox that has one may have drifted, and one that waits for a device may get it. It
 // returns how many sandboxes were enqueued, and how long their last checks took together.
-func (l *Loop) hostChanged() (n int, took time.Duration) {
-	ids := l.dependentOnHost()
+func (l *Loop) hostChanged() (int, time.Duration) {
+	ids, took := l.dependentOnHost()
 	for _, id := range ids {
 		l.sched.enqueueHostChange(id)
-		took += l.checks.of(id)
 	}
 	return len(ids), took
 }
@@ -151,16 +121,18 @@ func (l *Loop) handleEvent(e watch.Event) {
 }
 
 // dependentOnHost returns the sandboxes that a change of the host may affect, without those of pods whose
-// checks are slow.
-func (l *Loop) dependentOnHost() []reconcile.SandboxID {
-	slow := l.checks.bound()
+// checks are slow, and how long their last checks took together.
+func (l *Loop) dependentOnHost() (out []reconcile.SandboxID, took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var out []reconcile.SandboxID
+	slow := slowFor
+	if sorted := slices.Sorted(maps.Values(l.checks)); len(sorted) > 0 {
+		slow = max(slow, slowTimes*sorted[(len(sorted)-1)/2])
+	}
 	for id, netns := range l.paths {
-		if _, failed := l.logged[id]; (failed || l.onHost[id]) && (netns == "" || l.checks.of(id) < slow) {
-			out = append(out, id)
+		if _, failed := l.logged[id]; (failed || l.onHost[id]) && (netns == "" || l.checks[id] < slow) {
+			out, took = append(out, id), took+l.checks[id]
 		}
 	}
-	return out
+	return out, took
 }

@@ -100,7 +100,7 @@ func TestBusyNode(t *testing.T) {
 		wg.Go(func() {
 			l.sched.run(ctx, 4, func(_ context.Context, id reconcile.SandboxID) verdict {
 				time.Sleep(took)
-				l.checks.set(id, took)
+				l.checked(id, took)
 				mu.Lock()
 				defer mu.Unlock()
 				passes++
@@ -150,7 +150,7 @@ func TestSlowPod(t *testing.T) {
 					takes = slow
 				}
 				time.Sleep(takes)
-				l.checks.set(id, takes)
+				l.checked(id, takes)
 				mu.Lock()
 				defer mu.Unlock()
 				last[id], passes[id] = time.Now(), passes[id]+1

@@ -19,6 +19,7 @@ import (
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/frame"
+	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/reconcile/watch"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -87,9 +88,9 @@ type Loop struct {
 	Options
 	sched      *scheduler
 	contention *contentionTracker
-	checks     durations
 
 	mu      sync.Mutex
+	checks  map[reconcile.SandboxID]time.Duration // how long the last of each took
 	config  config
 	read    []string                       // directories of the last reading
 	paths   map[reconcile.SandboxID]string // of their namespaces, last known
@@ -113,7 +114,7 @@ func New(o Options) *Loop {
 	o.Urgent = cmp.Or(o.Urgent, &Urgent{})
 	return &Loop{
 		Options: o, sched: newScheduler(o.Now, o.Urgent), contention: newContentionTracker(),
-		checks:  durations{last: map[reconcile.SandboxID]time.Duration{}},
+		checks:  map[reconcile.SandboxID]time.Duration{},
 		paths:   map[reconcile.SandboxID]string{},
 		onHost:  map[reconcile.SandboxID]bool{},
 		waiting: map[reconcile.SandboxID]bool{},
@@ -185,17 +186,8 @@ func (l *Loop) end() {
 	l.running = false
 }
 
-// Work is the load of a Loop.
-type Work struct {
-	Running bool
-	Waiting int           // sandboxes that are due and wait for a worker
-	Busy    int           // sandboxes that a worker is reconciling
-	Delay   time.Duration // of the work item that has been due for longest
-	Resync  time.Time     // when the directory and the journal were read last; zero: never
-}
-
 // Work returns the current load.
-func (l *Loop) Work() Work {
+func (l *Loop) Work() metrics.Work {
 	waiting, busy, since := l.sched.load()
 	delay := time.Duration(0)
 	if !since.IsZero() {
@@ -203,7 +195,7 @@ func (l *Loop) Work() Work {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return Work{Running: l.running, Waiting: waiting, Busy: busy, Delay: delay, Resync: l.resync}
+	return metrics.Work{Running: l.running, Waiting: waiting, Busy: busy, Delay: delay, Resync: l.resync}
 }
 
 // Ready returns nil once every sandbox known at the start has had its first pass,

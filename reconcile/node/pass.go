@@ -197,7 +197,7 @@ func (l *Loop) checkAndRepair(ctx context.Context, rec reconcile.Record) (verdic
 	}
 	l.noteHostDependency(rec.Sandbox, rec.History)
 	begun := l.Now()
-	defer func() { l.checks.set(id, l.Now().Sub(begun)) }()
+	defer func() { l.checked(id, l.Now().Sub(begun)) }()
 	if repairsAll(rec.Sandbox.Topology) {
 		return l.repair(ctx, rec, begun) // which checks first
 	}
@@ -362,9 +362,9 @@ func (l *Loop) forget(id reconcile.SandboxID) {
 	l.Watcher.Remove(id)
 	l.sched.forget(id)
 	l.contention.forget(id)
-	l.checks.forget(id)
 	l.Recorder.Forget(id)
 	l.mu.Lock()
+	delete(l.checks, id)
 	delete(l.paths, id)
 	delete(l.onHost, id)
 	delete(l.logged, id)
