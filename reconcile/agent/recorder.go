@@ -14,42 +14,33 @@ import (
 // API server, notes where rules of NetworkQoS objects are missing, and hands passes to others.
 type recorder struct {
 	*metrics.Metrics
-	drift  *claimstatus.DriftReport
-	rules  *filters.Missing
-	others []reconcile.Recorder
+	drift *claimstatus.DriftReport
+	rules *filters.Missing
+	all   []reconcile.Recorder // these and others
 }
 
 func newRecorder(
 	c Config, counts writes[*metrics.Metrics], status writes[*claimstatus.Reporter], n *nodeClaims, base *hostengine.Base,
 	missing writes[*filters.Missing], m writes[*ports.Monitor], networks writes[*podEntries], nodes writes[*attachment.Nodes],
 ) *recorder {
-	r := &recorder{
-		counts.to, claimstatus.NewDriftReport(claimstatus.DriftOptions{Reporter: status.to, Claim: n.claim, Record: base.Store.Get}),
-		missing.to,
-		[]reconcile.Recorder{m.to, networks.to, nodes.to},
-	}
+	drift := claimstatus.NewDriftReport(claimstatus.DriftOptions{Reporter: status.to, Claim: n.claim, Record: base.Store.Get})
+	r := &recorder{counts.to, drift, missing.to, []reconcile.Recorder{counts.to, drift, missing.to, m.to, networks.to, nodes.to}}
 	if c.Recorder != nil {
-		r.others = append(r.others, c.Recorder)
+		r.all = append(r.all, c.Recorder)
 	}
 	return r
 }
 
 // Pass implements reconcile.Recorder.
 func (r *recorder) Pass(p reconcile.Pass) {
-	r.Metrics.Pass(p)
-	r.drift.Pass(p)
-	r.rules.Pass(p)
-	for _, o := range r.others {
+	for _, o := range r.all {
 		o.Pass(p)
 	}
 }
 
 // Drift implements reconcile.Recorder.
 func (r *recorder) Drift(id reconcile.SandboxID, topology string, drift []reconcile.Drift) {
-	r.Metrics.Drift(id, topology, drift)
-	r.drift.Drift(id, topology, drift)
-	r.rules.Drift(id, topology, drift)
-	for _, o := range r.others {
+	for _, o := range r.all {
 		o.Drift(id, topology, drift)
 	}
 }
@@ -63,10 +54,7 @@ func (r *recorder) Contended(id reconcile.SandboxID, topology string, contended 
 
 // Forget implements reconcile.Recorder.
 func (r *recorder) Forget(id reconcile.SandboxID) {
-	r.Metrics.Forget(id)
-	r.drift.Forget(id)
-	r.rules.Forget(id)
-	for _, o := range r.others {
+	for _, o := range r.all {
 		o.Forget(id)
 	}
 }
