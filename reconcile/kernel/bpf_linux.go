@@ -11,15 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The commands of bpf(2) that this file uses are in x/sys/unix by number only.
-const (
-	tcxIngress  = 46 // BPF_TCX_INGRESS, since Linux 6.6
-	tcxEgress   = 47 // BPF_TCX_EGRESS
-	linkTypeXDP = 6  // BPF_LINK_TYPE_XDP
-	maxPrograms = 64 // BPF_MPROG_MAX
-)
+const maxPrograms = 64 // BPF_MPROG_MAX
 
-var tcxPoints = map[string]uint32{"tcx.ingress": tcxIngress, "tcx.egress": tcxEgress}
+var tcxPoints = map[string]uint32{"tcx.ingress": unix.BPF_TCX_INGRESS, "tcx.egress": unix.BPF_TCX_EGRESS}
 
 // bpf calls bpf(2) with an attribute of 32-bit words.
 func bpf(command uintptr, attr []uint32) (int, error) {
@@ -110,7 +104,7 @@ func xdpLinks(index int, program uint32) ([]uint32, error) {
 		if err != nil {
 			return nil, err
 		}
-		if info[0] == linkTypeXDP && info[2] == program && info[4] == uint32(index) {
+		if info[0] == unix.BPF_LINK_TYPE_XDP && info[2] == program && info[4] == uint32(index) {
 			out = append(out, id)
 		}
 	}

@@ -6,31 +6,20 @@ import (
 	"net/netip"
 
 	"github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
-// Of include/uapi/linux/netfilter/nfnetlink_conntrack.h, nf_conntrack_common.h, and of CTA_FILTER's
-// flags in net/netfilter/nf_conntrack_netlink.c.
+// What package nl lacks of include/uapi/linux/netfilter/nfnetlink_conntrack.h and nf_conntrack_common.h, and CTA_FILTER's
+// flags, of net/netfilter/nf_conntrack_netlink.c.
 const (
-	getConnections    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
-	deleteConnections = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2 // IPCTNL_MSG_CT_DELETE
+	getConnections    = unix.NFNL_SUBSYS_CTNETLINK<<8 | nl.IPCTNL_MSG_CT_GET
+	deleteConnections = unix.NFNL_SUBSYS_CTNETLINK<<8 | nl.IPCTNL_MSG_CT_DELETE
 
-	ctaTupleOrig  = 1
-	ctaTupleReply = 2
-	ctaStatus     = 3
-	ctaFilter     = 25
-	ctaStatusMask = 26
-
-	ctaTupleIP      = 1
-	ctaIPv4Src      = 1
-	ctaIPv6Src      = 3
-	ctaTupleProto   = 2
-	ctaProtoNum     = 1
-	ctaProtoSrcPort = 2
-	ctaProtoDstPort = 3
-
+	ctaFilter      = 25
+	ctaStatusMask  = 26
 	ctaFilterOrig  = 1
 	ctaFilterReply = 2
 	bySource       = 1 << 0
@@ -97,16 +86,16 @@ func deleteListed(c *netlink.Conn, selection []byte) error {
 
 // selectConnections is the body of a message about the connections of forgetConnections.
 func selectConnections(port netstate.HostPort, pod netip.AddrPort) ([]byte, error) {
-	family, source := byte(unix.AF_INET), uint16(ctaIPv4Src)
+	family, source := byte(unix.AF_INET), uint16(nl.CTA_IP_V4_SRC)
 	if !port.Addr().Is4() {
-		family, source = unix.AF_INET6, ctaIPv6Src
+		family, source = unix.AF_INET6, nl.CTA_IP_V6_SRC
 	}
 	e := netlink.NewAttributeEncoder()
 	e.ByteOrder = binary.BigEndian
-	e.Nested(ctaTupleOrig, func(e *netlink.AttributeEncoder) error {
-		e.Nested(ctaTupleProto, func(e *netlink.AttributeEncoder) error {
-			e.Uint8(ctaProtoNum, portProtocols[port.Protocol])
-			e.Uint16(ctaProtoDstPort, port.Port())
+	e.Nested(nl.CTA_TUPLE_ORIG, func(e *netlink.AttributeEncoder) error {
+		e.Nested(nl.CTA_TUPLE_PROTO, func(e *netlink.AttributeEncoder) error {
+			e.Uint8(nl.CTA_PROTO_NUM, portProtocols[port.Protocol])
+			e.Uint16(nl.CTA_PROTO_DST_PORT, port.Port())
 			return nil
 		})
 		return nil
@@ -114,20 +103,20 @@ func selectConnections(port netstate.HostPort, pod netip.AddrPort) ([]byte, erro
 	reply := uint32(0)
 	if pod.IsValid() {
 		reply = bySource | byProtocol | bySourcePort
-		e.Nested(ctaTupleReply, func(e *netlink.AttributeEncoder) error {
-			e.Nested(ctaTupleIP, func(e *netlink.AttributeEncoder) error {
+		e.Nested(nl.CTA_TUPLE_REPLY, func(e *netlink.AttributeEncoder) error {
+			e.Nested(nl.CTA_TUPLE_IP, func(e *netlink.AttributeEncoder) error {
 				e.Bytes(source, pod.Addr().AsSlice())
 				return nil
 			})
-			e.Nested(ctaTupleProto, func(e *netlink.AttributeEncoder) error {
-				e.Uint8(ctaProtoNum, portProtocols[port.Protocol])
-				e.Uint16(ctaProtoSrcPort, pod.Port())
+			e.Nested(nl.CTA_TUPLE_PROTO, func(e *netlink.AttributeEncoder) error {
+				e.Uint8(nl.CTA_PROTO_NUM, portProtocols[port.Protocol])
+				e.Uint16(nl.CTA_PROTO_SRC_PORT, pod.Port())
 				return nil
 			})
 			return nil
 		})
 	} else {
-		e.Uint32(ctaStatus, 0)
+		e.Uint32(nl.CTA_STATUS, 0)
 		e.Uint32(ctaStatusMask, translated)
 	}
 	e.Nested(ctaFilter, func(e *netlink.AttributeEncoder) error {

@@ -27,29 +27,16 @@ var devconf = map[string]int{
 	"ipv6.ndisc_notify": 29, "ipv6.keep_addr_on_down": 42, "ipv6.addr_gen_mode": 47,
 }
 
-// The attributes of a family, of linux/if_link.h.
-const (
-	iflaInetConf     = 1
-	iflaInet6Conf    = 2
-	iflaInet6GenMode = 8
-)
-
 // addSysctlsOf reads them in the attribute IFLA_AF_SPEC of a link message.
 func addSysctlsOf(out map[string]string, b []byte) {
 	for family, attrs := range attributes(b) {
 		for typ, v := range attributes(attrs) {
 			switch {
-			case family == unix.AF_INET && typ == iflaInetConf:
+			case family == unix.AF_INET && typ == unix.IFLA_INET_CONF:
 				addSysctls(out, ipv4Devconf, v)
-			case family == unix.AF_INET6 && typ == iflaInet6Conf:
+			case family == unix.AF_INET6 && typ == unix.IFLA_INET6_CONF:
 				addSysctls(out, ipv6Devconf, v)
-			}
-		}
-		if family != unix.AF_INET6 {
-			continue
-		}
-		for typ, v := range attributes(attrs) { // the array does not have it in all versions
-			if typ == iflaInet6GenMode {
+			case family == unix.AF_INET6 && typ == unix.IFLA_INET6_ADDR_GEN_MODE: // the array does not have it in all versions
 				out["ipv6.addr_gen_mode"] = strconv.Itoa(int(u8(v)))
 			}
 		}

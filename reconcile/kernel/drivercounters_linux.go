@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"sync"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -14,11 +13,8 @@ import (
 
 // From include/uapi/linux/ethtool.h.
 const (
-	ethtoolGetStrings    = 0x1b // ETHTOOL_GSTRINGS
-	ethtoolGetStats      = 0x1d // ETHTOOL_GSTATS
-	ethtoolGetStringSets = 0x37 // ETHTOOL_GSSET_INFO
-	ethtoolStatistics    = 1    // ETH_SS_STATS
-	ethtoolStringSize    = 32   // ETH_GSTRING_LEN
+	ethtoolStatistics = 1  // ETH_SS_STATS
+	ethtoolStringSize = 32 // ETH_GSTRING_LEN
 	// maxDriverCounters bounds how many counters are read of an interface: a driver has some for each of its queues. The
 	// kernel writes as many as there are when it is asked (ethtool_get_strings, ethtool_get_stats in net/ethtool/ioctl.c),
 	// however many it is asked for, and a pod can change the number of queues between two calls: roomForCounters is more
@@ -86,19 +82,20 @@ func stableCounters(indexes []int, nameOf func(index int) (string, error),
 
 // nameOf returns the name that an interface has now (SIOCGIFNAME).
 func (e *ethtoolIoctl) nameOf(index int) (string, error) {
-	ifr := make([]byte, 40) // struct ifreq
-	binary.NativeEndian.PutUint32(ifr[unix.IFNAMSIZ:], uint32(index))
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(e.fd), unix.SIOCGIFNAME, uintptr(unsafe.Pointer(&ifr[0]))); errno != 0 {
-		return "", errno
+	request, err := unix.NewIfreq("")
+	if err != nil {
+		return "", err
 	}
-	return unix.ByteSliceToString(ifr[:unix.IFNAMSIZ]), nil
+	request.SetUint32(uint32(index))
+	err = unix.IoctlIfreq(e.fd, unix.SIOCGIFNAME, request)
+	return request.Name(), err
 }
 
 func (e *ethtoolIoctl) driverCounters(names, values []byte) map[string]uint64 {
 	order := binary.NativeEndian
 	info := make([]byte, 20) // struct ethtool_sset_info and one number
 	order.PutUint64(info[8:], 1<<ethtoolStatistics)
-	if e.command(ethtoolGetStringSets, info) != nil || order.Uint64(info[8:]) == 0 {
+	if e.command(unix.ETHTOOL_GSSET_INFO, info) != nil || order.Uint64(info[8:]) == 0 {
 		return nil
 	}
 	n := order.Uint32(info[16:])
@@ -108,7 +105,7 @@ func (e *ethtoolIoctl) driverCounters(names, values []byte) map[string]uint64 {
 	order.PutUint32(names[4:], ethtoolStatistics)
 	order.PutUint32(names[8:], n)
 	order.PutUint32(values[4:], n)
-	if e.command(ethtoolGetStrings, names) != nil || e.command(ethtoolGetStats, values) != nil || order.Uint32(names[8:]) != n ||
+	if e.command(unix.ETHTOOL_GSTRINGS, names) != nil || e.command(unix.ETHTOOL_GSTATS, values) != nil || order.Uint32(names[8:]) != n ||
 		order.Uint32(values[4:]) != n {
 		return nil
 	}

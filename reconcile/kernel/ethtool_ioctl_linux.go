@@ -50,32 +50,21 @@ func (e *ethtoolIoctl) command(cmd uint32, data []byte) error {
 	return e.call(unix.SIOCETHTOOL, data)
 }
 
-// part is a range of bytes of a struct.
-type part struct{ from, to int }
-
-// plainSetting is a setting whose struct has a fixed size. The parts that can be set
-// are compared; the rest is the device's current state.
+// plainSetting is a setting whose struct has a fixed size. The part that can be set
+// is compared; the rest is the device's current state.
 type plainSetting struct {
-	name     string
-	get, set uint32
-	request  uint32 // 0 is SIOCETHTOOL; another has no command in its data
-	size     int
-	parts    []part
-	fill     func(data []byte) // fills in the request
+	name           string
+	get, set       uint32
+	size, from, to int      // of the struct, and of the part
+	request        []uint32 // what follows the command
 }
 
 func tunable(name string, id, typ uint32, size int) plainSetting {
-	return plainSetting{name: name, get: 0x48, set: 0x49, size: 16 + size, parts: []part{{16, 16 + size}}, fill: func(b []byte) {
-		for i, n := range []uint32{id, typ, uint32(size)} {
-			binary.NativeEndian.PutUint32(b[4+4*i:], n)
-		}
-	}}
+	return plainSetting{name, unix.ETHTOOL_GTUNABLE, unix.ETHTOOL_STUNABLE, 16 + size, 16, 16 + size, []uint32{id, typ, uint32(size)}}
 }
 
 func rxHash(name string, flow uint32) plainSetting {
-	return plainSetting{name: "rxhash." + name, get: 0x29, set: 0x2a, size: rxnfcSize, parts: []part{{8, 16}}, fill: func(b []byte) {
-		binary.NativeEndian.PutUint32(b[4:], flow)
-	}}
+	return plainSetting{"rxhash." + name, unix.ETHTOOL_GRXFH, unix.ETHTOOL_SRXFH, rxnfcSize, 8, 16, []uint32{flow}}
 }
 
 // rxnfcSize is the size of struct ethtool_rxnfc.
@@ -84,20 +73,20 @@ const rxnfcSize = 192
 // What drivers report about speed, offered modes and pause frames changes with the
 // link, so it cannot be compared. Source: include/uapi/linux/ethtool.h, net_tstamp.h.
 var plainSettings = []plainSetting{
-	{name: "ethtool.wol", get: 0x05, set: 0x06, size: 20, parts: []part{{8, 20}}},
-	{name: "ethtool.msglvl", get: 0x07, set: 0x08, size: 8, parts: []part{{4, 8}}},
-	{name: "ethtool.eee", get: 0x44, set: 0x45, size: 40, parts: []part{{20, 24}}}, // whether it is enabled
+	{"ethtool.wol", unix.ETHTOOL_GWOL, unix.ETHTOOL_SWOL, 20, 8, 20, nil},
+	{"ethtool.msglvl", unix.ETHTOOL_GMSGLVL, unix.ETHTOOL_SMSGLVL, 8, 4, 8, nil},
+	{"ethtool.eee", unix.ETHTOOL_GEEE, unix.ETHTOOL_SEEE, 40, 20, 24, nil}, // whether it is enabled
 	tunable("ethtool.rx-copybreak", 1, 3, 4),
 	tunable("ethtool.tx-copybreak", 2, 3, 4),
 	tunable("ethtool.pfc-prevention", 3, 2, 2),
 	tunable("ethtool.tx-copybreak-buffer", 4, 3, 4),
 	rxHash("tcp4", 0x01), rxHash("udp4", 0x02), rxHash("sctp4", 0x03),
 	rxHash("tcp6", 0x05), rxHash("udp6", 0x06), rxHash("sctp6", 0x07),
-	{name: "ethtool.timestamp", get: unix.SIOCGHWTSTAMP, set: unix.SIOCSHWTSTAMP, request: 1, size: 12, parts: []part{{0, 12}}},
+	{"ethtool.timestamp", unix.SIOCGHWTSTAMP, unix.SIOCSHWTSTAMP, 12, 0, 12, nil},
 }
 
-func (e *ethtoolIoctl) callSetting(s plainSetting, cmd uint32, data []byte) error {
-	if s.request != 0 {
+func (e *ethtoolIoctl) callSetting(cmd uint32, data []byte) error {
+	if cmd == unix.SIOCGHWTSTAMP || cmd == unix.SIOCSHWTSTAMP { // which have no command in their data
 		return e.call(uintptr(cmd), data)
 	}
 	return e.command(cmd, data)
@@ -105,21 +94,15 @@ func (e *ethtoolIoctl) callSetting(s plainSetting, cmd uint32, data []byte) erro
 
 func (e *ethtoolIoctl) read(s plainSetting) ([]byte, error) {
 	data := make([]byte, s.size)
-	if s.fill != nil {
-		s.fill(data)
+	for i, n := range s.request {
+		binary.NativeEndian.PutUint32(data[4+4*i:], n)
 	}
-	return data, e.callSetting(s, s.get, data)
+	return data, e.callSetting(s.get, data)
 }
 
-func (s plainSetting) value(data []byte) string {
-	var out []byte
-	for _, p := range s.parts {
-		out = append(out, data[p.from:p.to]...)
-	}
-	return hex.EncodeToString(out)
-}
+func (s plainSetting) value(data []byte) string { return hex.EncodeToString(data[s.from:s.to]) }
 
-// write sets the parts to a value that the method value has returned.
+// write sets the part to a value that the method value has returned.
 func (e *ethtoolIoctl) write(s plainSetting, value string) error {
 	want, err := hex.DecodeString(value)
 	if err != nil {
@@ -129,14 +112,11 @@ func (e *ethtoolIoctl) write(s plainSetting, value string) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range s.parts {
-		if len(want) < p.to-p.from {
-			return fmt.Errorf("the record has %d bytes", len(want))
-		}
-		copy(data[p.from:p.to], want)
-		want = want[p.to-p.from:]
+	if len(want) < s.to-s.from {
+		return fmt.Errorf("the record has %d bytes", len(want))
 	}
-	return e.callSetting(s, s.set, data)
+	copy(data[s.from:s.to], want)
+	return e.callSetting(s.set, data)
 }
 
 // list reads all settings that the driver has.
@@ -159,8 +139,7 @@ func (e *ethtoolIoctl) list(out map[string]string) {
 // hasFEC reports whether the driver has forward error correction, which is read by
 // other means (readFEC).
 func (e *ethtoolIoctl) hasFEC() bool {
-	const get = 0x50
-	return e.command(get, make([]byte, 16)) == nil // struct ethtool_fecparam
+	return e.command(unix.ETHTOOL_GFECPARAM, make([]byte, 16)) == nil // struct ethtool_fecparam
 }
 
 // set restores one setting. It returns false for an unknown one.
@@ -178,9 +157,8 @@ const rssHeader = 24 // of struct ethtool_rxfh
 
 // readRSS reads struct ethtool_rxfh with its table and key.
 func (e *ethtoolIoctl) readRSS() ([]byte, error) {
-	const get = 0x46
 	data := make([]byte, rssHeader)
-	if err := e.command(get, data); err != nil {
+	if err := e.command(unix.ETHTOOL_GRSSH, data); err != nil {
 		return nil, err
 	}
 	table, key := binary.NativeEndian.Uint32(data[8:]), binary.NativeEndian.Uint32(data[12:])
@@ -190,7 +168,7 @@ func (e *ethtoolIoctl) readRSS() ([]byte, error) {
 	sized := make([]byte, rssHeader+4*table+key)
 	binary.NativeEndian.PutUint32(sized[8:], table)
 	binary.NativeEndian.PutUint32(sized[12:], key)
-	return sized, e.command(get, sized)
+	return sized, e.command(unix.ETHTOOL_GRSSH, sized)
 }
 
 // rss is the hash function, the key, and the table of queues, usually the driver's
@@ -227,7 +205,6 @@ func queueTable(queues []uint32) string {
 }
 
 func (e *ethtoolIoctl) setRSS(value string) error {
-	const set = 0x47
 	fields := strings.Split(value, " ")
 	data, err := e.readRSS()
 	if err != nil {
@@ -254,7 +231,7 @@ func (e *ethtoolIoctl) setRSS(value string) error {
 		binary.NativeEndian.PutUint32(data[rssHeader+4*i:], q)
 	}
 	copy(data[rssHeader+4*table:], key)
-	return e.command(set, data)
+	return e.command(unix.ETHTOOL_SRSSH, data)
 }
 
 func parseQueueTable(text string, size int) ([]uint32, error) {
@@ -291,9 +268,9 @@ const maxRules = 1 << 16
 
 // rules lists the locations of the receive rules.
 func (e *ethtoolIoctl) rules() ([]uint32, error) {
-	const count, all, countAt, locationsAt = 0x2e, 0x30, 184, 188
+	const countAt, locationsAt = 184, 188
 	data := make([]byte, rxnfcSize)
-	if err := e.command(count, data); err != nil {
+	if err := e.command(unix.ETHTOOL_GRXCLSRLCNT, data); err != nil {
 		return nil, err
 	}
 	n := min(binary.NativeEndian.Uint32(data[countAt:]), maxRules)
@@ -302,7 +279,7 @@ func (e *ethtoolIoctl) rules() ([]uint32, error) {
 	}
 	data = make([]byte, max(rxnfcSize, locationsAt+4*int(n)))
 	binary.NativeEndian.PutUint32(data[countAt:], n)
-	if err := e.command(all, data); err != nil {
+	if err := e.command(unix.ETHTOOL_GRXCLSRLALL, data); err != nil {
 		return nil, err
 	}
 	var out []uint32
@@ -313,8 +290,8 @@ func (e *ethtoolIoctl) rules() ([]uint32, error) {
 }
 
 func (e *ethtoolIoctl) deleteRule(location uint32) error {
-	const remove, specAt, locationIn = 0x31, 16, 160
+	const specAt, locationIn = 16, 160
 	data := make([]byte, rxnfcSize)
 	binary.NativeEndian.PutUint32(data[specAt+locationIn:], location)
-	return e.command(remove, data)
+	return e.command(unix.ETHTOOL_SRXCLSRLDEL, data)
 }

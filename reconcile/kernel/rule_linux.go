@@ -12,24 +12,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 )
 
-// linux/fib_rules.h.
-const (
-	sizeofRuleHeader = 12
-	ruleToTable      = 1 // FR_ACT_TO_TBL
-	ruleInvert       = 2 // FIB_RULE_INVERT
-
-	fraDst               = 1
-	fraSrc               = 2
-	fraIIF               = 3
-	fraPriority          = 6
-	fraMark              = 10
-	fraSuppressPrefixLen = 14
-	fraTable             = 15
-	fraMask              = 16
-	fraOIF               = 17
-	fraPad               = 18
-	fraProtocol          = 21
-)
+const sizeofRuleHeader = 12 // struct fib_rule_hdr in linux/fib_rules.h
 
 var ruleFamilies = words{unix.AF_INET: netstate.IPv4, unix.AF_INET6: netstate.IPv6}
 
@@ -37,7 +20,7 @@ var ruleFamilies = words{unix.AF_INET: netstate.IPv4, unix.AF_INET6: netstate.IP
 // netstate cannot represent, such as one with ports, users or another action than a
 // lookup.
 func decodeRule(b []byte) (netstate.Rule, bool) {
-	if len(b) < sizeofRuleHeader || b[3] != 0 || b[7] != ruleToTable || u32(b[8:])&ruleInvert != 0 {
+	if len(b) < sizeofRuleHeader || b[3] != 0 || b[7] != unix.FR_ACT_TO_TBL || u32(b[8:])&unix.FIB_RULE_INVERT != 0 {
 		return netstate.Rule{}, false
 	}
 	family := ruleFamilies.word(uint32(b[0]))
@@ -47,29 +30,29 @@ func decodeRule(b []byte) (netstate.Rule, bool) {
 	r := netstate.Rule{Family: *family, Table: uint32(b[4])}
 	for typ, v := range attributes(b[sizeofRuleHeader:]) {
 		switch typ {
-		case fraDst:
+		case unix.FRA_DST:
 			r.To = prefixOf(b[0], v, b[1])
-		case fraSrc:
+		case unix.FRA_SRC:
 			r.From = prefixOf(b[0], v, b[2])
-		case fraIIF:
+		case unix.FRA_IIFNAME:
 			r.IIF = text(v)
-		case fraOIF:
+		case unix.FRA_OIFNAME:
 			r.OIF = text(v)
-		case fraPriority:
+		case unix.FRA_PRIORITY:
 			r.Priority = u32(v)
-		case fraMark:
+		case unix.FRA_FWMARK:
 			r.Mark = u32(v)
-		case fraMask:
+		case unix.FRA_FWMASK:
 			r.Mask = u32(v)
-		case fraTable:
+		case unix.FRA_TABLE:
 			r.Table = u32(v)
-		case fraProtocol:
+		case unix.FRA_PROTOCOL:
 			r.Protocol = int(u8(v))
-		case fraSuppressPrefixLen:
+		case unix.FRA_SUPPRESS_PREFIXLEN:
 			if n := u32(v); n != ^uint32(0) { // -1 is none
 				r.SuppressPrefixLength = &n
 			}
-		case fraPad:
+		case unix.FRA_PAD:
 		default:
 			return netstate.Rule{}, false
 		}
@@ -84,13 +67,13 @@ func encodeRule(r netstate.Rule) ([]nl.NetlinkRequestData, error) {
 		return nil, oneOf("family", r.Family, ruleFamilies)
 	}
 	header := make(body, sizeofRuleHeader)
-	header[0], header[7] = uint8(family), ruleToTable
+	header[0], header[7] = uint8(family), unix.FR_ACT_TO_TBL
 	parts := []nl.NetlinkRequestData{header}
 	add := func(typ int, v []byte) { parts = append(parts, attr(typ, v)) }
 	for _, f := range []struct {
 		prefix    string
 		typ, bits int
-	}{{r.To, fraDst, 1}, {r.From, fraSrc, 2}} {
+	}{{r.To, unix.FRA_DST, 1}, {r.From, unix.FRA_SRC, 2}} {
 		if f.prefix == "" {
 			continue
 		}
@@ -101,22 +84,22 @@ func encodeRule(r netstate.Rule) ([]nl.NetlinkRequestData, error) {
 		header[f.bits] = uint8(p.Bits())
 		add(f.typ, p.Addr().AsSlice())
 	}
-	add(fraPriority, nl.Uint32Attr(r.Priority))
-	add(fraTable, nl.Uint32Attr(r.Table)) // the header has room for 255
+	add(unix.FRA_PRIORITY, nl.Uint32Attr(r.Priority))
+	add(unix.FRA_TABLE, nl.Uint32Attr(r.Table)) // the header has room for 255
 	if r.IIF != "" {
-		add(fraIIF, nl.ZeroTerminated(r.IIF))
+		add(unix.FRA_IIFNAME, nl.ZeroTerminated(r.IIF))
 	}
 	if r.OIF != "" {
-		add(fraOIF, nl.ZeroTerminated(r.OIF))
+		add(unix.FRA_OIFNAME, nl.ZeroTerminated(r.OIF))
 	}
 	if r.Mask != 0 {
-		add(fraMark, nl.Uint32Attr(r.Mark))
-		add(fraMask, nl.Uint32Attr(r.Mask))
+		add(unix.FRA_FWMARK, nl.Uint32Attr(r.Mark))
+		add(unix.FRA_FWMASK, nl.Uint32Attr(r.Mask))
 	}
 	if r.SuppressPrefixLength != nil {
-		add(fraSuppressPrefixLen, nl.Uint32Attr(*r.SuppressPrefixLength))
+		add(unix.FRA_SUPPRESS_PREFIXLEN, nl.Uint32Attr(*r.SuppressPrefixLength))
 	}
-	add(fraProtocol, []byte{netstate.RouteProtocol})
+	add(unix.FRA_PROTOCOL, []byte{netstate.RouteProtocol})
 	return parts, nil
 }
 

@@ -47,7 +47,7 @@ func file(t testing.TB, name string, command uintptr, attr []byte) *os.File {
 	return f
 }
 
-const tcxIngress, xdpPoint = 46, 37
+const xdpPoint = 37
 
 // linked attaches a program by a link, in the namespace of the calling thread.
 func linked(t testing.TB, program *os.File, index int, point uint32) {
@@ -67,7 +67,7 @@ func pinnedTCX(t testing.TB, program *os.File, index int) {
 	attr := make([]byte, 64)
 	binary.NativeEndian.PutUint32(attr, uint32(index))
 	binary.NativeEndian.PutUint32(attr[4:], uint32(program.Fd()))
-	binary.NativeEndian.PutUint32(attr[8:], tcxIngress)
+	binary.NativeEndian.PutUint32(attr[8:], unix.BPF_TCX_INGRESS)
 	if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_ATTACH, uintptr(unsafe.Pointer(&attr[0])), uintptr(len(attr))); errno != 0 {
 		t.Fatalf("attach: %v", errno)
 	}
@@ -115,7 +115,7 @@ var disturbed = map[string]func(b *bench, h *netlink.Handle, l netlink.Link) err
 		return nil
 	},
 	"tcx.ingress by a link": func(b *bench, _ *netlink.Handle, l netlink.Link) error {
-		linked(b, program(b, unix.BPF_PROG_TYPE_SCHED_CLS), l.Attrs().Index, tcxIngress)
+		linked(b, program(b, unix.BPF_PROG_TYPE_SCHED_CLS), l.Attrs().Index, unix.BPF_TCX_INGRESS)
 		return nil
 	},
 	"feature.rx-gro": func(b *bench, _ *netlink.Handle, _ netlink.Link) error {

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/vishvananda/netlink/nl"
+
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
@@ -78,7 +80,7 @@ func TestEncodeFilter(t *testing.T) {
 	table := 4 + sizeofRateTable
 	start := len(got)
 	for i := range got[:len(got)-table] {
-		if binary.NativeEndian.Uint16(got[i:]) == uint16(table) && binary.NativeEndian.Uint16(got[i+2:]) == policeRateTable {
+		if binary.NativeEndian.Uint16(got[i:]) == uint16(table) && binary.NativeEndian.Uint16(got[i+2:]) == nl.TCA_POLICE_RATE {
 			start = i
 		}
 	}

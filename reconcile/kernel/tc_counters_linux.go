@@ -13,14 +13,8 @@ import (
 	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
-// linux/rtnetlink.h, gen_stats.h.
 const (
-	tcaDumpFlags      = 15
-	tcaDumpFlagsTerse = 1
-
-	statsBasic = 1 // struct gnet_stats_basic
-	statsQueue = 3 // struct gnet_stats_queue
-	statsPkt64 = 8
+	tcaDumpFlagsTerse = 1 // linux/rtnetlink.h
 
 	// prefFilters bounds the filters of one preference that are read. All of an interface may share one, and the owner of
 	// the namespace can add others.
@@ -80,7 +74,7 @@ func (c *conn) counters(ctx context.Context, at hook, wanted map[uint32]int) ([]
 	q := query{
 		typ: unix.RTM_GETTFILTER, reply: unix.RTM_NEWTFILTER, what: "filters", most: prefFilters, read: 2 * prefFilters,
 		parts: []nl.NetlinkRequestData{
-			tcMsg(at.link, 0, egressHook, uint32(at.pref)<<16), attr(tcaChain, nl.Uint32Attr(at.chain)), attr(tcaDumpFlags, terse),
+			tcMsg(at.link, 0, egressHook, uint32(at.pref)<<16), attr(nl.TCA_CHAIN, nl.Uint32Attr(at.chain)), attr(nl.TCA_DUMP_FLAGS, terse),
 		},
 	}
 	counted, err := dump(ctx, c, q, func(b []byte, keep func(filterCounters)) error {
@@ -106,12 +100,12 @@ type filterCounters struct {
 // decodeFilterCounters reads the counters of a filter: marked packets are counted by its first action,
 // dropped ones by its policer.
 func decodeFilterCounters(b []byte) (f filterCounters, ok bool) {
-	if len(b) < sizeofTcMsg || u32(b[12:]) != egressHook || u32(b[8:]) == 0 {
+	if len(b) < nl.SizeofTcMsg || u32(b[12:]) != egressHook || u32(b[8:]) == 0 {
 		return f, false
 	}
 	f.Pref, f.Handle = uint16(u32(b[16:])>>16), u32(b[8:])
-	for typ, options := range attributes(b[sizeofTcMsg:]) {
-		if typ != tcaOptions {
+	for typ, options := range attributes(b[nl.SizeofTcMsg:]) {
+		if typ != nl.TCA_OPTIONS {
 			continue
 		}
 		for typ, actions := range attributes(options) {
@@ -144,12 +138,12 @@ func decodeActionCounters(b []byte) (kind string, passed ports.FilterCount, drop
 		case nl.TCA_ACT_STATS:
 			for typ, v := range attributes(v) {
 				switch {
-				case typ == statsBasic && len(v) >= 12:
+				case typ == nl.TCA_STATS_BASIC && len(v) >= 12:
 					passed.Bytes = binary.NativeEndian.Uint64(v)
 					passed.Packets = max(passed.Packets, uint64(u32(v[8:])))
-				case typ == statsPkt64 && len(v) >= 8: // there if 32 bits are too few
+				case typ == nl.TCA_STATS_PKT64 && len(v) >= 8: // there if 32 bits are too few
 					passed.Packets = binary.NativeEndian.Uint64(v)
-				case typ == statsQueue && len(v) >= 12:
+				case typ == nl.TCA_STATS_QUEUE && len(v) >= 12:
 					dropped = uint64(u32(v[8:]))
 				}
 			}

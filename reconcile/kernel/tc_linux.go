@@ -17,18 +17,13 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// linux/rtnetlink.h, pkt_sched.h, pkt_cls.h and tc_act/*.h.
+// What package nl lacks of linux/rtnetlink.h, pkt_sched.h, pkt_cls.h and tc_act/*.h.
 const (
-	sizeofTcMsg = 20
 	// clsactParent is where a clsact or an ingress qdisc is, egressHook its hook for what a
 	// link sends.
 	clsactParent = 0xfffffff1
 	clsactHandle = 0xffff0000
 	egressHook   = 0xfffffff3
-
-	tcaKind    = 1
-	tcaOptions = 2
-	tcaChain   = 11
 
 	actOK       = 0
 	actShot     = 2
@@ -40,31 +35,15 @@ const (
 
 	flowerSkipHW = 1
 
-	sizeofTcGen      = 20 // index, capab, action, refcnt, bindcnt
-	csumParms        = 1
-	csumIPv4Header   = 1
-	sizeofPeditKeys  = 24 // struct tc_pedit_sel before its keys
-	sizeofPeditKey   = 24
-	peditParmsEx     = 4
-	peditKeysEx      = 5
-	peditKeyEx       = 6
-	peditHeaderIPv4  = 2
-	peditHeaderIPv6  = 3
-	sizeofTcPolice   = 56
-	policeTBF        = 1
-	policeRateTable  = 2
-	policePeakTable  = 3
-	policeAvgRate    = 4
-	policeResult     = 5
-	policeRate64     = 8
-	policePeak64     = 9
-	policePktRate64  = 10
-	sizeofRateTable  = 1024
-	policeCellLog    = 3 // must not be 0; a policer computes without the table since 3.8
-	linkLayerEther   = 1
-	policerBits      = 12
-	sizeofActionHead = 4 // struct tcamsg
-	actionTab        = 1
+	sizeofTcGen     = 20 // index, capab, action, refcnt, bindcnt
+	csumIPv4Header  = 1
+	policeRate64    = 8
+	policePeak64    = 9
+	policePktRate64 = 10
+	sizeofRateTable = 1024
+	policeCellLog   = 3 // must not be 0; a policer computes without the table since 3.8
+	linkLayerEther  = 1
+	policerBits     = 12
 
 	// policeMTU is the largest packet that a policer passes, in bytes. It is set, as without it
 	// packets of more than 2 KiB are dropped, which segmentation offload sends.
@@ -83,7 +62,7 @@ var (
 )
 
 func tcMsg(index int, handle, parent, info uint32) body {
-	b := make(body, sizeofTcMsg)
+	b := make(body, nl.SizeofTcMsg)
 	binary.NativeEndian.PutUint32(b[4:], uint32(index))
 	binary.NativeEndian.PutUint32(b[8:], handle)
 	binary.NativeEndian.PutUint32(b[12:], parent)
@@ -100,7 +79,7 @@ func filterMsg(f netstate.Filter, index int) []nl.NetlinkRequestData {
 	protocol := binary.NativeEndian.Uint16(network16(uint16(family)))
 	out := []nl.NetlinkRequestData{tcMsg(index, f.Handle, egressHook, uint32(f.Pref)<<16|uint32(protocol))}
 	if f.Chain != 0 {
-		out = append(out, attr(tcaChain, nl.Uint32Attr(f.Chain)))
+		out = append(out, attr(nl.TCA_CHAIN, nl.Uint32Attr(f.Chain)))
 	}
 	return out
 }
@@ -117,7 +96,7 @@ func encodeFilter(f netstate.Filter, index int) ([]nl.NetlinkRequestData, error)
 	if !ok || f.Pref == 0 || f.Handle == 0 {
 		return nil, invalid("a filter needs a family, a preference and a handle")
 	}
-	options := attr(tcaOptions, nil)
+	options := attr(nl.TCA_OPTIONS, nil)
 	actions := options.AddRtAttr(nl.TCA_FLOWER_ACT, nil)
 	if err := encodeActions(actions, f, index); err != nil {
 		return nil, err
@@ -157,7 +136,7 @@ func encodeFilter(f netstate.Filter, index int) ([]nl.NetlinkRequestData, error)
 		options.AddRtAttr(types[0], network16(port))
 		options.AddRtAttr(types[1], network16(0xffff))
 	}
-	return append(filterMsg(f, index), attr(tcaKind, nl.ZeroTerminated("flower")), options), nil
+	return append(filterMsg(f, index), attr(nl.TCA_KIND, nl.ZeroTerminated("flower")), options), nil
 }
 
 // encodeActions writes the actions: mark, for IPv4 correct the checksum, limit; of fragments limit, and continue; or
@@ -203,7 +182,7 @@ func encodeActions(to *nl.RtAttr, f netstate.Filter, index int) error {
 		parms := make([]byte, sizeofTcGen+4)
 		binary.NativeEndian.PutUint32(parms[8:], last(true))
 		binary.NativeEndian.PutUint32(parms[sizeofTcGen:], csumIPv4Header)
-		add("csum").AddRtAttr(csumParms, parms)
+		add("csum").AddRtAttr(nl.TCA_CSUM_PARMS, parms)
 	}
 	if limited {
 		return encodePolice(add("police"), f, index)
@@ -231,17 +210,17 @@ func dscpBits(v4 bool, dscp *uint8) (keep, set [4]byte) {
 
 func encodePedit(to *nl.RtAttr, v4 bool, dscp *uint8, action uint32) {
 	keep, set := dscpBits(v4, dscp)
-	parms := make([]byte, sizeofPeditKeys+sizeofPeditKey)
+	parms := make([]byte, nl.SizeOfPeditSel+nl.SizeOfPeditKey)
 	binary.NativeEndian.PutUint32(parms[8:], action)
 	parms[sizeofTcGen] = 1 // keys
-	copy(parms[sizeofPeditKeys:], keep[:])
-	copy(parms[sizeofPeditKeys+4:], set[:])
-	to.AddRtAttr(peditParmsEx, parms)
-	header := uint16(peditHeaderIPv6)
+	copy(parms[nl.SizeOfPeditSel:], keep[:])
+	copy(parms[nl.SizeOfPeditSel+4:], set[:])
+	to.AddRtAttr(nl.TCA_PEDIT_PARMS_EX, parms)
+	header := uint16(nl.TCA_PEDIT_KEY_EX_HDR_TYPE_IP6)
 	if v4 {
-		header = peditHeaderIPv4
+		header = nl.TCA_PEDIT_KEY_EX_HDR_TYPE_IP4
 	}
-	key := to.AddRtAttr(peditKeysEx|unix.NLA_F_NESTED, nil).AddRtAttr(peditKeyEx|unix.NLA_F_NESTED, nil)
+	key := to.AddRtAttr(nl.TCA_PEDIT_KEYS_EX|unix.NLA_F_NESTED, nil).AddRtAttr(nl.TCA_PEDIT_KEY_EX|unix.NLA_F_NESTED, nil)
 	key.AddRtAttr(nl.TCA_PEDIT_KEY_EX_HTYPE, nl.Uint16Attr(header))
 	key.AddRtAttr(nl.TCA_PEDIT_KEY_EX_CMD, nl.Uint16Attr(nl.TCA_PEDIT_KEY_EX_CMD_SET))
 }
@@ -258,7 +237,7 @@ func encodePolice(to *nl.RtAttr, f netstate.Filter, index int) error {
 	case burst < netstate.BurstUnit || burst > netstate.MaxBurstNanos || burst%netstate.BurstUnit != 0:
 		return invalid("burst: %d ns is not a multiple of %d up to %d", burst, netstate.BurstUnit, uint64(netstate.MaxBurstNanos))
 	}
-	parms := make([]byte, sizeofTcPolice)
+	parms := make([]byte, nl.SizeofTcPolice)
 	put := func(at int, n uint32) { binary.NativeEndian.PutUint32(parms[at:], n) }
 	put(0, policerIndex(index, number))
 	put(4, actShot)
@@ -266,10 +245,10 @@ func encodePolice(to *nl.RtAttr, f netstate.Filter, index int) error {
 	put(16, policeMTU)
 	parms[20], parms[21] = policeCellLog, linkLayerEther
 	put(28, uint32(min(rate, 1<<32-1)))
-	to.AddRtAttr(policeTBF, parms)
-	to.AddRtAttr(policeRateTable, make([]byte, sizeofRateTable))
+	to.AddRtAttr(nl.TCA_POLICE_TBF, parms)
+	to.AddRtAttr(nl.TCA_POLICE_RATE, make([]byte, sizeofRateTable))
 	// What follows says what becomes of a packet within the limit: nothing, and it passes, or the verdict for fragments.
-	to.AddRtAttr(policeResult, nl.Uint32Attr(actPipe))
+	to.AddRtAttr(nl.TCA_POLICE_RESULT, nl.Uint32Attr(actPipe))
 	if rate >= 1<<32 {
 		to.AddRtAttr(policeRate64, nl.Uint64Attr(rate))
 	}
@@ -280,7 +259,7 @@ func encodePolice(to *nl.RtAttr, f netstate.Filter, index int) error {
 // false for what is not a filter on what a link sends. Of a filter that netstate cannot
 // represent, the key alone is set; of actions that it cannot represent, nothing.
 func decodeFilter(b []byte) (f netstate.Filter, index int, ok bool) {
-	if len(b) < sizeofTcMsg || u32(b[12:]) != egressHook || u32(b[8:]) == 0 {
+	if len(b) < nl.SizeofTcMsg || u32(b[12:]) != egressHook || u32(b[8:]) == 0 {
 		return f, 0, false
 	}
 	index = int(int32(u32(b[4:])))
@@ -289,13 +268,13 @@ func decodeFilter(b []byte) (f netstate.Filter, index int, ok bool) {
 	family := filterFamilies.word(uint32(be16(binary.NativeEndian.AppendUint16(nil, uint16(info)))))
 	kind := ""
 	var options []byte
-	for typ, v := range attributes(b[sizeofTcMsg:]) {
+	for typ, v := range attributes(b[nl.SizeofTcMsg:]) {
 		switch typ {
-		case tcaKind:
+		case nl.TCA_KIND:
 			kind = text(v)
-		case tcaOptions:
+		case nl.TCA_OPTIONS:
 			options = v
-		case tcaChain:
+		case nl.TCA_CHAIN:
 			f.Chain = u32(v)
 		}
 	}
@@ -404,8 +383,8 @@ func decodeActions(f *netstate.Filter, b []byte, index int) {
 		all = append(all, a)
 	}
 	if len(all) == 1 && all[0].kind == "pedit" {
-		parms := all[0].options[peditParmsEx]
-		if len(parms) >= sizeofPeditKeys && u32(parms[8:])>>28 == actGoto>>28 &&
+		parms := all[0].options[nl.TCA_PEDIT_PARMS_EX]
+		if len(parms) >= nl.SizeOfPeditSel && u32(parms[8:])>>28 == actGoto>>28 &&
 			isPedit(all[0].options, *f.Family == netstate.IPv4, nil, u32(parms[8:])) {
 			f.Goto = new(u32(parms[8:]) &^ actGoto)
 			return
@@ -435,7 +414,7 @@ func decodeActions(f *netstate.Filter, b []byte, index int) {
 		if n < 0 || all[n].kind != "csum" {
 			return
 		}
-		parms := all[n].options[csumParms]
+		parms := all[n].options[nl.TCA_CSUM_PARMS]
 		if len(parms) < sizeofTcGen+4 || u32(parms[8:]) != last(true) || u32(parms[sizeofTcGen:]) != csumIPv4Header {
 			return
 		}
@@ -448,11 +427,11 @@ func decodeActions(f *netstate.Filter, b []byte, index int) {
 
 // decodePedit returns the DSCP that is set, nil for another change of the packet.
 func decodePedit(options map[uint16][]byte, v4 bool, action uint32) *uint8 {
-	parms := options[peditParmsEx]
-	if len(parms) != sizeofPeditKeys+sizeofPeditKey {
+	parms := options[nl.TCA_PEDIT_PARMS_EX]
+	if len(parms) != nl.SizeOfPeditSel+nl.SizeOfPeditKey {
 		return nil
 	}
-	key := parms[sizeofPeditKeys:]
+	key := parms[nl.SizeOfPeditSel:]
 	dscp := key[5] >> 2
 	if !v4 {
 		dscp = key[4]<<2 | key[5]>>6
@@ -466,20 +445,20 @@ func decodePedit(options map[uint16][]byte, v4 bool, action uint32) *uint8 {
 
 // isPedit reports whether an action is as encodePedit writes it.
 func isPedit(options map[uint16][]byte, v4 bool, dscp *uint8, action uint32) bool {
-	parms := options[peditParmsEx]
-	if len(parms) != sizeofPeditKeys+sizeofPeditKey || u32(parms[8:]) != action || parms[sizeofTcGen] != 1 {
+	parms := options[nl.TCA_PEDIT_PARMS_EX]
+	if len(parms) != nl.SizeOfPeditSel+nl.SizeOfPeditKey || u32(parms[8:]) != action || parms[sizeofTcGen] != 1 {
 		return false
 	}
-	key := parms[sizeofPeditKeys:]
+	key := parms[nl.SizeOfPeditSel:]
 	keep, set := dscpBits(v4, dscp)
 	if [4]byte(key[:4]) != keep || [4]byte(key[4:8]) != set || u32(key[8:]) != 0 || u32(key[16:]) != 0 {
 		return false
 	}
-	header := uint16(peditHeaderIPv6)
+	header := uint16(nl.TCA_PEDIT_KEY_EX_HDR_TYPE_IP6)
 	if v4 {
-		header = peditHeaderIPv4
+		header = nl.TCA_PEDIT_KEY_EX_HDR_TYPE_IP4
 	}
-	for _, v := range attributes(options[peditKeysEx]) {
+	for _, v := range attributes(options[nl.TCA_PEDIT_KEYS_EX]) {
 		for typ, v := range attributes(v) {
 			if typ == nl.TCA_PEDIT_KEY_EX_HTYPE && u16(v) != header || typ == nl.TCA_PEDIT_KEY_EX_CMD &&
 				u16(v) != nl.TCA_PEDIT_KEY_EX_CMD_SET {
@@ -494,8 +473,8 @@ func isPedit(options map[uint16][]byte, v4 bool, dscp *uint8, action uint32) boo
 // that limits otherwise than encodePolice says, the number alone.
 func decodePolice(f *netstate.Filter, options map[uint16][]byte, index int) {
 	f.Policer, f.Rate, f.BurstNanos = nil, nil, nil
-	parms := options[policeTBF]
-	if len(parms) < sizeofTcPolice {
+	parms := options[nl.TCA_POLICE_TBF]
+	if len(parms) < nl.SizeofTcPolice {
 		return
 	}
 	number := uint16(u32(parms) & netstate.MaxPolicers)
@@ -503,13 +482,14 @@ func decodePolice(f *netstate.Filter, options map[uint16][]byte, index int) {
 		return
 	}
 	f.Policer = &number
-	for _, typ := range []uint16{policePeakTable, policeAvgRate, policePeak64, policePktRate64} {
+	for _, typ := range []uint16{nl.TCA_POLICE_PEAKRATE, nl.TCA_POLICE_AVRATE, policePeak64, policePktRate64} {
 		if _, ok := options[typ]; ok {
 			return
 		}
 	}
 	overhead, peak := u16(parms[22:]), u32(parms[40:])
-	if u32(parms[4:]) != actShot || u32(options[policeResult]) != actPipe || u32(parms[16:]) != policeMTU || overhead != 0 || peak != 0 {
+	if u32(parms[4:]) != actShot || u32(options[nl.TCA_POLICE_RESULT]) != actPipe || u32(parms[16:]) != policeMTU ||
+		overhead != 0 || peak != 0 {
 		return
 	}
 	rate := uint64(u32(parms[28:]))
@@ -592,11 +572,11 @@ func (s *Sandbox) applyFilter(ctx context.Context, c netstate.Change) error {
 		}
 		// A filter that names the index of an existing policer gets it unchanged, so the policer is
 		// changed by a message of its own, for all filters that share it.
-		tab := attr(actionTab, nil)
+		tab := attr(nl.TCA_ACT_TAB, nil)
 		if err := encodePolice(actionOptions(tab, 1, "police"), after, index); err != nil {
 			return err
 		}
-		return c.write(ctx, unix.RTM_NEWACTION, unix.NLM_F_REPLACE, make(body, sizeofActionHead), tab)
+		return c.write(ctx, unix.RTM_NEWACTION, unix.NLM_F_REPLACE, make(body, nl.SizeofTcActionMsg), tab)
 	}))
 }
 
@@ -666,11 +646,11 @@ func (c *conn) clsacts(ctx context.Context) ([]int, error) {
 		what: "queueing disciplines", most: c.bounds.Links, read: 4 * c.bounds.Links,
 	}
 	return dump(ctx, c, q, func(b []byte, keep func(int)) error {
-		if len(b) < sizeofTcMsg || u32(b[12:]) != clsactParent {
+		if len(b) < nl.SizeofTcMsg || u32(b[12:]) != clsactParent {
 			return nil
 		}
-		for typ, v := range attributes(b[sizeofTcMsg:]) {
-			if typ == tcaKind && text(v) == "clsact" {
+		for typ, v := range attributes(b[nl.SizeofTcMsg:]) {
+			if typ == nl.TCA_KIND && text(v) == "clsact" {
 				keep(int(int32(u32(b[4:]))))
 			}
 		}
@@ -682,7 +662,7 @@ func (c *conn) clsacts(ctx context.Context) ([]int, error) {
 // first, so the rest belong to someone else.
 func (s *Sandbox) applyClsact(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.Clsact](c)
-	kind := attr(tcaKind, nl.ZeroTerminated("clsact"))
+	kind := attr(nl.TCA_KIND, nl.ZeroTerminated("clsact"))
 	switch c.Action() {
 	case netstate.Create:
 		delete(s.left, after.Link)

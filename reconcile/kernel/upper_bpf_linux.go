@@ -122,7 +122,7 @@ func (p upperProbe) prove(away scratch, kind string) error {
 	if kind == "vlan" {
 		data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(1))
 	} else {
-		data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(macvlanPassthru))
+		data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(nl.MACVLAN_MODE_PASSTHRU))
 	}
 	if err := create(0, kind, kind+"-up", data, attr(unix.IFLA_LINK, nl.Uint32Attr(uint32(lower)))); err != nil {
 		return err

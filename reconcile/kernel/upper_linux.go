@@ -269,7 +269,7 @@ func (s *Sandbox) receiver(ctx context.Context, c *conn, index int) (string, err
 		return "", err
 	}
 	data := attr(nl.IFLA_INFO_DATA|unix.NLA_F_NESTED, nil)
-	data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(macvlanPassthru))
+	data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(nl.MACVLAN_MODE_PASSTHRU))
 	info := attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("macvlan"))
 	info.AddChild(data)
@@ -294,8 +294,6 @@ func (s *Sandbox) receiver(ctx context.Context, c *conn, index int) (string, err
 	}
 	return "", err
 }
-
-const macvlanPassthru = 8 // MACVLAN_MODE_PASSTHRU
 
 // scratch is a namespace of our own with nothing in it. A link that is to be created
 // there cannot be, as its name is taken.

@@ -1,13 +1,15 @@
 package kernel
 
-import "github.com/plumbline/plumbline/ops/netstate"
+import (
+	"golang.org/x/sys/unix"
 
-const iflaVRFTable = 1 // linux/if_link.h, IFLA_VRF_TABLE
+	"github.com/plumbline/plumbline/ops/netstate"
+)
 
 func decodeVRF(w *ifLink, data []byte) {
 	w.link.VRF = &netstate.VRF{}
 	for typ, v := range attributes(data) {
-		if typ == iflaVRFTable {
+		if typ == unix.IFLA_VRF_TABLE {
 			w.link.VRF.Table = new(u32(v))
 		}
 	}
@@ -19,6 +21,6 @@ func encodeVRF(e *infoData, l netstate.Link) {
 	case !e.creating:
 		e.err = invalid("the table of a VRF cannot change: it has to be recreated")
 	default:
-		e.u32(iflaVRFTable, *l.VRF.Table)
+		e.u32(unix.IFLA_VRF_TABLE, *l.VRF.Table)
 	}
 }
