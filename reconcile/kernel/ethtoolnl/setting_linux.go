@@ -1,6 +1,10 @@
 package ethtoolnl
 
-import "errors"
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
 
 // Class is a group of settings that is read and written with one message.
 type Class string
@@ -41,8 +45,8 @@ func (c Class) Switches() bool { return classes[c].bits != 0 }
 
 // Commands and attributes: linux/ethtool_netlink.h.
 var classes = map[Class]class{
-	Feature:     {get: 11, set: 12, bits: featuresWanted},
-	PrivateFlag: {get: 13, set: 14, bits: privateFlags},
+	Feature:     {get: 11, set: 12, bits: unix.ETHTOOL_A_FEATURES_WANTED},
+	PrivateFlag: {get: 13, set: 14, bits: unix.ETHTOOL_A_PRIVFLAGS_FLAGS},
 	Ring: {get: 15, set: 16, fields: []field{
 		{"rx", 6, 4},
 		{"rx-mini", 7, 4},

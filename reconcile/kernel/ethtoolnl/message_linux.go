@@ -7,48 +7,19 @@ import (
 
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
-// The attributes of features, private flags and bit sets, and of the header all
-// messages share.
 const (
-	version = 1
-
-	attrHeader     = 1
-	headerDevIndex = 1
-	headerFlags    = 3
-	flagCompact    = 1 << 0 // bit sets without names
-	flagOmitReply  = 1 << 1 // of a write: the ack is enough
-	featuresHW     = 2
-	featuresWanted = 3
-	featuresActive = 4
-	featuresFixed  = 5 // ETHTOOL_A_FEATURES_NOCHANGE
-	privateFlags   = 2
-	bitsetNoMask   = 1
-	bitsetBits     = 3
-	bitsetValue    = 4
-	bitsetMask     = 5
-	bitsetBitsBit  = 1
-	bitsetBitName  = 2
-	bitsetBitIsSet = 3 // ETHTOOL_A_BITSET_BIT_VALUE
-
-	getStrings    = 1 // ETHTOOL_MSG_STRSET_GET
-	stringSets    = 2
-	oneStringSet  = 1
-	stringSetID   = 1
-	setStrings    = 3
-	oneString     = 1
-	stringIndex   = 1
-	stringValue   = 2
 	namesFeatures = 4 // ETH_SS_FEATURES
 	maxFeatures   = 1 << 10
 )
 
 func header(ae *netlink.AttributeEncoder, index int, flags uint32) {
-	ae.Nested(attrHeader, func(h *netlink.AttributeEncoder) error {
-		h.Uint32(headerDevIndex, uint32(index))
+	ae.Nested(unix.ETHTOOL_A_FEATURES_HEADER, func(h *netlink.AttributeEncoder) error {
+		h.Uint32(unix.ETHTOOL_A_HEADER_DEV_INDEX, uint32(index))
 		if flags != 0 {
-			h.Uint32(headerFlags, flags)
+			h.Uint32(unix.ETHTOOL_A_HEADER_FLAGS, flags)
 		}
 		return nil
 	})
@@ -63,7 +34,7 @@ func encodeGet(c Class, index int) (genetlink.Message, error) {
 	ae := netlink.NewAttributeEncoder()
 	flags := uint32(0)
 	if c == Feature {
-		flags = flagCompact
+		flags = unix.ETHTOOL_FLAG_COMPACT_BITSETS // without the names of bits
 	}
 	header(ae, index, flags)
 	return message(k.get, ae)
@@ -72,15 +43,16 @@ func encodeGet(c Class, index int) (genetlink.Message, error) {
 // encodeFeatureNames requests the names of features by bit, which are the same for all devices.
 func encodeFeatureNames() (genetlink.Message, error) {
 	ae := netlink.NewAttributeEncoder()
-	ae.Nested(attrHeader, func(*netlink.AttributeEncoder) error { return nil }) // the kernel wants one, though it names no device
-	ae.Nested(stringSets, func(sets *netlink.AttributeEncoder) error {
-		sets.Nested(oneStringSet, func(set *netlink.AttributeEncoder) error {
-			set.Uint32(stringSetID, namesFeatures)
+	// The kernel wants a header, though it names no device.
+	ae.Nested(unix.ETHTOOL_A_STRSET_HEADER, func(*netlink.AttributeEncoder) error { return nil })
+	ae.Nested(unix.ETHTOOL_A_STRSET_STRINGSETS, func(sets *netlink.AttributeEncoder) error {
+		sets.Nested(unix.ETHTOOL_A_STRINGSETS_STRINGSET, func(set *netlink.AttributeEncoder) error {
+			set.Uint32(unix.ETHTOOL_A_STRINGSET_ID, namesFeatures)
 			return nil
 		})
 		return nil
 	})
-	return message(getStrings, ae)
+	return message(unix.ETHTOOL_MSG_STRSET_GET, ae)
 }
 
 // decodeFeatureNames reads the reply to encodeFeatureNames.
@@ -90,16 +62,16 @@ func decodeFeatureNames(data []byte) ([]string, error) {
 		return nil, err
 	}
 	var names []string
-	within(ad, stringSets, func(sets *netlink.AttributeDecoder) {
-		within(sets, oneStringSet, func(set *netlink.AttributeDecoder) {
-			within(set, setStrings, func(list *netlink.AttributeDecoder) {
-				within(list, oneString, func(one *netlink.AttributeDecoder) {
+	within(ad, unix.ETHTOOL_A_STRSET_STRINGSETS, func(sets *netlink.AttributeDecoder) {
+		within(sets, unix.ETHTOOL_A_STRINGSETS_STRINGSET, func(set *netlink.AttributeDecoder) {
+			within(set, unix.ETHTOOL_A_STRINGSET_STRINGS, func(list *netlink.AttributeDecoder) {
+				within(list, unix.ETHTOOL_A_STRINGS_STRING, func(one *netlink.AttributeDecoder) {
 					index, name := uint32(maxFeatures), ""
 					for one.Next() {
 						switch one.Type() {
-						case stringIndex:
+						case unix.ETHTOOL_A_STRING_INDEX:
 							index = one.Uint32()
-						case stringValue:
+						case unix.ETHTOOL_A_STRING_VALUE:
 							name = one.String()
 						}
 					}
@@ -130,7 +102,7 @@ func encodeSet(c Class, index int, name string, value uint32) (genetlink.Message
 		return genetlink.Message{}, fmt.Errorf("no class %q of ethtool settings", c)
 	}
 	ae := netlink.NewAttributeEncoder()
-	header(ae, index, flagOmitReply)
+	header(ae, index, unix.ETHTOOL_FLAG_OMIT_REPLY) // the ack is enough
 	if k.bits != 0 {
 		wantBit(ae, k.bits, name, value != 0)
 		return message(k.set, ae)
@@ -153,10 +125,10 @@ func encodeSet(c Class, index int, name string, value uint32) (genetlink.Message
 // are not listed stay.
 func wantBit(ae *netlink.AttributeEncoder, in uint16, name string, on bool) {
 	ae.Nested(in, func(set *netlink.AttributeEncoder) error {
-		set.Nested(bitsetBits, func(bits *netlink.AttributeEncoder) error {
-			bits.Nested(bitsetBitsBit, func(bit *netlink.AttributeEncoder) error {
-				bit.String(bitsetBitName, name)
-				bit.Flag(bitsetBitIsSet, on)
+		set.Nested(unix.ETHTOOL_A_BITSET_BITS, func(bits *netlink.AttributeEncoder) error {
+			bits.Nested(unix.ETHTOOL_A_BITSET_BITS_BIT, func(bit *netlink.AttributeEncoder) error {
+				bit.String(unix.ETHTOOL_A_BITSET_BIT_NAME, name)
+				bit.Flag(unix.ETHTOOL_A_BITSET_BIT_VALUE, on)
 				return nil
 			})
 			return nil
@@ -167,7 +139,7 @@ func wantBit(ae *netlink.AttributeEncoder, in uint16, name string, on bool) {
 
 func message(command uint8, ae *netlink.AttributeEncoder) (genetlink.Message, error) {
 	data, err := ae.Encode()
-	return genetlink.Message{Header: genetlink.Header{Command: command, Version: version}, Data: data}, err
+	return genetlink.Message{Header: genetlink.Header{Command: command, Version: unix.ETHTOOL_GENL_VERSION}, Data: data}, err
 }
 
 // decode reads a reply. Features are named by names, see decodeFeatureNames.
@@ -211,15 +183,15 @@ func decodeFeatures(data []byte, names []string) ([]Setting, error) {
 	sets := map[uint16]bitmap{}
 	for ad.Next() {
 		typ := ad.Type()
-		if typ < featuresHW || typ > featuresFixed {
+		if typ < unix.ETHTOOL_A_FEATURES_HW || typ > unix.ETHTOOL_A_FEATURES_NOCHANGE {
 			continue
 		}
 		ad.Nested(func(set *netlink.AttributeDecoder) error {
 			for set.Next() {
 				switch {
-				case set.Type() == bitsetValue:
+				case set.Type() == unix.ETHTOOL_A_BITSET_VALUE:
 					sets[typ] = bitmap(set.Bytes())
-				case set.Type() == bitsetMask && typ == featuresHW:
+				case set.Type() == unix.ETHTOOL_A_BITSET_MASK && typ == unix.ETHTOOL_A_FEATURES_HW:
 					all = set.Bytes()
 				}
 			}
@@ -237,8 +209,8 @@ func decodeFeatures(data []byte, names []string) ([]Setting, error) {
 		if name == "" || !all.has(i) {
 			continue // a bit without a name is internal to the kernel
 		}
-		s := Setting{Name: name, Fixed: !sets[featuresHW].has(i) || sets[featuresFixed].has(i)}
-		if sets[featuresActive].has(i) {
+		s := Setting{Name: name, Fixed: !sets[unix.ETHTOOL_A_FEATURES_HW].has(i) || sets[unix.ETHTOOL_A_FEATURES_NOCHANGE].has(i)}
+		if sets[unix.ETHTOOL_A_FEATURES_ACTIVE].has(i) {
 			s.Value = 1
 		}
 		out = append(out, s)
@@ -254,75 +226,44 @@ func (b bitmap) has(i int) bool {
 	return at+4 <= len(b) && binary.NativeEndian.Uint32(b[at:])>>(i%32)&1 != 0
 }
 
-// decodeFlags reads the private flags of a driver. Their bit set comes with a mask,
-// and so lists each of them.
+// decodeFlags reads the private flags of a driver. Their bit set, in its verbose form, comes with a mask, and so lists
+// each of them. Without a mask every bit that is listed is set, and none has the attribute that says so.
 func decodeFlags(data []byte) ([]Setting, error) {
 	ad, err := netlink.NewAttributeDecoder(data)
 	if err != nil {
 		return nil, err
 	}
 	var out []Setting
-	for ad.Next() {
-		if ad.Type() != privateFlags {
-			continue
-		}
-		ad.Nested(func(set *netlink.AttributeDecoder) error {
-			bits, err := decodeBits(set)
-			for _, b := range bits {
-				s := Setting{Name: b.name}
-				if b.on {
-					s.Value = 1
-				}
-				out = append(out, s)
+	noMask := false
+	within(ad, unix.ETHTOOL_A_PRIVFLAGS_FLAGS, func(set *netlink.AttributeDecoder) {
+		for set.Next() {
+			switch set.Type() {
+			case unix.ETHTOOL_A_BITSET_NOMASK:
+				noMask = true
+			case unix.ETHTOOL_A_BITSET_BITS:
+				set.Nested(func(bits *netlink.AttributeDecoder) error {
+					within(bits, unix.ETHTOOL_A_BITSET_BITS_BIT, func(bit *netlink.AttributeDecoder) { out = append(out, decodeBit(bit)) })
+					return bits.Err()
+				})
 			}
-			return err
-		})
+		}
+	})
+	for i := range out {
+		if noMask {
+			out[i].Value = 1
+		}
 	}
 	return out, ad.Err()
 }
 
-type bit struct {
-	name string
-	on   bool
-}
-
-// decodeBits reads a bit set in its verbose form. Without a mask every bit that
-// is listed is set, and none has the flag that says so.
-func decodeBits(set *netlink.AttributeDecoder) ([]bit, error) {
-	var out []bit
-	noMask := false
-	for set.Next() {
-		switch set.Type() {
-		case bitsetNoMask:
-			noMask = true
-		case bitsetBits:
-			set.Nested(func(bits *netlink.AttributeDecoder) error {
-				for bits.Next() {
-					bits.Nested(func(one *netlink.AttributeDecoder) error {
-						out = append(out, decodeBit(one))
-						return nil
-					})
-				}
-				return nil
-			})
-		}
-	}
-	if noMask {
-		for i := range out {
-			out[i].on = true
-		}
-	}
-	return out, set.Err()
-}
-
-func decodeBit(ad *netlink.AttributeDecoder) (b bit) {
+func decodeBit(ad *netlink.AttributeDecoder) (s Setting) {
 	for ad.Next() {
 		switch ad.Type() {
-		case bitsetBitName:
-			b.name = ad.String()
-		case bitsetBitIsSet:
-			b.on = true
+		case unix.ETHTOOL_A_BITSET_BIT_NAME:
+			s.Name = ad.String()
+		case unix.ETHTOOL_A_BITSET_BIT_VALUE:
+			s.Value = 1
 		}
 	}
-	return b
+	return s
 }
