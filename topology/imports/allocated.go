@@ -51,15 +51,15 @@ func (c *converter) ofWhereabouts(s *source) {
 		one.ignore("id", "ifname") // of the container that has it
 		pod := one.text("podref")
 		n, err := strconv.ParseUint(index, 10, 62)
-		addr, ok := plus(p.Masked().Addr(), n)
-		if err != nil || !ok || !p.Contains(addr) {
+		at, err2 := addresspool.Subnet(p.Masked(), p.Addr().BitLen()-p.Bits(), n)
+		if cmp.Or(err, err2) != nil {
 			list.problem(index, "is not the number of an address in %s", p)
 			continue
 		}
 		if pod == "" {
 			one.problem("podref", "is missing")
 		}
-		a.spans = append(a.spans, span{addr, addr})
+		a.spans = append(a.spans, span{at.Addr(), at.Addr()})
 	}
 	a.what = fmt.Sprintf("the addresses that pods have of whereabouts in %s (%d)", p.Masked(), len(a.spans))
 	c.excluded = append(c.excluded, a)
@@ -88,21 +88,6 @@ func (c *converter) reservation(s *source) {
 		what: fmt.Sprintf("the address %s, which a pod has of whereabouts",
 			addr), each: "%d addresses that pods have of whereabouts (reservations %s)",
 	})
-}
-
-// plus is the address so many behind another.
-func plus(a netip.Addr, n uint64) (netip.Addr, bool) {
-	b := a.As16()
-	for i := len(b) - 1; i >= 0 && n > 0; i-- {
-		sum := uint64(b[i]) + n&0xff
-		b[i] = byte(sum)
-		n = n>>8 + sum>>8
-	}
-	out := netip.AddrFrom16(b)
-	if a.Is4() {
-		out = out.Unmap()
-	}
-	return out, n == 0 && out.Is4() == a.Is4()
 }
 
 // ofNVIPAM makes a pool of an IPPool of nv-ipam.

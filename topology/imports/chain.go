@@ -263,6 +263,11 @@ func named(attribute string, names ...string) string {
 	return fmt.Sprintf("%s in [%s]", attr, strings.Join(quoted, ", "))
 }
 
+// onLink is an expression for a device by the type of its link.
+func onLink(typ string) string {
+	return fmt.Sprintf(`device.attributes[%q].?linkType.orValue("") == %q`, inventory.Driver, typ)
+}
+
 func (c *converter) hostDevice(n *network, p, ipam *record) {
 	s := c.step(n, p, "host-device")
 	if device, ok := s.config["device"].(string); ok {
@@ -314,7 +319,7 @@ func (c *converter) ibSRIOV(n *network, p, ipam *record) {
 			"as the plugin does: set agent.driverBinding of the chart")
 	}
 	s := c.step(n, p, "sriov")
-	s.selector = fmt.Sprintf(`device.attributes[%q].?linkType.orValue("") == "infiniband"`, inventory.Driver)
+	s.selector = onLink("infiniband")
 	c.devices(n, s, p)
 	c.ipamOfFunction(n, s, p, ipam)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
@@ -204,9 +205,7 @@ func (c *converter) read(object map[string]any) {
 
 // annotationsOf are those of an object that may mean something.
 func annotationsOf(object map[string]any) map[string]any {
-	meta, _ := object["metadata"].(map[string]any)
-	all, _ := meta["annotations"].(map[string]any)
-	out := maps.Clone(all)
+	out := maps.Clone(asObject(asObject(object["metadata"])["annotations"]))
 	for _, k := range []string{
 		"kubectl.kubernetes.io/last-applied-configuration", "sriovnetwork.openshift.io/owner-ref",
 		"operator.sriovnetwork.openshift.io/last-network-namespace",
@@ -224,7 +223,7 @@ func (s *source) metadata() *record { return s.record.open[0] }
 
 // annotation takes an annotation.
 func (s *source) annotation(key string) string {
-	all, _ := s.metadata().left["annotations"].(map[string]any)
+	all := asObject(s.metadata().left["annotations"])
 	v, _ := all[key].(string)
 	delete(all, key)
 	return v
@@ -236,8 +235,7 @@ func (s *source) status() *record { return (&record{of: s}).below("status", s.st
 // others notes the annotations that were not taken.
 func (s *source) others() {
 	all, _ := s.metadata().take("annotations")
-	annotations, _ := all.(map[string]any)
-	for _, k := range slices.Sorted(maps.Keys(annotations)) {
+	for _, k := range slices.Sorted(maps.Keys(asObject(all))) {
 		s.note("metadata.annotations."+k, "is left out")
 	}
 }
@@ -327,12 +325,11 @@ func (c *converter) nameResources() {
 
 // byName orders output.
 func byName(a, b map[string]any) int {
-	name := func(o map[string]any) string {
-		meta, _ := o["metadata"].(map[string]any)
-		name, _ := meta["name"].(string)
-		return name
-	}
-	return cmp.Compare(name(a), name(b))
+	return cmp.Compare(nameOf(a), nameOf(b))
+}
+
+func nameOf(object map[string]any) string {
+	return (&unstructured.Unstructured{Object: object}).GetName()
 }
 
 func objectOf(gvk metav1.TypeMeta, name string, spec map[string]any) map[string]any {

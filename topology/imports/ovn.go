@@ -105,10 +105,7 @@ func (c *converter) networkOfOVN(n *network, spec *record) {
 	default:
 		ipam.problem("mode", "%q is not supported: addresses are those of ovn-kubernetes, of an AddressPool, or none", mode)
 	}
-	if len(from.keys()) > 0 {
-		for _, k := range []string{"joinSubnets", "defaultGatewayIPs", "reservedSubnets", "infrastructureSubnets"} {
-			from.none("it is for primary networks, or for addresses that ovn-kubernetes allocates", k)
-		}
-	}
+	from.none("it is for primary networks, or for addresses that ovn-kubernetes allocates",
+		"joinSubnets", "defaultGatewayIPs", "reservedSubnets", "infrastructureSubnets")
 	n.add("ovn-k8s-cni-overlay", cmp.Or(at, spec.at), config)
 }

@@ -1,7 +1,6 @@
 package imports
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -100,12 +99,8 @@ func (c *converter) ownTemplate(p *pod, a *podAttachment, t *topology.Topology) 
 	o := claim.Template(t, c.Set, p.from.namespace)
 	o.Name = label(a.net.topology + "-" + p.from.name)
 	claim.SetParameters(&o.Spec.Spec, permitted)
-	raw, err := json.Marshal(o)
-	if err != nil {
-		return nil, fmt.Errorf("its ResourceClaimTemplate: %w", err)
-	}
 	out := map[string]any{}
-	if err := json.Unmarshal(raw, &out); err != nil {
+	if err := retype(o, &out); err != nil {
 		return nil, fmt.Errorf("its ResourceClaimTemplate: %w", err)
 	}
 	delete(out["spec"].(map[string]any), "metadata")

@@ -322,16 +322,12 @@ func (n *network) renamed(ifName string) (out []*step) {
 
 // nameInterface sets the name of the interface that steps make.
 func nameInterface(steps []*step, ifName string) {
-	for _, s := range slices.Backward(steps) {
-		switch s.typ {
-		case "tuning", "vrf", "vfio-pci":
-			continue
-		case "bridge", "ovn-k8s-cni-overlay":
-			s.config["ifName"] = ifName
-		default:
-			s.config["name"] = ifName
-		}
-		return
+	switch s := carrier(steps); {
+	case s == nil:
+	case s.typ == "bridge" || s.typ == "ovn-k8s-cni-overlay":
+		s.config["ifName"] = ifName
+	default:
+		s.config["name"] = ifName
 	}
 }
 
@@ -426,7 +422,7 @@ func (c *converter) patches(roots map[*network][]*topology.Step,
 					p.from.problem(a.at, "%v", err)
 					continue
 				}
-				template, unchanged = o["metadata"].(map[string]any)["name"].(string), false
+				template, unchanged = nameOf(o), false
 				templates = append(templates, o)
 			}
 			claims = append(claims, map[string]any{"name": a.net.topology, "resourceClaimTemplateName": template})

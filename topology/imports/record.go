@@ -100,25 +100,21 @@ func (r *record) take(key string) (any, bool) {
 // has reports whether a key is there that was not taken.
 func (r *record) has(key string) bool { return r.left[key] != nil }
 
-// text takes a string; "" if it is missing.
-func (r *record) text(key string) string {
+// taken takes a value of a type; the zero value if it is missing.
+func taken[T any](r *record, key string) T {
 	v, has := r.take(key)
-	s, isText := v.(string)
-	if has && !isText {
-		misfit[string](r, key, v)
+	out, fits := v.(T)
+	if has && !fits {
+		misfit[T](r, key, v)
 	}
-	return s
+	return out
 }
 
+// text takes a string; "" if it is missing.
+func (r *record) text(key string) string { return taken[string](r, key) }
+
 // flag takes a boolean.
-func (r *record) flag(key string) bool {
-	v, has := r.take(key)
-	b, isBool := v.(bool)
-	if has && !isBool {
-		misfit[bool](r, key, v)
-	}
-	return b
-}
+func (r *record) flag(key string) bool { return taken[bool](r, key) }
 
 // number takes an integer; not ok if it is missing.
 func (r *record) number(key string) (n int64, ok bool) {
@@ -139,14 +135,19 @@ func (r *record) number(key string) (n int64, ok bool) {
 	return 0, false
 }
 
-// texts takes a list of strings.
-func (r *record) texts(key string) (out []string) {
+// list takes a list; an empty one if it is missing.
+func (r *record) list(key string) []any {
 	v, has := r.take(key)
 	list, isList := v.([]any)
 	if has && !isList {
 		r.problem(key, "is not a list")
 	}
-	for i, e := range list {
+	return list
+}
+
+// texts takes a list of strings.
+func (r *record) texts(key string) (out []string) {
+	for i, e := range r.list(key) {
 		s, isText := e.(string)
 		if !isText {
 			misfit[string](r, fmt.Sprintf("%s[%d]", key, i), e)
@@ -159,22 +160,12 @@ func (r *record) texts(key string) (out []string) {
 
 // sub takes an object; an empty one if it is missing.
 func (r *record) sub(key string) *record {
-	v, has := r.take(key)
-	object, isObject := v.(map[string]any)
-	if has && !isObject {
-		misfit[map[string]any](r, key, v)
-	}
-	return r.below(r.path(key), object)
+	return r.below(r.path(key), taken[map[string]any](r, key))
 }
 
 // subs takes a list of objects.
 func (r *record) subs(key string) (out []*record) {
-	v, has := r.take(key)
-	list, isList := v.([]any)
-	if has && !isList {
-		r.problem(key, "is not a list")
-	}
-	for i, e := range list {
+	for i, e := range r.list(key) {
 		at := fmt.Sprintf("%s[%d]", key, i)
 		object, isObject := e.(map[string]any)
 		if !isObject {
@@ -228,22 +219,12 @@ func empty(v any) bool {
 	switch v := v.(type) {
 	case nil:
 		return true
-	case string:
-		return v == ""
-	case bool:
-		return !v
-	case int64:
-		return v == 0
-	case int:
-		return v == 0
-	case float64:
-		return v == 0
 	case []any:
 		return len(v) == 0
 	case map[string]any:
 		return len(v) == 0
 	}
-	return false
+	return reflect.ValueOf(v).IsZero()
 }
 
 // report says of each key that nobody has taken that it has no counterpart.

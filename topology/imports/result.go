@@ -149,23 +149,17 @@ func (c *converter) topology(ctx context.Context, n *network) (object map[string
 	if list := n.claimParameters(); len(list) > 0 {
 		object["spec"].(map[string]any)["claimParameters"] = list
 	}
-	decoded, err := decodeTopology(object)
-	if err == nil && (len(n.constraints) > 0 || len(n.namespaces) > 0) && len(claim.Roots(decoded, c.Set)) > 0 {
-		template := map[string]any{}
-		if len(n.namespaces) > 0 {
-			template["namespaces"] = slices.Clone(n.namespaces)
-		}
-		if len(n.constraints) > 0 {
-			template["constraints"] = n.constraints
-		}
-		object["spec"].(map[string]any)["claimTemplate"] = template
-	}
 	typed := &v1alpha1.NetworkTopology{}
-	if err == nil {
-		err = retype(object, typed)
+	if err := retype(object, typed); err != nil {
+		return nil, named, err
 	}
 	var notes []string
+	decoded, err := topology.FromObject(typed)
 	if err == nil {
+		if (len(n.constraints) > 0 || len(n.namespaces) > 0) && len(claim.Roots(decoded, c.Set)) > 0 {
+			typed.Spec.ClaimTemplate = &v1alpha1.ClaimTemplate{Namespaces: slices.Clone(n.namespaces), Constraints: n.constraints}
+			object["spec"].(map[string]any)["claimTemplate"] = typed.Spec.ClaimTemplate
+		}
 		named.Object = typed
 		named.Topology, notes, err = validity.Object(ctx, typed, c.Set)
 	}
@@ -231,16 +225,8 @@ func quoted(names []string) string {
 	return strings.Join(out, " and ")
 }
 
-func decodeTopology(object map[string]any) (*topology.Topology, error) {
-	typed := &v1alpha1.NetworkTopology{}
-	if err := retype(object, typed); err != nil {
-		return nil, err
-	}
-	return topology.FromObject(typed)
-}
-
-// retype reads an object as its API type.
-func retype(object map[string]any, into any) error {
+// retype reads an object as one of another type.
+func retype(object, into any) error {
 	raw, err := json.Marshal(object)
 	if err != nil {
 		return err

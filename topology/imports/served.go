@@ -1,11 +1,13 @@
 package imports
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // Source is a kind of which objects of a cluster are read.
@@ -46,23 +48,16 @@ func Sources(pods bool) (out []Source) {
 // Concerned reports whether an object of a cluster can have to do with the conversion: classes of other drivers than DRANET,
 // claims of one pod, networks for another namespace than the given one ("" for all) and workloads without networks have not.
 func Concerned(object map[string]any, namespace string) bool {
-	kind, _ := object["kind"].(string)
-	spec := asObject(object["spec"])
-	meta := asObject(object["metadata"])
+	u := unstructured.Unstructured{Object: object}
+	kind := u.GetKind()
 	switch kind {
 	case "DeviceClass":
-		return ofDRANET(spec)
+		return ofDRANET(object["spec"])
 	case "ResourceClaim": // of one that was made for a pod the template is converted
 		return ownerOf(object) == (owner{})
 	case "SriovNetwork", "SriovIBNetwork", "HostDeviceNetwork", "IPoIBNetwork", "MacvlanNetwork":
-		target, _ := spec["networkNamespace"].(string)
-		if target == "" {
-			target, _ = meta["namespace"].(string)
-		}
-		if target == "" { // the object has no namespace
-			target = metav1.NamespaceDefault
-		}
-		return namespace == "" || target == namespace
+		target, _ := asObject(object["spec"])["networkNamespace"].(string)
+		return namespace == "" || cmp.Or(target, u.GetNamespace(), metav1.NamespaceDefault) == namespace // the last: it has no namespace
 	}
 	path, isWorkload := workloads[kind]
 	if !isWorkload {
@@ -96,10 +91,10 @@ func Relevant(objects []map[string]any) []map[string]any {
 	there := map[owner]bool{}
 	classes := map[string]bool{}
 	for _, o := range objects {
-		meta := asObject(o["metadata"])
-		there[ownerIn(meta["namespace"], o["kind"], meta["name"])] = true
-		if name, _ := meta["name"].(string); o["kind"] == "DeviceClass" {
-			classes[name] = true
+		u := unstructured.Unstructured{Object: o}
+		there[owner{u.GetNamespace(), u.GetKind(), u.GetName()}] = true
+		if u.GetKind() == "DeviceClass" {
+			classes[u.GetName()] = true
 		}
 	}
 	return slices.DeleteFunc(objects, func(o map[string]any) bool {
@@ -127,21 +122,12 @@ func requests(v any, classes map[string]bool) bool {
 // owner is the creator of an object. Owners of an object with a namespace are in it, or have none.
 type owner struct{ namespace, kind, name string }
 
-func ownerIn(namespace, kind, name any) owner {
-	var o owner
-	o.namespace, _ = namespace.(string)
-	o.kind, _ = kind.(string)
-	o.name, _ = name.(string)
-	return o
-}
-
 // ownerOf returns the creator of an object; the zero value: none.
 func ownerOf(object map[string]any) owner {
-	meta := asObject(object["metadata"])
-	owners, _ := meta["ownerReferences"].([]any)
+	u := unstructured.Unstructured{Object: object}
+	owners := u.GetOwnerReferences()
 	if len(owners) == 0 {
 		return owner{}
 	}
-	first := asObject(owners[0])
-	return ownerIn(meta["namespace"], first["kind"], first["name"])
+	return owner{u.GetNamespace(), owners[0].Kind, owners[0].Name}
 }

@@ -60,9 +60,9 @@ func (c *converter) nodePolicy(s *source) {
 	switch link := strings.ToLower(spec.text("linkType")); link {
 	case "":
 	case "eth":
-		exprs = append(exprs, fmt.Sprintf(`device.attributes[%q].?linkType.orValue("") == "ethernet"`, inventory.Driver))
+		exprs = append(exprs, onLink("ethernet"))
 	case "ib":
-		exprs = append(exprs, fmt.Sprintf(`device.attributes[%q].?linkType.orValue("") == "infiniband"`, inventory.Driver))
+		exprs = append(exprs, onLink("infiniband"))
 	default:
 		spec.problem("linkType", "%q is neither eth nor ib", link)
 	}
