@@ -13,6 +13,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // TestMultiNIC is the example of multi-nic-cni on one node: two pods have an ipvlan link each
@@ -21,7 +22,7 @@ import (
 // when an address of the host moves: they are chosen once. The release leaves nothing.
 func TestMultiNIC(t *testing.T) {
 	layout, err := addresspool.New(addresspool.Spec{
-		Name: "multi-nic", Subnets: []addresspool.SubnetSpec{{Prefix: "192.168.0.0/16"}}, HostBlock: 6, InterfaceBlock: 2,
+		Name: "multi-nic", Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.168.0.0/16"}}, HostBlock: 6, InterfaceBlock: 2,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -12,7 +12,10 @@ import (
 	"strings"
 	"testing"
 
+	"go4.org/netipx"
+
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // TestSubnet has vectors of multi-nic-cni: what its unit tests assert, and what it does
@@ -64,9 +67,9 @@ func TestSubnet(t *testing.T) {
 
 // TestNew holds what is refused, with the path of the field.
 func TestNew(t *testing.T) {
-	subnets := func(p ...string) (out []SubnetSpec) {
+	subnets := func(p ...string) (out []v1alpha1.AddressSubnet) {
 		for _, p := range p {
-			out = append(out, SubnetSpec{Prefix: p})
+			out = append(out, v1alpha1.AddressSubnet{Prefix: p})
 		}
 		return out
 	}
@@ -77,7 +80,7 @@ func TestNew(t *testing.T) {
 	}{
 		{"flat", Spec{Subnets: subnets("192.0.2.0/24")}, ""},
 		{"both families", Spec{Subnets: subnets("192.0.2.0/24", "2001:db8::/64")}, ""},
-		{"a whole range of one address", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", First: "192.0.2.9", Last: "192.0.2.9"}}}, ""},
+		{"a whole range of one address", Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24", First: "192.0.2.9", Last: "192.0.2.9"}}}, ""},
 		{"a link of two", Spec{Subnets: subnets("192.0.2.0/31")}, ""},
 		{"blocks of nodes and interfaces", Spec{Subnets: subnets("192.168.0.0/16"), HostBlock: 6, InterfaceBlock: 2}, ""},
 		{"nothing", Spec{}, "subnets: is empty"},
@@ -87,17 +90,17 @@ func TestNew(t *testing.T) {
 		{"everything", Spec{Subnets: subnets("0.0.0.0/0")}, "no pod can have"},
 		{"mapped", Spec{Subnets: subnets("::ffff:192.0.2.0/120")}, "IPv4 written as IPv6"},
 		{"twice", Spec{Subnets: subnets("192.0.2.0/24", "192.0.2.128/25")}, "shares addresses with 192.0.2.0/24"},
-		{"first behind last", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", First: "192.0.2.9", Last: "192.0.2.8"}}}, "is behind the last"},
-		{"first elsewhere", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", First: "192.0.3.9"}}}, `"192.0.3.9" is not in`},
-		{"gateway elsewhere", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "192.0.3.1"}}}, `gateway: "192.0.3.1" is not in "192.0.2.0/24": write an address in that network`},
-		{"gateway of IPv6 elsewhere", Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64", Gateway: "2001:db8:1::1"}}}, `gateway: "2001:db8:1::1" is not in "2001:db8::/64": write an address in that network, or a link-local one such as fe80::1`},
-		{"a link-local gateway", Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64", Gateway: "fe80::1"}}}, ""},
-		{"a link-local gateway of blocks of nodes", Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64", Gateway: "fe80::1"}}, HostBlock: 6, InterfaceBlock: 2}, ""},
-		{"a link-local gateway with a zone", Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64", Gateway: "fe80::1%eth0"}}}, "is not an IP address"},
-		{"a link-local gateway of IPv4", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "fe80::1"}}}, `gateway: "fe80::1" is not in "192.0.2.0/24": write an address in that network`},
-		{"a gateway that IPv4 has on no other link", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "169.254.1.1"}}}, `gateway: "169.254.1.1" is not in`},
-		{"gateway for broadcasts", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "192.0.2.255"}}}, `gateway: "192.0.2.255" is the broadcast address of "192.0.2.0/24"`},
-		{"gateway with a zone", Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64", Gateway: "2001:db8::1%eth0"}}}, "is not an IP address"},
+		{"first behind last", Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24", First: "192.0.2.9", Last: "192.0.2.8"}}}, "is behind the last"},
+		{"first elsewhere", Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24", First: "192.0.3.9"}}}, `"192.0.3.9" is not in`},
+		{"gateway elsewhere", Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24", Gateway: "192.0.3.1"}}}, `gateway: "192.0.3.1" is not in "192.0.2.0/24": write an address in that network`},
+		{"gateway of IPv6 elsewhere", Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "2001:db8::/64", Gateway: "2001:db8:1::1"}}}, `gateway: "2001:db8:1::1" is not in "2001:db8::/64": write an address in that network, or a link-local one such as fe80::1`},
+		{"a link-local gateway", Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "2001:db8::/64", Gateway: "fe80::1"}}}, ""},
+		{"a link-local gateway of blocks of nodes", Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "2001:db8::/64", Gateway: "fe80::1"}}, HostBlock: 6, InterfaceBlock: 2}, ""},
+		{"a link-local gateway with a zone", Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "2001:db8::/64", Gateway: "fe80::1%eth0"}}}, "is not an IP address"},
+		{"a link-local gateway of IPv4", Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24", Gateway: "fe80::1"}}}, `gateway: "fe80::1" is not in "192.0.2.0/24": write an address in that network`},
+		{"a gateway that IPv4 has on no other link", Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24", Gateway: "169.254.1.1"}}}, `gateway: "169.254.1.1" is not in`},
+		{"gateway for broadcasts", Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24", Gateway: "192.0.2.255"}}}, `gateway: "192.0.2.255" is the broadcast address of "192.0.2.0/24"`},
+		{"gateway with a zone", Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "2001:db8::/64", Gateway: "2001:db8::1%eth0"}}}, "is not an IP address"},
 		{"exclude elsewhere", Spec{Subnets: subnets("192.0.2.0/24"), Exclude: []string{"192.0.3.0/24"}}, "is in none of the pool's subnets"},
 		{"exclude backwards", Spec{Subnets: subnets("192.0.2.0/24"), Exclude: []string{"192.0.2.9-192.0.2.1"}}, "ends before it begins"},
 		{"exclude of two families", Spec{Subnets: subnets("192.0.2.0/24"), Exclude: []string{"192.0.2.9-2001:db8::"}}, "is not an address, a prefix or a range"},
@@ -108,9 +111,9 @@ func TestNew(t *testing.T) {
 		{"too many bits", Spec{Subnets: subnets("192.0.2.0/24"), HostBlock: 6, InterfaceBlock: 1}, "blocks would be of length /31, at most /30"},
 		{"negative", Spec{Subnets: subnets("192.0.2.0/24"), HostBlock: -1}, "hostBlock: -1"},
 		{"two of a family", Spec{Subnets: subnets("192.0.2.0/24", "198.51.100.0/24"), HostBlock: 2}, "one subnet of each family"},
-		{"bounds with host block", Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", First: "192.0.2.9"}}, HostBlock: 2}, "do not go with hostBlock"},
+		{"bounds with host block", Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24", First: "192.0.2.9"}}, HostBlock: 2}, "do not go with hostBlock"},
 		{"too many blocks", Spec{Subnets: subnets("2001:db8::/32")}, "use a longer prefix"},
-		{"too many subnets", Spec{Subnets: make([]SubnetSpec, MaxSubnets+1)}, "at most 8"},
+		{"too many subnets", Spec{Subnets: make([]v1alpha1.AddressSubnet, MaxSubnets+1)}, "at most 8"},
 		{"too many excludes", Spec{Subnets: subnets("192.0.2.0/24"), Exclude: make([]string, MaxExcludes+1)}, "at most 64"},
 		{"a long text", Spec{Subnets: subnets(strings.Repeat("1", 1000))}, "longer than 128 bytes"},
 	} {
@@ -144,7 +147,7 @@ func blocks(g Group) (out []netip.Prefix) {
 // TestMultiNIC is the example of multi-nic-cni: each interface has a quarter of the
 // network, and each node the same block of each quarter.
 func TestMultiNIC(t *testing.T) {
-	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.168.0.0/16"}}, HostBlock: 6, InterfaceBlock: 2})
+	l := layout(t, Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.168.0.0/16"}}, HostBlock: 6, InterfaceBlock: 2})
 	g := l.Groups()[0]
 	if g.Len() != 64 || l.Interfaces() != 4 || l.Flat() {
 		t.Fatalf("%d blocks for %d interfaces", g.Len(), l.Interfaces())
@@ -185,7 +188,7 @@ func TestMultiNIC(t *testing.T) {
 // it, and that an exclude which begins before a block counts.
 func TestExclude(t *testing.T) {
 	l := layout(t, Spec{
-		Subnets: []SubnetSpec{{Prefix: "192.168.0.0/16", Gateway: "192.168.2.1"}}, HostBlock: 8, InterfaceBlock: 2,
+		Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.168.0.0/16", Gateway: "192.168.2.1"}}, HostBlock: 8, InterfaceBlock: 2,
 		Exclude: []string{"192.168.0.64/26", "192.168.0.128/30", "192.168.64.200-192.168.65.10"},
 	})
 	g := l.Groups()[0]
@@ -225,7 +228,7 @@ func TestCovered(t *testing.T) {
 		{"192.168.0.0/16", 2, 1, "192.168.80.0/20", true},
 		{"192.168.0.0/16", 8, 1, "192.168.0.200-192.168.1.254", false},
 	} {
-		spec := Spec{Subnets: []SubnetSpec{{Prefix: c.base}}, HostBlock: c.bits}
+		spec := Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: c.base}}, HostBlock: c.bits}
 		if c.exclude != "" {
 			spec.Exclude = []string{c.exclude}
 		}
@@ -246,7 +249,7 @@ func TestParts(t *testing.T) {
 		if r.IntN(2) == 0 {
 			base = netip.PrefixFrom(number{hi: 0xfd00<<48 | r.Uint64N(1<<48), lo: r.Uint64()}.addr(false), length+90).Masked()
 		}
-		l, err := New(Spec{Name: "pool", Subnets: []SubnetSpec{{Prefix: base.String()}}, HostBlock: hosts, InterfaceBlock: ifaces})
+		l, err := New(Spec{Name: "pool", Subnets: []v1alpha1.AddressSubnet{{Prefix: base.String()}}, HostBlock: hosts, InterfaceBlock: ifaces})
 		if err != nil {
 			continue // such as multicast
 		}
@@ -257,14 +260,14 @@ func TestParts(t *testing.T) {
 				if part.Addr() != at || part.Bits() != base.Bits()+hosts+ifaces {
 					t.Fatalf("%s, %d and %d bits: part %d of node %d is %s, want it at %s", base, ifaces, hosts, iface, host, part, at)
 				}
-				at = last(part).Next()
+				at = netipx.PrefixLastIP(part).Next()
 				block, _ := l.Groups()[0].At(host)
 				if n, err := l.Number(block); err != nil || n != host || iface > 0 && l.Holds(part) == nil {
 					t.Fatalf("%s: block %s of node %d is number %d: %v", base, block, host, n, err)
 				}
 			}
 		}
-		if at != last(base).Next() {
+		if at != netipx.PrefixLastIP(base).Next() {
 			t.Fatalf("%s: the parts end before %s", base, at)
 		}
 	}
@@ -282,7 +285,7 @@ func TestBrute(t *testing.T) {
 		at := func() string {
 			return numberOf(base.Addr()).plus(number{lo: r.Uint64N(1 << (32 - length))}).addr(base.Addr().Is4()).String()
 		}
-		spec := Spec{Name: "pool", Subnets: []SubnetSpec{{Prefix: base.String()}}}
+		spec := Spec{Name: "pool", Subnets: []v1alpha1.AddressSubnet{{Prefix: base.String()}}}
 		switch r.IntN(3) {
 		case 0:
 			spec.HostBlock, spec.InterfaceBlock = 1+r.IntN(3), r.IntN(3)
@@ -291,7 +294,7 @@ func TestBrute(t *testing.T) {
 			spec.Subnets[0].First = at()
 		}
 		for range r.IntN(4) {
-			spec.Exclude = append(spec.Exclude, []string{at(), at() + "-" + last(base).String()}[r.IntN(2)])
+			spec.Exclude = append(spec.Exclude, []string{at(), at() + "-" + netipx.PrefixLastIP(base).String()}[r.IntN(2)])
 		}
 		if r.IntN(2) == 0 {
 			spec.Subnets[0].Gateway = at()
@@ -364,7 +367,7 @@ func checkRouted(t *testing.T, l *Layout, spec Spec, block netip.Prefix) {
 				if first := spec.Subnets[0].First; first != "" && a.Less(netip.MustParseAddr(first)) {
 					excluded = true
 				}
-				if a == subnet.Addr() || is4 && a == last(subnet) { // of no host
+				if a == subnet.Addr() || is4 && a == netipx.PrefixLastIP(subnet) { // of no host
 					excluded = a.String() == spec.Subnets[0].Gateway
 				}
 				if err != nil || excluded || !whole.Contains(a) {
@@ -390,9 +393,9 @@ func TestMemory(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	for _, spec := range []Spec{
-		{Subnets: []SubnetSpec{{Prefix: "10.0.0.0/8"}}},
-		{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64"}}},
-		{Subnets: []SubnetSpec{{Prefix: "2001:db8::/48"}}, HostBlock: 16},
+		{Subnets: []v1alpha1.AddressSubnet{{Prefix: "10.0.0.0/8"}}},
+		{Subnets: []v1alpha1.AddressSubnet{{Prefix: "2001:db8::/64"}}},
+		{Subnets: []v1alpha1.AddressSubnet{{Prefix: "2001:db8::/48"}}, HostBlock: 16},
 	} {
 		l := layout(t, spec)
 		g := l.Groups()[0]
@@ -696,10 +699,10 @@ func (c *cluster) survives(n *node, f func()) (died bool) {
 // sandboxes have one address, an owner keeps its own, and no address is lost for good.
 func TestNeverTwice(t *testing.T) {
 	for i, spec := range []Spec{
-		{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/28"}}, BlockSize: 1},
-		{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/27", Gateway: "192.0.2.1"}}, BlockSize: 4, Exclude: []string{"192.0.2.9-192.0.2.13"}},
-		{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/28"}, {Prefix: "2001:db8::/124"}}, BlockSize: 2},
-		{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/26"}}, HostBlock: 2, InterfaceBlock: 1},
+		{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/28"}}, BlockSize: 1},
+		{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/27", Gateway: "192.0.2.1"}}, BlockSize: 4, Exclude: []string{"192.0.2.9-192.0.2.13"}},
+		{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/28"}, {Prefix: "2001:db8::/124"}}, BlockSize: 2},
+		{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/26"}}, HostBlock: 2, InterfaceBlock: 1},
 	} {
 		for seed := range uint64(50) {
 			c := &cluster{t: t, keep: int64(seed%2) * 8, r: rand.New(rand.NewPCG(uint64(i), seed)), layout: layout(t, spec), leases: map[string]lease{}}
@@ -777,7 +780,7 @@ func most(seconds int64) func(string, bool) int64 { return func(string, bool) in
 // no longer.
 func TestClockAhead(t *testing.T) {
 	const now, ahead = 1e9, 1e9 + 10*365*86400
-	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/30"}}, BlockSize: 4, Exclude: []string{"192.0.2.2"}})
+	l := layout(t, Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/30"}}, BlockSize: 4, Exclude: []string{"192.0.2.2"}})
 	h := &Holdings{Resting: []Resting{{"pool", netip.MustParseAddr("192.0.2.1"), ahead, ""}, {"other", netip.MustParseAddr("192.0.2.1"), now + 30, ""}}}
 	h.Gain(l, netip.MustParsePrefix("192.0.2.0/30"), "uid")
 	if !h.Expire(now, most(60)) || h.Expire(now, most(60)) {
@@ -793,7 +796,7 @@ func TestClockAhead(t *testing.T) {
 		t.Errorf("of another pool: %v", h.Resting)
 	}
 
-	l = layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/30"}}, BlockSize: 1})
+	l = layout(t, Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/30"}}, BlockSize: 1})
 	h = &Holdings{}
 	h.Gain(l, netip.MustParsePrefix("192.0.2.1/32"), "uid")
 	if _, err := h.TakeKept(l, Owner{Claim: "a"}, 0, ahead, Keeping{"ns/web-0", 100}); err != nil {
@@ -812,7 +815,7 @@ func TestTwoPools(t *testing.T) {
 	h := &Holdings{}
 	rests := map[string]int64{"short": 0, "long": 100}
 	named := func(name string) *Layout {
-		l, err := New(Spec{Name: name, Subnets: []SubnetSpec{{Prefix: "192.0.2.0/30"}}, BlockSize: 4})
+		l, err := New(Spec{Name: name, Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/30"}}, BlockSize: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -836,7 +839,7 @@ func TestTwoPools(t *testing.T) {
 // TestLost holds that nothing is given from a lost block, that it is remembered while it
 // is used, and that its lease of another UID does not make it usable by itself.
 func TestLost(t *testing.T) {
-	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24"}}, BlockSize: 4})
+	l := layout(t, Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24"}}, BlockSize: 4})
 	h := &Holdings{}
 	b := netip.MustParsePrefix("192.0.2.4/30")
 	h.Gain(l, b, "1")
@@ -872,12 +875,12 @@ func FuzzSpec(f *testing.F) {
 	f.Add("255.255.255.0/24", "", "", "", "", "", "", 1, 0, 0)
 	f.Add("2001:db8::/64", "", "", "fe80::1", "", "::/0", "fe80::2", 0, 6, 2)
 	f.Fuzz(func(t *testing.T, prefix, first, last, gateway, exclude, to, via string, size, host, iface int) {
-		spec := Spec{Name: "pool", Subnets: []SubnetSpec{{prefix, first, last, gateway}}, BlockSize: size, HostBlock: host, InterfaceBlock: iface}
+		spec := Spec{Name: "pool", Subnets: []v1alpha1.AddressSubnet{{Prefix: prefix, First: first, Last: last, Gateway: gateway}}, BlockSize: size, HostBlock: host, InterfaceBlock: iface}
 		if exclude != "" {
 			spec.Exclude = []string{exclude}
 		}
 		if to != "" || via != "" {
-			spec.Routes = []RouteSpec{{to, via}}
+			spec.Routes = []v1alpha1.AddressRoute{{Destination: to, Gateway: via}}
 		}
 		l, err := New(spec)
 		if err != nil {
@@ -936,7 +939,7 @@ func TestKept(t *testing.T) {
 		}
 	}
 
-	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/29"}}, BlockSize: 8, Exclude: []string{"192.0.2.3-192.0.2.6"}})
+	l := layout(t, Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/29"}}, BlockSize: 8, Exclude: []string{"192.0.2.3-192.0.2.6"}})
 	h := &Holdings{}
 	h.Gain(l, netip.MustParsePrefix("192.0.2.0/29"), "uid")
 	said("the first", take(h, l, "a", 0, web), "192.0.2.1/29")
@@ -949,7 +952,7 @@ func TestKept(t *testing.T) {
 	said("another pod, after the time", take(h, l, "f", 300, Keeping{}), "192.0.2.1/29")
 	said("the pod, after the time", take(h, l, "g", 300, web), none)
 
-	l = layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/30"}}, BlockSize: 1})
+	l = layout(t, Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/30"}}, BlockSize: 1})
 	one, two := &Holdings{}, &Holdings{}
 	block := netip.MustParsePrefix("192.0.2.1/32")
 	one.Gain(l, block, "uid")
@@ -987,7 +990,7 @@ func TestKept(t *testing.T) {
 // TestKeptBounds holds that what a node keeps for pods that have ended is bounded: for each namespace, for all of them, and
 // what rests. The share of a namespace that keeps few is not touched by others.
 func TestKeptBounds(t *testing.T) {
-	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64"}}})
+	l := layout(t, Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "2001:db8::/64"}}})
 	h := &Holdings{}
 	now := int64(1000)
 	most := func(_ string, kept bool) int64 {
@@ -1063,7 +1066,7 @@ func TestKeptBounds(t *testing.T) {
 
 // TestExampleBehindExclusion holds that a large excluded range at the beginning of a subnet hides no example.
 func TestExampleBehindExclusion(t *testing.T) {
-	l := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "2001:db8::/64"}}, Exclude: []string{"2001:db8::/100"}})
+	l := layout(t, Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "2001:db8::/64"}}, Exclude: []string{"2001:db8::/100"}})
 	got, err := new(Holdings).Example(l, Owner{Topology: "t", Step: "a"}, 0)
 	if err != nil || len(got) != 1 || netip.MustParsePrefix("2001:db8::/100").Contains(got[0].Addr()) {
 		t.Errorf("got %v, %v", got, err)
@@ -1080,7 +1083,7 @@ func TestUsable(t *testing.T) {
 			at := func() netip.Addr {
 				return numberOf(p.Addr()).plus(number{lo: r.Uint64N(1 << (p.Addr().BitLen() - p.Bits()))}).addr(p.Addr().Is4())
 			}
-			spec.Subnets = append(spec.Subnets, SubnetSpec{Prefix: base})
+			spec.Subnets = append(spec.Subnets, v1alpha1.AddressSubnet{Prefix: base})
 			if a, b := at(), at(); r.IntN(2) == 0 && a.Compare(b) <= 0 {
 				spec.Subnets[i].First, spec.Subnets[i].Last = a.String(), b.String()
 			}
@@ -1091,7 +1094,7 @@ func TestUsable(t *testing.T) {
 			}
 		}
 		if r.IntN(4) == 0 && len(spec.Subnets) == 1 {
-			spec.BlockSize, spec.HostBlock, spec.Subnets[0] = 0, 3, SubnetSpec{Prefix: "192.0.2.0/25"}
+			spec.BlockSize, spec.HostBlock, spec.Subnets[0] = 0, 3, v1alpha1.AddressSubnet{Prefix: "192.0.2.0/25"}
 		}
 		l, err := New(spec)
 		if err != nil {
@@ -1117,7 +1120,7 @@ func TestUsable(t *testing.T) {
 
 // TestWithout checks that an owner gets no address that it must not have, whoever else may have it.
 func TestWithout(t *testing.T) {
-	l, err := New(Spec{Name: "p", Subnets: []SubnetSpec{{Prefix: "192.0.2.0/29"}, {Prefix: "2001:db8::/64"}}})
+	l, err := New(Spec{Name: "p", Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/29"}, {Prefix: "2001:db8::/64"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

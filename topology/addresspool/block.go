@@ -31,11 +31,8 @@ func (l *Layout) Single() bool {
 func (l *Layout) Families() []bool {
 	var out []bool
 	for _, is4 := range []bool{true, false} {
-		for i := range l.subnets {
-			if l.subnets[i].is4() == is4 {
-				out = append(out, is4)
-				break
-			}
+		if slices.ContainsFunc(l.subnets, func(s subnet) bool { return s.is4() == is4 }) {
+			out = append(out, is4)
 		}
 	}
 	return out
@@ -88,23 +85,19 @@ func (l *Layout) count(s *subnet) uint64 {
 // Len is the number of blocks, with those that have nothing to give.
 func (g Group) Len() uint64 {
 	var n uint64
-	for i := range g.layout.subnets {
-		if s := &g.layout.subnets[i]; s.is4() == g.is4 {
-			n = min(n+g.layout.count(s), math.MaxInt64)
-		}
+	for s := range g.layout.of(g.is4) {
+		n = min(n+g.layout.count(s), math.MaxInt64)
 	}
 	return n
 }
 
 // before is the number of blocks of a family in the subnets before one.
 func (l *Layout) before(s *subnet) (n uint64) {
-	for i := range l.subnets {
-		if &l.subnets[i] == s {
+	for o := range l.of(s.is4()) {
+		if o == s {
 			break
 		}
-		if l.subnets[i].is4() == s.is4() {
-			n += l.count(&l.subnets[i])
-		}
+		n += l.count(o)
 	}
 	return n
 }
@@ -112,11 +105,7 @@ func (l *Layout) before(s *subnet) (n uint64) {
 // At returns a block. It is not usable if everything in it is excluded.
 func (g Group) At(index uint64) (block netip.Prefix, usable bool) {
 	l := g.layout
-	for i := range l.subnets {
-		s := &l.subnets[i]
-		if s.is4() != g.is4 {
-			continue
-		}
+	for s := range l.of(g.is4) {
 		if n := l.count(s); index >= n {
 			index -= n
 			continue
@@ -163,11 +152,7 @@ func (g Group) Usable() (out Numbers) {
 	if !l.Flat() {
 		return Numbers{{0, g.Len()}}
 	}
-	for i := range l.subnets {
-		s := &l.subnets[i]
-		if s.is4() != g.is4 {
-			continue
-		}
+	for s := range l.of(g.is4) {
 		next, before, n := uint64(0), l.before(s), l.count(s)
 		for _, x := range l.excludes { // none touches another, so that what is excluded of a block is in one
 			if x, ok := s.span.cut(x); ok {
@@ -286,11 +271,9 @@ func (l *Layout) parts(block netip.Prefix) []netip.Prefix {
 func (l *Layout) Routed(block netip.Prefix, is4 bool, iface int) ([]netip.Prefix, error) {
 	s, index, err := l.find(block)
 	part := block
-	switch {
+	switch err := cmp.Or(err, l.has(iface)); {
 	case err != nil:
 		return nil, err
-	case iface < 0 || iface >= l.Interfaces():
-		return nil, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, errInterface, iface, l.Interfaces()-1)
 	case !l.Flat():
 		i := slices.IndexFunc(l.subnets, func(s subnet) bool { return s.is4() == is4 })
 		if i < 0 {
@@ -310,7 +293,8 @@ func (l *Layout) Routed(block netip.Prefix, is4 bool, iface int) ([]netip.Prefix
 	cut := span != whole
 	for _, x := range l.excludes {
 		// No host has the address of the network or that for broadcasts.
-		if x.First == x.Last && x.First != s.gateway && (x.First == s.prefix.Addr() || s.is4() && x.First == last(s.prefix)) {
+		if x.First == x.Last && x.First != s.gateway &&
+			(x.First == s.prefix.Addr() || s.is4() && x.First == netipx.PrefixLastIP(s.prefix)) {
 			continue
 		}
 		if x.Overlaps(span) {
@@ -338,10 +322,8 @@ func (l *Layout) Routed(block netip.Prefix, is4 bool, iface int) ([]netip.Prefix
 // Prefixes returns the subnets of a family.
 func (l *Layout) Prefixes(is4 bool) []netip.Prefix {
 	var out []netip.Prefix
-	for i := range l.subnets {
-		if l.subnets[i].is4() == is4 {
-			out = append(out, l.subnets[i].prefix)
-		}
+	for s := range l.of(is4) {
+		out = append(out, s.prefix)
 	}
 	return out
 }
@@ -357,14 +339,19 @@ type Range struct {
 // errInterface is an interface that the pool has no part for.
 var errInterface = errors.New("no such interface")
 
+// has returns an error if the pool has no part for an interface.
+func (l *Layout) has(iface int) error {
+	if iface < 0 || iface >= l.Interfaces() {
+		return fmt.Errorf("%s: %w: %d is not from 0 to %d", Title(l.Name), errInterface, iface, l.Interfaces()-1)
+	}
+	return nil
+}
+
 // Range returns what a block gives of one family on one interface.
 func (l *Layout) Range(block netip.Prefix, is4 bool, iface int) (Range, error) {
 	s, index, err := l.find(block)
-	if err != nil {
+	if err := cmp.Or(err, l.has(iface)); err != nil {
 		return Range{}, err
-	}
-	if iface < 0 || iface >= l.Interfaces() {
-		return Range{}, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, errInterface, iface, l.Interfaces()-1)
 	}
 	if l.Flat() {
 		span, ok := spanOf(block).cut(s.span)
@@ -373,10 +360,7 @@ func (l *Layout) Range(block netip.Prefix, is4 bool, iface int) (Range, error) {
 		}
 		return Range{span, s.prefix.Bits(), l.excludes}, nil
 	}
-	for i := range l.subnets {
-		if s = &l.subnets[i]; s.is4() != is4 {
-			continue
-		}
+	for s := range l.of(is4) {
 		span := spanOf(l.part(s, iface, index))
 		// The first and the last address of a node's block are those of its network.
 		span.First = span.First.Next()
@@ -413,10 +397,8 @@ func (r Range) first(taken func(netip.Addr) bool) netip.Addr {
 func (l *Layout) Size(is4 bool) uint64 { return l.total(is4).small() }
 
 func (l *Layout) total(is4 bool) (n number) {
-	for i := range l.subnets {
-		if s := &l.subnets[i]; s.is4() == is4 {
-			n = n.plus(l.size(s))
-		}
+	for s := range l.of(is4) {
+		n = n.plus(l.size(s))
 	}
 	return n
 }
@@ -441,8 +423,8 @@ func (l *Layout) blockAll(block netip.Prefix, is4 bool) (n number) {
 func (l *Layout) Enough(ifaces []int) error {
 	steps := map[int]int{}
 	for _, iface := range ifaces {
-		if iface < 0 || iface >= l.Interfaces() {
-			return fmt.Errorf("%s: %w: %d is not from 0 to %d", Title(l.Name), errInterface, iface, l.Interfaces()-1)
+		if err := l.has(iface); err != nil {
+			return err
 		}
 		steps[iface]++
 	}
@@ -463,12 +445,10 @@ func (l *Layout) Enough(ifaces []int) error {
 
 // nodeMost is how many addresses a node's block has on one interface if none of them is excluded.
 func (l *Layout) nodeMost(is4 bool) (most number) {
-	for i := range l.subnets {
-		if s := &l.subnets[i]; s.is4() == is4 {
-			whole := number{lo: 1}.shiftLeft(s.prefix.Addr().BitLen() - s.prefix.Bits() - l.ifBits - l.hostBits)
-			if most = whole.minus(number{lo: 1}); is4 {
-				most = most.minus(number{lo: 1})
-			}
+	for s := range l.of(is4) {
+		whole := number{lo: 1}.shiftLeft(s.prefix.Addr().BitLen() - s.prefix.Bits() - l.ifBits - l.hostBits)
+		if most = whole.minus(number{lo: 1}); is4 {
+			most = most.minus(number{lo: 1})
 		}
 	}
 	return most
@@ -603,11 +583,7 @@ func (l *Layout) Gives(p netip.Prefix) (subnet netip.Prefix, ok bool) {
 
 // From returns the first address that the pool gives at an address or after it, of its family, and its subnet; invalid for none.
 func (l *Layout) From(at netip.Addr) (first netip.Addr, subnet netip.Prefix) {
-	for i := range l.subnets {
-		s := &l.subnets[i]
-		if s.is4() != at.Is4() {
-			continue
-		}
+	for s := range l.of(at.Is4()) {
 		r := Range{Span: s.span, excludes: l.excludes}
 		if r.First.Less(at) {
 			r.First = at
@@ -626,7 +602,7 @@ func (l *Layout) From(at netip.Addr) (first netip.Addr, subnet netip.Prefix) {
 // ends reports whether an address is the first of a node's block, or of IPv4 the last: those of its network.
 func (l *Layout) ends(s *subnet, a netip.Addr) bool {
 	block, err := a.Prefix(s.prefix.Bits() + l.ifBits + l.hostBits)
-	return err == nil && (a == block.Addr() || s.is4() && a == last(block))
+	return err == nil && (a == block.Addr() || s.is4() && a == netipx.PrefixLastIP(block))
 }
 
 // LeaseName is the name of a block's lease. Two blocks never have one name: what comes

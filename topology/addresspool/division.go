@@ -28,7 +28,9 @@ func CheckDivision(c topology.IPAM) error {
 	if c.Subnet == "" {
 		return nil
 	}
-	_, err := New(Spec{Subnets: []SubnetSpec{{Prefix: c.Subnet}}, Exclude: c.ExcludeCIDRs, HostBlock: *c.HostBlock, InterfaceBlock: ifaces})
+	_, err := New(Spec{
+		Subnets: []v1alpha1.AddressSubnet{{Prefix: c.Subnet}}, Exclude: c.ExcludeCIDRs, HostBlock: *c.HostBlock, InterfaceBlock: ifaces,
+	})
 	if err == nil {
 		return nil
 	}

@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // TestAgrees holds what is said of a pool that is divided otherwise than a step of type
 // multi-nic-ipam expects.
 func TestAgrees(t *testing.T) {
 	l := layout(t, Spec{
-		Subnets:   []SubnetSpec{{Prefix: "192.168.0.0/16"}, {Prefix: "fd00::/64"}},
+		Subnets:   []v1alpha1.AddressSubnet{{Prefix: "192.168.0.0/16"}, {Prefix: "fd00::/64"}},
 		HostBlock: 6, InterfaceBlock: 2, Exclude: []string{"192.168.0.0/24"},
 	})
 	for _, c := range []struct {

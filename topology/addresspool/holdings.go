@@ -183,8 +183,8 @@ func (h *Holdings) TakeKept(l *Layout, owner Owner, iface int, now int64, k Keep
 		}
 		return slices.Clone(h.Grants[i].Addresses), h.Lost(owner.Claim)
 	}
-	if iface < 0 || iface >= l.Interfaces() {
-		return nil, fmt.Errorf("AddressPool %q: %w: %d is not from 0 to %d", l.Name, errInterface, iface, l.Interfaces()-1)
+	if err := l.has(iface); err != nil {
+		return nil, err
 	}
 	taken := h.taken(l.Name, now)
 	var out []netip.Prefix

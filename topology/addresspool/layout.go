@@ -3,10 +3,13 @@ package addresspool
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Bounds of a pool.
@@ -25,7 +28,7 @@ const (
 type Spec struct {
 	// Name is in the names of the pool's leases.
 	Name    string
-	Subnets []SubnetSpec
+	Subnets []v1alpha1.AddressSubnet
 	// Exclude lists addresses, prefixes and ranges FIRST-LAST that are not allocated.
 	Exclude []string
 	// BlockSize is the number of addresses that a node takes at once: a power of two, 0
@@ -34,22 +37,7 @@ type Spec struct {
 	// HostBlock and InterfaceBlock are numbers of bits: each node gets one block of each
 	// interface's part of the subnet. Zero is none.
 	HostBlock, InterfaceBlock int
-	Routes                    []RouteSpec
-}
-
-// RouteSpec is a route of a pool.
-type RouteSpec struct {
-	Destination string
-	// Gateway is in one of the subnets; empty for that of the subnet of an address.
-	Gateway string
-}
-
-// SubnetSpec is a subnet of a pool.
-type SubnetSpec struct {
-	Prefix string
-	// First and Last bound what is allocated; empty for the whole subnet.
-	First, Last string
-	Gateway     string
+	Routes                    []v1alpha1.AddressRoute
 }
 
 // Layout is a pool that was read and checked. It does not change.
@@ -75,6 +63,17 @@ type subnet struct {
 }
 
 func (s *subnet) is4() bool { return s.prefix.Addr().Is4() }
+
+// of are the subnets of a family.
+func (l *Layout) of(is4 bool) iter.Seq[*subnet] {
+	return func(yield func(*subnet) bool) {
+		for i := range l.subnets {
+			if s := &l.subnets[i]; s.is4() == is4 && !yield(s) {
+				return
+			}
+		}
+	}
+}
 
 // New reads and checks a pool. The error is a contract.Errors: everything that is wrong, each with
 // the path of its field.
@@ -198,8 +197,8 @@ func (l *Layout) blockSize(wanted int, is4 bool) int {
 	if wanted > 0 {
 		return wanted
 	}
-	for i := range l.subnets {
-		if s := &l.subnets[i]; s.is4() == is4 && s.span.size().small() < 4096-1 {
+	for s := range l.of(is4) {
+		if s.span.size().small() < 4096-1 {
 			return 1
 		}
 	}
@@ -209,7 +208,7 @@ func (l *Layout) blockSize(wanted int, is4 bool) int {
 // fields are the paths of a subnet's fields, for messages.
 type fields struct{ prefix, first, last, gateway string }
 
-func readSubnet(s SubnetSpec, at fields) (out subnet, err error) {
+func readSubnet(s v1alpha1.AddressSubnet, at fields) (out subnet, err error) {
 	if len(s.Prefix) > maxText {
 		return out, fieldError(at.prefix, "is longer than %d bytes", maxText)
 	}

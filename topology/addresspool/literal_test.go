@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // TestLiterals holds who has a literal address, and that its lease is idle when nobody has
@@ -59,8 +60,8 @@ func TestLiterals(t *testing.T) {
 // TestGives holds which addresses of a pool pods may get: with hostBlock not the first and the last one of a node's
 // block, so that a literal address can be one of these.
 func TestGives(t *testing.T) {
-	flat := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24", Gateway: "192.0.2.1"}}})
-	divided := layout(t, Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24"}, {Prefix: "2001:db8::/120"}}, HostBlock: 4, InterfaceBlock: 1})
+	flat := layout(t, Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24", Gateway: "192.0.2.1"}}})
+	divided := layout(t, Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24"}, {Prefix: "2001:db8::/120"}}, HostBlock: 4, InterfaceBlock: 1})
 	for _, c := range []struct {
 		of   *Layout
 		p    string
@@ -94,10 +95,10 @@ func TestEnough(t *testing.T) {
 		most  int
 		says  string
 	}{
-		{Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/29", Gateway: "192.0.2.1"}}}, 0, 5, `AddressPool "pool" has 5 IPv4 addresses, and 6 steps of a pod take one each`},
-		{Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24"}, {Prefix: "2001:db8::/126"}}}, 0, 3, `AddressPool "pool" has 3 IPv6 addresses, and 4 steps of a pod take one each`},
-		{Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24"}}, HostBlock: 5, InterfaceBlock: 0}, 0, 6, `AddressPool "pool" has 6 IPv4 addresses for each node, on interface 0, and 7 steps of a pod take one each`},
-		{Spec{Subnets: []SubnetSpec{{Prefix: "192.0.2.0/24"}, {Prefix: "2001:db8::/120"}}, HostBlock: 5, InterfaceBlock: 1}, 1, 2, `AddressPool "pool" has 2 IPv4 addresses for each node, on interface 1, and 3 steps of a pod take one each`},
+		{Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/29", Gateway: "192.0.2.1"}}}, 0, 5, `AddressPool "pool" has 5 IPv4 addresses, and 6 steps of a pod take one each`},
+		{Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24"}, {Prefix: "2001:db8::/126"}}}, 0, 3, `AddressPool "pool" has 3 IPv6 addresses, and 4 steps of a pod take one each`},
+		{Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24"}}, HostBlock: 5, InterfaceBlock: 0}, 0, 6, `AddressPool "pool" has 6 IPv4 addresses for each node, on interface 0, and 7 steps of a pod take one each`},
+		{Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "192.0.2.0/24"}, {Prefix: "2001:db8::/120"}}, HostBlock: 5, InterfaceBlock: 1}, 1, 2, `AddressPool "pool" has 2 IPv4 addresses for each node, on interface 1, and 3 steps of a pod take one each`},
 	} {
 		l := layout(t, c.spec)
 		h := &Holdings{}

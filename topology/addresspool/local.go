@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // maxRanges bounds the ranges of a pool in the spelling of host-local.
@@ -29,7 +30,7 @@ func Local(c topology.IPAM) (*Layout, error) {
 			if n++; n > maxRanges {
 				return nil, fieldError("ranges", "has more than %d", maxRanges)
 			}
-			s, err := readSubnet(SubnetSpec{Prefix: r.Subnet, First: r.RangeStart, Last: r.RangeEnd, Gateway: r.Gateway},
+			s, err := readSubnet(v1alpha1.AddressSubnet{Prefix: r.Subnet, First: r.RangeStart, Last: r.RangeEnd, Gateway: r.Gateway},
 				fields{at + "subnet", at + "rangeStart", at + "rangeEnd", at + "gateway"})
 			if err != nil {
 				wrong.addError("", err)
@@ -77,8 +78,8 @@ func (l *Layout) Kept(addresses []netip.Prefix) (out []netip.Prefix) {
 	for _, is4 := range l.Families() {
 		a := netip.Prefix{}
 		for _, p := range addresses {
-			for i := range l.subnets {
-				if s := &l.subnets[i]; s.is4() == is4 && s.span.Contains(p.Addr()) && p.Addr() != s.gateway {
+			for s := range l.of(is4) {
+				if s.span.Contains(p.Addr()) && p.Addr() != s.gateway {
 					a = netip.PrefixFrom(p.Addr(), s.prefix.Bits())
 				}
 			}
@@ -92,10 +93,8 @@ func (l *Layout) Kept(addresses []netip.Prefix) (out []netip.Prefix) {
 func (h *Holdings) ranges(l *Layout, is4 bool, iface int) []Range {
 	var out []Range
 	if l.local {
-		for i := range l.subnets {
-			if s := &l.subnets[i]; s.is4() == is4 {
-				out = append(out, Range{s.span, s.prefix.Bits(), l.excludes})
-			}
+		for s := range l.of(is4) {
+			out = append(out, Range{s.span, s.prefix.Bits(), l.excludes})
 		}
 		return out
 	}

@@ -7,6 +7,8 @@ import (
 	"math/big"
 	"math/bits"
 	"net/netip"
+
+	"go4.org/netipx"
 )
 
 // number is an address as an integer. An IPv4 address is below 2^32.
@@ -84,16 +86,9 @@ func (n number) big() *big.Int {
 	return hi.Add(hi, new(big.Int).SetUint64(n.lo))
 }
 
-// last returns the last address of a prefix.
-func last(p netip.Prefix) netip.Addr {
-	one := number{lo: 1}
-	size := one.shiftLeft(p.Addr().BitLen() - p.Bits())
-	return numberOf(p.Masked().Addr()).plus(size).minus(one).addr(p.Addr().Is4())
-}
-
 // Broadcast returns the broadcast address of an IPv4 network; networks of two have none (RFC 3021).
 func Broadcast(p netip.Prefix) (a netip.Addr, has bool) {
-	return last(p), p.Addr().Is4() && p.Bits() < 31
+	return netipx.PrefixLastIP(p), p.Addr().Is4() && p.Bits() < 31
 }
 
 // Subnet returns the network number index of those that are longer than base by bits.
@@ -116,7 +111,7 @@ func Subnet(base netip.Prefix, bits int, index uint64) (netip.Prefix, error) {
 // Span is a range of addresses of one family, both ends included.
 type Span struct{ First, Last netip.Addr }
 
-func spanOf(p netip.Prefix) Span { return Span{p.Masked().Addr(), last(p)} }
+func spanOf(p netip.Prefix) Span { return Span{p.Masked().Addr(), netipx.PrefixLastIP(p)} }
 
 // Contains reports whether an address is in the span.
 func (s Span) Contains(a netip.Addr) bool {

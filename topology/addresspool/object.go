@@ -40,14 +40,8 @@ var reclaimForm = regexp.MustCompile(`^[1-9][0-9]{0,4}[smh]$`)
 // validation.
 func Of(o *v1alpha1.AddressPool) (*Layout, error) {
 	spec := Spec{
-		Name: o.Name, Exclude: o.Spec.Exclude, BlockSize: int(value(o.Spec.BlockSize)),
+		Name: o.Name, Subnets: o.Spec.Subnets, Exclude: o.Spec.Exclude, Routes: o.Spec.Routes, BlockSize: int(value(o.Spec.BlockSize)),
 		HostBlock: int(value(o.Spec.HostBlock)), InterfaceBlock: int(value(o.Spec.InterfaceBlock)),
-	}
-	for _, s := range o.Spec.Subnets {
-		spec.Subnets = append(spec.Subnets, SubnetSpec(s))
-	}
-	for _, r := range o.Spec.Routes {
-		spec.Routes = append(spec.Routes, RouteSpec(r))
 	}
 	l, err := New(spec)
 	wrong := problems(FieldErrors(err))

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // Route is a route that a pod gets with its address.
@@ -14,7 +16,7 @@ type Route struct {
 }
 
 // readRoutes reads the routes of a pool whose subnets have been read.
-func (l *Layout) readRoutes(specs []RouteSpec, wrong *problems) {
+func (l *Layout) readRoutes(specs []v1alpha1.AddressRoute, wrong *problems) {
 	if n := len(specs); n > MaxRoutes {
 		wrong.add("routes", "has %d entries, at most %d are accepted", n, MaxRoutes)
 		return
@@ -29,7 +31,7 @@ func (l *Layout) readRoutes(specs []RouteSpec, wrong *problems) {
 	}
 }
 
-func (l *Layout) readRoute(s RouteSpec) (r Route, err error) {
+func (l *Layout) readRoute(s v1alpha1.AddressRoute) (r Route, err error) {
 	if len(s.Destination) > maxText {
 		return r, fieldError("destination", "is longer than %d bytes", maxText)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
 // TestAround holds that of any networks exactly those are found of which a pool gives an address, each once.
@@ -24,9 +25,9 @@ func TestAround(t *testing.T) {
 	}
 	pools := 0
 	for range 20_000 {
-		spec := addresspool.Spec{Name: "p", Subnets: []addresspool.SubnetSpec{{Prefix: prefix(22)}}}
+		spec := addresspool.Spec{Name: "p", Subnets: []v1alpha1.AddressSubnet{{Prefix: prefix(22)}}}
 		if random.IntN(2) == 0 {
-			spec.Subnets = append(spec.Subnets, addresspool.SubnetSpec{Prefix: prefix(24)})
+			spec.Subnets = append(spec.Subnets, v1alpha1.AddressSubnet{Prefix: prefix(24)})
 		}
 		if random.IntN(3) == 0 {
 			spec.HostBlock = 1 + random.IntN(3)
@@ -83,13 +84,13 @@ func TestAroundMany(t *testing.T) {
 		found bool
 	}{
 		"apart": {spec: func(i int) addresspool.Spec {
-			return addresspool.Spec{Subnets: []addresspool.SubnetSpec{{Prefix: fmt.Sprintf("11.%d.%d.0/24", i>>8, i&255)}}}
+			return addresspool.Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: fmt.Sprintf("11.%d.%d.0/24", i>>8, i&255)}}}
 		}},
 		"around": {found: true, spec: func(int) addresspool.Spec {
-			return addresspool.Spec{Subnets: []addresspool.SubnetSpec{{Prefix: "10.0.0.0/8"}, {Prefix: "100.0.0.0/8"}}}
+			return addresspool.Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "10.0.0.0/8"}, {Prefix: "100.0.0.0/8"}}}
 		}},
 		"without": {found: true, spec: func(int) addresspool.Spec {
-			return addresspool.Spec{Subnets: []addresspool.SubnetSpec{{Prefix: "10.0.0.0/8"}}, Exclude: []string{"10.1.0.0/16"}}
+			return addresspool.Spec{Subnets: []v1alpha1.AddressSubnet{{Prefix: "10.0.0.0/8"}}, Exclude: []string{"10.1.0.0/16"}}
 		}},
 	} {
 		a := newAround(all)

@@ -27,7 +27,7 @@ func layoutOf(t *testing.T, name string, host, iface int, subnets ...string) *ad
 		spec.BlockSize = 16
 	}
 	for _, s := range subnets {
-		spec.Subnets = append(spec.Subnets, addresspool.SubnetSpec{Prefix: s})
+		spec.Subnets = append(spec.Subnets, v1alpha1.AddressSubnet{Prefix: s})
 	}
 	l, err := addresspool.New(spec)
 	if err != nil {
@@ -60,7 +60,7 @@ func TestRoutes(t *testing.T) {
 		return site{pool, iface, network, places[network]}
 	}
 	seed := []site{at("multi", 0, net1), at("multi", 1, net2)}
-	excluding, err := addresspool.New(addresspool.Spec{Name: "flat", Subnets: []addresspool.SubnetSpec{{Prefix: "198.51.100.0/24", First: "198.51.100.2", Gateway: "198.51.100.30"}}, BlockSize: 16, Exclude: []string{"198.51.100.9", "198.51.100.64/28"}})
+	excluding, err := addresspool.New(addresspool.Spec{Name: "flat", Subnets: []v1alpha1.AddressSubnet{{Prefix: "198.51.100.0/24", First: "198.51.100.2", Gateway: "198.51.100.30"}}, BlockSize: 16, Exclude: []string{"198.51.100.9", "198.51.100.64/28"}})
 	if err != nil {
 		t.Fatal(err)
 	}
