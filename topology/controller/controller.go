@@ -82,12 +82,8 @@ func (c *Controller) Setup(mgr manager.Manager) error {
 		Named("networktopology").
 		Watches(&v1alpha1.NetworkTopology{}, &edits{Controller: c}).
 		Watches(&resourceapi.DeviceClass{}, handler.EnqueueRequestsFromMapFunc(c.forClass)).
-		Watches(&v1alpha1.DeviceExposurePolicy{}, handler.EnqueueRequestsFromMapFunc(c.forPolicy), builder.WithPredicates(predicate.Funcs{
-			UpdateFunc: func(u event.UpdateEvent) bool { return edited(u.ObjectOld, u.ObjectNew) },
-		})).
-		Watches(&v1alpha1.AddressPool{}, handler.EnqueueRequestsFromMapFunc(c.forPool), builder.WithPredicates(predicate.Funcs{
-			UpdateFunc: func(u event.UpdateEvent) bool { return edited(u.ObjectOld, u.ObjectNew) },
-		})).
+		Watches(&v1alpha1.DeviceExposurePolicy{}, handler.EnqueueRequestsFromMapFunc(c.forPolicy), onlyEdits).
+		Watches(&v1alpha1.AddressPool{}, handler.EnqueueRequestsFromMapFunc(c.forPool), onlyEdits).
 		Watches(&schemav1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(c.forSchema)).
 		Watches(&resourceapi.ResourceClaimTemplate{}, handler.EnqueueRequestsFromMapFunc(c.forTemplate)).
 		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(c.forNamespace), builder.WithPredicates(relabelled)).
@@ -121,27 +117,23 @@ func edited(before, after client.Object) bool {
 		!slices.Equal(before.GetFinalizers(), after.GetFinalizers())
 }
 
+// onlyEdits leaves out changes of a status.
+var onlyEdits = builder.WithPredicates(predicate.Funcs{
+	UpdateFunc: func(u event.UpdateEvent) bool { return edited(u.ObjectOld, u.ObjectNew) },
+})
+
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// onEdit enqueues a request when an object is created, edited or deleted.
-func onEdit(r reconcile.Request) handler.Funcs {
-	return handler.Funcs{
-		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { q.Add(r) },
-		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { q.Add(r) },
-		UpdateFunc: func(_ context.Context, u event.UpdateEvent, q queue) {
-			if edited(u.ObjectOld, u.ObjectNew) {
-				q.Add(r)
-			}
-		},
-	}
-}
-
-// onChange enqueues a request some time after an object was created, changed or deleted.
-func onChange(r reconcile.Request, after time.Duration) handler.Funcs {
+// enqueue enqueues a request some time after an object was created or deleted, or was changed in a way that counts, nil for any.
+func enqueue(r reconcile.Request, after time.Duration, counts func(before, now client.Object) bool) handler.Funcs {
 	return handler.Funcs{
 		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { q.AddAfter(r, after) },
 		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { q.AddAfter(r, after) },
-		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { q.AddAfter(r, after) },
+		UpdateFunc: func(_ context.Context, u event.UpdateEvent, q queue) {
+			if counts == nil || counts(u.ObjectOld, u.ObjectNew) {
+				q.AddAfter(r, after)
+			}
+		},
 	}
 }
 
@@ -239,13 +231,23 @@ func (c *Controller) forSchema(ctx context.Context, o client.Object) []reconcile
 	if _, builtIn := c.Contracts.BuiltIn.Contract(schema.Spec.CNIType); builtIn {
 		return nil
 	}
-	var using v1alpha1.NetworkTopologyList
-	if err := c.Client.List(ctx, &using, client.MatchingFields{indexType: schema.Spec.CNIType}, client.UnsafeDisableDeepCopy); err != nil {
-		c.Log.Error("cannot find the topologies of a changed CNIPluginSchema", "schema", schema.Name, "error", err)
+	return c.requestsFor(ctx, c.Log.With("schema", schema.Name), "cannot find the topologies of a changed CNIPluginSchema", nil,
+		client.MatchingFields{indexType: schema.Spec.CNIType})
+}
+
+// requestsFor returns the topologies of a list that are accepted, nil for all. If they cannot be listed, it logs what failed.
+func (c *Controller) requestsFor(ctx context.Context, log *slog.Logger, failed string, accept func(*v1alpha1.NetworkTopology) bool,
+	of ...client.ListOption,
+) []reconcile.Request {
+	var all v1alpha1.NetworkTopologyList
+	if err := c.Client.List(ctx, &all, append(of, client.UnsafeDisableDeepCopy)...); err != nil {
+		log.Error(failed, "error", err)
 	}
-	names := make([]string, len(using.Items))
-	for i := range using.Items {
-		names[i] = using.Items[i].Name
+	var names []string
+	for i := range all.Items {
+		if o := &all.Items[i]; accept == nil || accept(o) {
+			names = append(names, o.Name)
+		}
 	}
 	return requests(names...)
 }
@@ -277,7 +279,7 @@ func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology)
 		return reconcile.Result{}, err
 	}
 	found := Outcome{Use: use, NotReady: func(node string) time.Duration { return c.notReady(ctx, o, node) }}
-	c.program(ctx, o, &found)
+	found.Err = c.program(ctx, o, &found)
 	if apierrors.IsConflict(found.Err) || apierrors.IsAlreadyExists(found.Err) {
 		return reconcile.Result{}, found.Err // it is retried, without a condition
 	}
@@ -382,50 +384,46 @@ func (c *Controller) reportUse(ctx context.Context, o *v1alpha1.NetworkTopology,
 }
 
 // program creates or updates the classes of a valid topology, all or none of them.
-func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, found *Outcome) {
+func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, found *Outcome) error {
 	have, err := c.classes(ctx, o)
 	if err != nil {
-		found.Err = err
-		return
+		return err
 	}
 	found.Classes = len(have)
 	set, err := c.Contracts.Set(ctx)
 	if err != nil {
-		found.Err = err
-		return
+		return err
 	}
 	t, _, err := validity.Object(ctx, o, set)
-	if err != nil && ctx.Err() != nil {
-		found.Err = err
-		return
+	if err != nil && ctx.Err() == nil {
+		found.Invalid = err
+		return nil
 	}
 	if err != nil {
-		found.Invalid = err
-		return
+		return err
 	}
 	found.Steps = len(t.Steps)
 	if found.Shares, err = c.shares(ctx, t, set); err != nil {
-		found.Err = err
-		return
+		return err
 	}
 	if found.Unknown = Unknown(t, c.Contracts.BuiltIn); len(found.Unknown) > 0 {
-		return
+		return nil
 	}
 	want, err := Classes(o, t, set)
 	if err != nil {
-		found.Err = err
-		return
+		return err
 	}
-	if found.Clashes, found.Err = c.clashes(ctx, o, have, want); found.Err != nil || len(found.Clashes) > 0 {
-		return
+	if found.Clashes, err = c.clashes(ctx, o, have, want); err != nil || len(found.Clashes) > 0 {
+		return err
 	}
-	if found.Classes, found.Unnamed, found.Err = c.apply(ctx, o, have, want); found.Err != nil {
-		return
+	if found.Classes, found.Unnamed, err = c.apply(ctx, o, have, want); err != nil {
+		return err
 	}
-	if found.Pools, found.Err = c.subnets(ctx, t.NetworkPools()); found.Err == nil {
+	if found.Pools, err = c.subnets(ctx, t.NetworkPools()); err == nil {
 		templates := c.templates(ctx, o, t, set)
 		found.Templates = &templates
 	}
+	return err
 }
 
 // classes returns the classes of this topology, from the cache.

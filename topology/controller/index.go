@@ -133,15 +133,22 @@ func resourcesOf(o client.Object) []string {
 // Named returns the DeviceClasses, and the topologies with a step, that have an
 // extended resource name. They belong to the cache and must not be changed.
 func Named(ctx context.Context, cache client.Reader, resource string) ([]resourceapi.DeviceClass, []v1alpha1.NetworkTopology, error) {
+	by := client.MatchingFields{indexResource: resource}
 	var classes resourceapi.DeviceClassList
-	if err := cache.List(ctx, &classes, client.MatchingFields{indexResource: resource}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := cache.List(ctx, &classes, by, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, fmt.Errorf("list classes with extended resource name %q: %w", resource, err)
 	}
-	var topologies v1alpha1.NetworkTopologyList
-	if err := cache.List(ctx, &topologies, client.MatchingFields{indexResource: resource}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, nil, fmt.Errorf("list topologies with extended resource name %q: %w", resource, err)
+	named, err := topologies(ctx, cache, fmt.Sprintf("with extended resource name %q", resource), by)
+	return classes.Items, named, err
+}
+
+// topologies returns those of a list. They belong to the cache and must not be changed.
+func topologies(ctx context.Context, cache client.Reader, what string, of ...client.ListOption) ([]v1alpha1.NetworkTopology, error) {
+	var list v1alpha1.NetworkTopologyList
+	if err := cache.List(ctx, &list, append(of, client.UnsafeDisableDeepCopy)...); err != nil {
+		return nil, fmt.Errorf("list topologies %s: %w", what, err)
 	}
-	return classes.Items, topologies.Items, nil
+	return list.Items, nil
 }
 
 func roleOf(o client.Object) []string {
@@ -153,21 +160,13 @@ func roleOf(o client.Object) []string {
 
 // OfRole returns the topologies of a role. They belong to the cache and must not be changed.
 func OfRole(ctx context.Context, cache client.Reader, role v1alpha1.Role) ([]v1alpha1.NetworkTopology, error) {
-	var list v1alpha1.NetworkTopologyList
-	if err := cache.List(ctx, &list, client.MatchingFields{indexRole: string(role)}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list topologies of role %q: %w", role, err)
-	}
-	return list.Items, nil
+	return topologies(ctx, cache, fmt.Sprintf("of role %q", role), client.MatchingFields{indexRole: string(role)})
 }
 
 // Wanting returns the topologies with a root step that would have a DeviceClass of
 // a name. They belong to the cache and must not be changed.
 func Wanting(ctx context.Context, cache client.Reader, class string) ([]v1alpha1.NetworkTopology, error) {
-	var list v1alpha1.NetworkTopologyList
-	if err := cache.List(ctx, &list, client.MatchingFields{indexClass: class}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list topologies with a step of DeviceClass %q: %w", class, err)
-	}
-	return list.Items, nil
+	return topologies(ctx, cache, fmt.Sprintf("with a step of DeviceClass %q", class), client.MatchingFields{indexClass: class})
 }
 
 // Cached returns what a manager's cache keeps of the objects that this package reads.

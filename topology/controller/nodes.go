@@ -72,15 +72,6 @@ var readiness = predicate.Funcs{
 
 // forNode returns the topologies that are being rolled out.
 func (c *Controller) forNode(ctx context.Context, _ client.Object) []reconcile.Request {
-	var all v1alpha1.NetworkTopologyList
-	if err := c.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
-		c.Log.Error("cannot find the topologies that are rolled out", "error", err)
-	}
-	var names []string
-	for i := range all.Items {
-		if o := &all.Items[i]; o.Status.Rollout != nil && !complete(o) {
-			names = append(names, o.Name)
-		}
-	}
-	return requests(names...)
+	return c.requestsFor(ctx, c.Log, "cannot find the topologies that are rolled out",
+		func(o *v1alpha1.NetworkTopology) bool { return o.Status.Rollout != nil && !complete(o) })
 }

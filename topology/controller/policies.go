@@ -44,9 +44,9 @@ type Policies struct {
 func (c *Policies) Setup(mgr manager.Manager) error {
 	one := requests("all")[0]
 	return builder.ControllerManagedBy(mgr).Named("deviceexposurepolicy").
-		Watches(&v1alpha1.DeviceExposurePolicy{}, onEdit(one)).
-		Watches(&v1alpha1.DeviceExposureReport{}, onChange(one, c.Interval)).
-		Watches(&v1alpha1.AddressPool{}, onEdit(one)).
+		Watches(&v1alpha1.DeviceExposurePolicy{}, enqueue(one, 0, edited)).
+		Watches(&v1alpha1.DeviceExposureReport{}, enqueue(one, c.Interval, nil)).
+		Watches(&v1alpha1.AddressPool{}, enqueue(one, 0, edited)).
 		Complete(c)
 }
 

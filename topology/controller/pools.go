@@ -20,9 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/plumbline/plumbline/topology"
@@ -66,11 +64,11 @@ type Pools struct {
 func (c *Pools) Setup(mgr manager.Manager) error {
 	one := requests("all")[0]
 	return builder.ControllerManagedBy(mgr).Named("addresspool").
-		Watches(&v1alpha1.AddressPool{}, onEdit(one)).
-		Watches(&v1alpha1.AddressLease{}, onChange(one, c.Interval)).
+		Watches(&v1alpha1.AddressPool{}, enqueue(one, 0, edited)).
+		Watches(&v1alpha1.AddressLease{}, enqueue(one, c.Interval, nil)).
 		Watches(&v1alpha1.NetworkTopology{}, onSubnets(one, min(prompt, c.Interval))).
-		WatchesMetadata(&corev1.Node{}, onChange(one, c.Interval), builder.WithPredicates(predicate.Funcs{
-			UpdateFunc: func(u event.UpdateEvent) bool { return u.ObjectOld.GetUID() != u.ObjectNew.GetUID() },
+		WatchesMetadata(&corev1.Node{}, enqueue(one, c.Interval, func(before, now client.Object) bool {
+			return before.GetUID() != now.GetUID()
 		})).
 		Complete(c)
 }

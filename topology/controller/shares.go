@@ -3,8 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -86,19 +84,12 @@ func (c *Controller) emitUnshared(o *v1alpha1.NetworkTopology, s *v1alpha1.Netwo
 }
 
 // forPolicy returns the topologies with steps of the types that have shares of devices.
-func (c *Controller) forPolicy(ctx context.Context, _ client.Object) []reconcile.Request {
-	names := map[string]bool{}
+func (c *Controller) forPolicy(ctx context.Context, _ client.Object) (out []reconcile.Request) {
 	for _, typ := range c.Contracts.BuiltIn.Types() {
-		if one, _ := c.Contracts.BuiltIn.Contract(typ); !one.Input.Shares {
-			continue
-		}
-		var using v1alpha1.NetworkTopologyList
-		if err := c.Client.List(ctx, &using, client.MatchingFields{indexType: typ}, client.UnsafeDisableDeepCopy); err != nil {
-			c.Log.Error("cannot find the topologies of a changed DeviceExposurePolicy", "type", typ, "error", err)
-		}
-		for i := range using.Items {
-			names[using.Items[i].Name] = true
+		if one, _ := c.Contracts.BuiltIn.Contract(typ); one.Input.Shares {
+			out = append(out, c.requestsFor(ctx, c.Log.With("type", typ), "cannot find the topologies of a changed DeviceExposurePolicy",
+				nil, client.MatchingFields{indexType: typ})...)
 		}
 	}
-	return requests(slices.Sorted(maps.Keys(names))...)
+	return out
 }

@@ -101,16 +101,13 @@ func made(p *v1alpha1.AddressPool) bool { return p.Labels[v1alpha1.LabelSubnets]
 
 // having returns the quoted names of the topologies that have a network with the same subnets.
 func having(ctx context.Context, cache client.Reader, c topology.IPAM, opts ...client.ListOption) (quoted []string, err error) {
-	var list v1alpha1.NetworkTopologyList
-	opts = append(opts, client.MatchingFields{indexPool: c.Network()}, client.UnsafeDisableDeepCopy)
-	if err := cache.List(ctx, &list, opts...); err != nil {
-		return nil, fmt.Errorf("list topologies with the network of AddressPool %q: %w", c.Pool, err)
-	}
-	for i := range list.Items {
-		quoted = append(quoted, fmt.Sprintf("%q", list.Items[i].Name))
+	what := fmt.Sprintf("with the network of AddressPool %q", c.Pool)
+	found, err := topologies(ctx, cache, what, append(opts, client.MatchingFields{indexPool: c.Network()})...)
+	for i := range found {
+		quoted = append(quoted, fmt.Sprintf("%q", found[i].Name))
 	}
 	slices.Sort(quoted)
-	return quoted, nil
+	return quoted, err
 }
 
 // endSubnets deletes a pool of ours when no topology has its network with its subnets, and no pod has an address of it: from then on
@@ -160,13 +157,6 @@ func onSubnets(r reconcile.Request, after time.Duration) handler.Funcs {
 
 // forPool returns the topologies of the network that a pool is of.
 func (c *Controller) forPool(ctx context.Context, o client.Object) []reconcile.Request {
-	var using v1alpha1.NetworkTopologyList
-	if err := c.Client.List(ctx, &using, client.MatchingFields{indexPool: o.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
-		c.Log.Error("cannot find the topologies of a changed AddressPool", "pool", o.GetName(), "error", err)
-	}
-	names := make([]string, len(using.Items))
-	for i := range using.Items {
-		names[i] = using.Items[i].Name
-	}
-	return requests(names...)
+	return c.requestsFor(ctx, c.Log.With("pool", o.GetName()), "cannot find the topologies of a changed AddressPool", nil,
+		client.MatchingFields{indexPool: o.GetName()})
 }

@@ -273,17 +273,11 @@ func templatesCondition(found Templates) metav1.Condition {
 
 // forNamespace returns the topologies that choose a namespace.
 func (c *Controller) forNamespace(ctx context.Context, o client.Object) []reconcile.Request {
-	var all v1alpha1.NetworkTopologyList
-	if err := c.Client.List(ctx, &all, client.MatchingFields{indexTemplate: "true"}, client.UnsafeDisableDeepCopy); err != nil {
-		c.Log.Error("cannot find the topologies of a changed namespace", "namespace", o.GetName(), "error", err)
+	chooses := func(t *v1alpha1.NetworkTopology) bool {
+		return Chooses(t.Spec.ClaimTemplate, o.GetName(), o.GetLabels())
 	}
-	var names []string
-	for i := range all.Items {
-		if Chooses(all.Items[i].Spec.ClaimTemplate, o.GetName(), o.GetLabels()) {
-			names = append(names, all.Items[i].Name)
-		}
-	}
-	return requests(names...)
+	return c.requestsFor(ctx, c.Log.With("namespace", o.GetName()), "cannot find the topologies of a changed namespace", chooses,
+		client.MatchingFields{indexTemplate: "true"})
 }
 
 // forTemplate returns the topology that a template belongs to.
