@@ -85,8 +85,9 @@ func (m *mtus) fitPorts(ports map[string][]string) {
 		}
 		for _, port := range ports[bond] {
 			stays := m.staysInBond(port)
-			raised := below[port] && stays && mtuIn(m.p.req.Have, bond) < forced && mtuIn(m.p.req.Have, port) < forced
-			lowered := tunnels[port] && !stays && m.standing(port, 0) > forced
+			bondHas, portHas := mtuIn(m.p.req.Have, bond), mtuIn(m.p.req.Have, port)
+			raised := below[port] && stays && bondHas < forced && portHas < forced
+			lowered := tunnels[port] && (stays && min(bondHas, portHas) > forced || !stays && m.standing(port, 0) > forced)
 			if m.claimed(port) == 0 && (raised || lowered) {
 				m.setClaim(port, claim{m.p.claims[netstate.LinkKey(port)]["master"].step, forced, true})
 			}
