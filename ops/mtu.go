@@ -84,10 +84,14 @@ func (m *mtus) fitPorts(ports map[string][]string) {
 			continue
 		}
 		for _, port := range ports[bond] {
-			stays := m.staysInBond(port)
-			bondHas, portHas := mtuIn(m.p.req.Have, bond), mtuIn(m.p.req.Have, port)
-			raised := below[port] && stays && bondHas < forced && portHas < forced
-			lowered := tunnels[port] && (stays && min(bondHas, portHas) > forced || !stays && m.standing(port, 0) > forced)
+			own := m.standing(port, 0)
+			least, most := own, own
+			if m.staysInBond(port) { // it has been given another
+				bondHas, portHas := mtuIn(m.p.req.Have, bond), mtuIn(m.p.req.Have, port)
+				least, most = max(bondHas, portHas), min(bondHas, portHas)
+			}
+			raised := below[port] && least != 0 && least < forced
+			lowered := tunnels[port] && most > forced
 			if m.claimed(port) == 0 && (raised || lowered) {
 				m.setClaim(port, claim{m.p.claims[netstate.LinkKey(port)]["master"].step, forced, true})
 			}

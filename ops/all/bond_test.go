@@ -143,7 +143,7 @@ func TestOwnMTUOfPort(t *testing.T) {
 		"with a tunnel on the VLAN":   {tunnel + usual, tunnel, tunnel + usual},
 		"never raised":                {plain + small, plain + small, plain},
 	} {
-		for _, own := range []uint32{1500, 9000} {
+		for _, own := range []uint32{1300, 1500, 9000} {
 			t.Run(fmt.Sprintf("%s/%d", name, own), func(t *testing.T) {
 				var cases [3]*optest.Case
 				for i, text := range versions {
