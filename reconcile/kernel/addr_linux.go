@@ -125,14 +125,11 @@ func (o *observer) queryAddr(ctx context.Context, queried netstate.Addr) error {
 		return nil
 	}
 	o.snap.PutAbsent(queried.Key())
-	index, err := o.index(ctx, queried.Link)
-	if errors.Is(err, unix.ENODEV) {
-		return nil
-	}
-	if err != nil {
+	c, index, err := o.existingLink(ctx, queried.Link)
+	if c == nil || err != nil {
 		return err
 	}
-	all, err := o.outside.addresses(ctx, index)
+	all, err := c.addresses(ctx, index)
 	if errors.Is(err, unix.ENODEV) {
 		return nil // another sandbox has deleted the link since
 	}

@@ -122,15 +122,8 @@ func (o *observer) queryBridgeVLAN(ctx context.Context, queried netstate.BridgeV
 }
 
 func (s *Sandbox) readBridgeVLAN(ctx context.Context, queried netstate.BridgeVLAN) (netstate.BridgeVLAN, bool, error) {
-	c, _, err := s.at(queried.Link)
-	if err != nil {
-		return queried, false, err
-	}
-	index, err := s.index(ctx, queried.Link)
-	if errors.Is(err, unix.ENODEV) {
-		return queried, false, nil
-	}
-	if err != nil {
+	c, index, err := s.existingLink(ctx, queried.Link)
+	if c == nil || err != nil {
 		return queried, false, err
 	}
 	all, err := c.bridgeVLANs(ctx, index)

@@ -106,15 +106,8 @@ func (o *observer) queryEthtool(ctx context.Context, settings []netstate.Ethtool
 }
 
 func (s *Sandbox) readEthtool(ctx context.Context, g ethtoolGroup) (map[string]netstate.Ethtool, error) {
-	c, _, err := s.at(g.link)
-	if err != nil {
-		return nil, nil // the namespace no longer exists
-	}
-	index, err := s.index(ctx, g.link)
-	if errors.Is(err, unix.ENODEV) {
-		return nil, nil
-	}
-	if err != nil {
+	c, index, err := s.existingLink(ctx, g.link)
+	if c == nil || err != nil {
 		return nil, err
 	}
 	settings, err := c.ethtoolSettings(ctx, g.class, index)
@@ -136,7 +129,7 @@ func (s *Sandbox) applyEthtool(ctx context.Context, c netstate.Change) error {
 	if c.After == nil || after.Value == nil {
 		return nil // a setting is not created or deleted: it exists with its link
 	}
-	if err := s.retryStale(func() error { return s.setEthtool(ctx, after) }, after.Link); err != nil {
+	if err := s.onLink(ctx, after.Link, func(c *conn, index int) error { return c.writeEthtool(ctx, index, after) }); err != nil {
 		return explainEthtool(err)
 	}
 	have, err := s.readEthtool(ctx, ethtoolGroup{after.Link, after.Class})
@@ -156,23 +149,11 @@ func (s *Sandbox) applyEthtool(ctx context.Context, c netstate.Change) error {
 	return nil
 }
 
-func (s *Sandbox) setEthtool(ctx context.Context, e netstate.Ethtool) error {
+// writeEthtool sets one setting of the link with that index.
+func (c *conn) writeEthtool(ctx context.Context, index int, e netstate.Ethtool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	c, _, err := s.at(e.Link)
-	if err != nil {
-		return err
-	}
-	index, err := s.index(ctx, e.Link)
-	if err != nil {
-		return err
-	}
-	return c.writeEthtool(ctx, index, e)
-}
-
-// writeEthtool sets one setting of the link with that index.
-func (c *conn) writeEthtool(ctx context.Context, index int, e netstate.Ethtool) error {
 	c.count.writes.Add(1)
 	value, err := ethtoolValue(e)
 	if err != nil {

@@ -95,15 +95,8 @@ func (o *observer) queryFDB(ctx context.Context, queried []netstate.FDB) error {
 // forwarding lists the destinations of a tunnel, without the one that it has because of its
 // remote: that is a field of the link, and goes when the field changes.
 func (o *observer) forwarding(ctx context.Context, link string) ([]forwarding, error) {
-	c, _, err := o.at(link)
-	if err != nil {
-		return nil, nil // it was deleted with its namespace
-	}
-	index, err := o.index(ctx, link)
-	if errors.Is(err, unix.ENODEV) {
-		return nil, nil
-	}
-	if err != nil {
+	c, index, err := o.existingLink(ctx, link)
+	if c == nil || err != nil {
 		return nil, err
 	}
 	remote := ""

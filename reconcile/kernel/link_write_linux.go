@@ -334,11 +334,7 @@ func (s *Sandbox) setLink(ctx context.Context, l netstate.Link) error {
 }
 
 func (s *Sandbox) setLinkOnce(ctx context.Context, l netstate.Link) error {
-	c, _, err := s.at(l.Name)
-	if err != nil {
-		return err
-	}
-	index, err := s.index(ctx, l.Name)
+	c, index, err := s.locateLink(ctx, l.Name)
 	if err != nil {
 		return err
 	}
@@ -390,23 +386,9 @@ func (s *Sandbox) changeInfo(ctx context.Context, l netstate.Link) (*nl.RtAttr, 
 
 // deleteLink deletes a link; one that is not there is deleted.
 func (s *Sandbox) deleteLink(ctx context.Context, l netstate.Link) error {
-	name := l.Name
-	c, _, err := s.at(name)
-	if err != nil {
-		return nil // it was deleted with its namespace
-	}
-	err = s.retryStale(func() error {
-		index, err := s.index(ctx, name)
-		if err != nil {
-			return err
-		}
-		return c.deleteIndex(ctx, index, l.LinkKind)
-	}, name)
-	s.forget(name)
-	if errors.Is(err, unix.ENODEV) {
-		return nil
-	}
-	return err
+	err := s.onLink(ctx, l.Name, func(c *conn, index int) error { return c.deleteIndex(ctx, index, l.LinkKind) })
+	s.forget(l.Name)
+	return unlessGone(err, unix.ENODEV)
 }
 
 // deleteIndex deletes a link of a kind. An ipvlan that is deleted with its flag ALLMULTI

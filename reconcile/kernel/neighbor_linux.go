@@ -54,15 +54,8 @@ func decodeNeighbor(b []byte) (n netstate.Neighbor, index int, static bool) {
 // queryNeighbor reads one entry, which the kernel supports since 5.0.
 func (o *observer) queryNeighbor(ctx context.Context, queried netstate.Neighbor) error {
 	o.snap.PutAbsent(queried.Key())
-	c, _, err := o.at(queried.Link)
-	if err != nil {
-		return nil // it was deleted with its namespace
-	}
-	index, err := o.index(ctx, queried.Link)
-	if errors.Is(err, unix.ENODEV) {
-		return nil
-	}
-	if err != nil {
+	c, index, err := o.existingLink(ctx, queried.Link)
+	if c == nil || err != nil {
 		return err
 	}
 	queried.MAC = nil

@@ -112,15 +112,11 @@ func (o *observer) queryRDMALink(ctx context.Context, queried netstate.RDMALink)
 // rdmaLink reads the RDMA device in software on a link, false without one. Without the module ib_core there is none, and a
 // socket would load it.
 func (o *observer) rdmaLink(ctx context.Context, queried netstate.RDMALink) (out netstate.RDMALink, there bool, err error) {
-	c, _, gone := o.at(queried.Link)
-	if gone != nil || !o.host.sysfs.hasRDMA() {
-		return out, false, nil // it was deleted with its namespace
-	}
-	index, err := o.index(ctx, queried.Link)
-	if errors.Is(err, unix.ENODEV) {
+	if !o.host.sysfs.hasRDMA() {
 		return out, false, nil
 	}
-	if err != nil {
+	c, index, err := o.existingLink(ctx, queried.Link)
+	if c == nil || err != nil {
 		return out, false, err
 	}
 	d, owner, err := o.softRDMAOwner(ctx, c, index, netstate.BaseName(queried.Link), deref(queried.Name))

@@ -273,11 +273,7 @@ func (s *Sandbox) same(ctx context.Context, r netstate.Route) ([]netstate.Route,
 
 // group returns those of a query that share r's destination, table and metric.
 func (s *Sandbox) group(ctx context.Context, r netstate.Route, q routeQuery) ([]netstate.Route, error) {
-	c, _, err := s.at(r.Link)
-	if err != nil {
-		return nil, err
-	}
-	index, err := s.index(ctx, r.Link)
+	c, index, err := s.locateLink(ctx, r.Link)
 	if err != nil {
 		return nil, err
 	}
@@ -332,11 +328,7 @@ type keptIn struct {
 // keepsRoute reports whether the kernel has a route of others still. It keeps those of an address whose place another one takes
 // (promote_secondaries), and a second one would lack what netstate does not hold of it, such as its other next hops.
 func (s *Sandbox) keepsRoute(ctx context.Context, r netstate.Route) (bool, error) {
-	c, _, err := s.at(r.Link)
-	if err != nil {
-		return false, err
-	}
-	index, err := s.index(ctx, r.Link)
+	c, index, err := s.locateLink(ctx, r.Link)
 	if err != nil {
 		return false, err
 	}

@@ -194,14 +194,29 @@ func (s *Sandbox) retryStale(f func() error, names ...string) error {
 	return err
 }
 
+// locateLink returns the namespace and the index of a link.
+func (s *Sandbox) locateLink(ctx context.Context, name string) (*conn, int, error) {
+	c, _, err := s.at(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	index, err := s.index(ctx, name)
+	return c, index, err
+}
+
+// existingLink is locateLink for who reads it: the namespace is nil if it is gone, or has no such link.
+func (s *Sandbox) existingLink(ctx context.Context, name string) (*conn, int, error) {
+	c, index, err := s.locateLink(ctx, name)
+	if errors.Is(err, errGone) || errors.Is(err, unix.ENODEV) {
+		return nil, 0, nil
+	}
+	return c, index, err
+}
+
 // onLink calls f with the namespace and the index of a link.
 func (s *Sandbox) onLink(ctx context.Context, link string, f func(c *conn, index int) error) error {
-	c, _, err := s.at(link)
-	if err != nil {
-		return err
-	}
 	return s.retryStale(func() error {
-		index, err := s.index(ctx, link)
+		c, index, err := s.locateLink(ctx, link)
 		if err != nil {
 			return err
 		}

@@ -512,15 +512,8 @@ func (o *observer) queryFilter(ctx context.Context, queried netstate.Filter) err
 }
 
 func (s *Sandbox) readFilter(ctx context.Context, queried netstate.Filter) (netstate.Filter, bool, error) {
-	c, _, err := s.at(queried.Link)
-	if err != nil {
-		return queried, false, nil // it was deleted with its namespace
-	}
-	index, err := s.index(ctx, queried.Link)
-	if errors.Is(err, unix.ENODEV) {
-		return queried, false, nil
-	}
-	if err != nil {
+	c, index, err := s.existingLink(ctx, queried.Link)
+	if c == nil || err != nil {
 		return queried, false, err
 	}
 	queried.Family = nil // a filter of another family is found too
