@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -358,11 +359,5 @@ func (c *conn) detachXDP(ctx context.Context, w ifLink, name, program string) er
 		return err
 	}
 	c.count.writes.Add(1)
-	return c.count.send(true, func() error {
-		links, err := xdpLinks(w.link.Index, uint32(id))
-		for _, l := range links {
-			err = errors.Join(err, detachLink(l))
-		}
-		return err
-	})
+	return c.count.send(true, func() error { return detachXDPLinks(w.link.Index, ebpf.ProgramID(id)) })
 }
