@@ -23,7 +23,7 @@ func (p *pass) refuseTaken(ctx context.Context, free bool) error {
 	if len(wanted) == 0 {
 		return nil
 	}
-	for _, other := range p.r.holders(wanted) {
+	for _, other := range p.r.opts.Store.Holders(slices.Collect(maps.Values(wanted))) {
 		if other.Sandbox.ID == p.sandbox.ID || other.Sandbox.ID == p.sandbox.Prepared || other.BootID != p.r.opts.BootID {
 			continue
 		}
@@ -81,25 +81,7 @@ func (p *pass) takes(step string) bool {
 // those that name another boot. They are not changed, and the devices they mention count as
 // held. It returns those that List, Record or a pass has found.
 func (r *Reconciler) OtherVersions() []*frame.OtherVersion {
-	s, ok := r.opts.Store.(interface {
-		OtherVersions() []*frame.OtherVersion
-	})
-	if !ok {
-		return nil
-	}
-	return slices.DeleteFunc(s.OtherVersions(), func(o *frame.OtherVersion) bool { return o.BootID != "" && o.BootID != r.opts.BootID })
-}
-
-// holders returns the records that may hold one of the devices. A Store that can find
-// them without reading all records does so.
-func (r *Reconciler) holders(devices map[string]string) []Record {
-	if s, ok := r.opts.Store.(interface {
-		Holders(devices []string) []Record
-	}); ok {
-		return s.Holders(slices.Collect(maps.Values(devices)))
-	}
-	records, _ := r.opts.Store.List() // damaged records are reported by List's other callers
-	return records
+	return slices.DeleteFunc(r.opts.Store.OtherVersions(), func(o *frame.OtherVersion) bool { return o.BootID != "" && o.BootID != r.opts.BootID })
 }
 
 // alive reports whether the namespace of a record still exists.

@@ -39,18 +39,10 @@ func (p *pass) findOthers() {
 	}
 }
 
-// beside returns the records of the other sandboxes of the namespace. A Store that can find them without reading all records
-// does so.
+// beside returns the records of the other sandboxes of the namespace.
 func (p *pass) beside() []Record {
-	var records []Record
-	if s, ok := p.r.opts.Store.(interface {
-		Beside(id SandboxID, netns string, open NetnsID) []Record
-	}); ok {
-		records = s.Beside(p.sandbox.ID, p.sandbox.Netns, p.opened())
-	} else {
-		records, _ = p.r.opts.Store.List() // damaged records are reported by List's other callers
-	}
-	return slices.DeleteFunc(records, func(rec Record) bool { return rec.Sandbox.ID == p.sandbox.ID || !p.here(rec) })
+	return slices.DeleteFunc(p.r.opts.Store.Beside(p.sandbox.ID, p.sandbox.Netns, p.opened()),
+		func(rec Record) bool { return rec.Sandbox.ID == p.sandbox.ID || !p.here(rec) })
 }
 
 // here reports whether a record is of this pass's namespace, by its path or by another one. IDs of namespaces, and paths, are those of

@@ -7,6 +7,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -99,6 +100,12 @@ type Store interface {
 	// IDs returns the IDs of the records of List, in order, and its errors, without
 	// reading the files: a file that was damaged since may be among them.
 	IDs() ([]SandboxID, []error)
+	// Holders returns the records that may hold one of the devices, and Beside those of the other sandboxes of a
+	// namespace, by its path or its ID. Neither reads a record that has not changed, or reports one that cannot be read.
+	Holders(devices []string) []Record
+	Beside(id SandboxID, netns string, open NetnsID) []Record
+	// OtherVersions returns the records of other versions that were met.
+	OtherVersions() []*frame.OtherVersion
 	// Get returns one record; false when there is none. One of another version
 	// is an error (frame.OtherVersion), and so is writing or removing it.
 	Get(id SandboxID) (Record, bool, error)

@@ -10,6 +10,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/binding"
 	"github.com/plumbline/plumbline/reconcile/dhcp"
+	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/hostports"
 	"github.com/plumbline/plumbline/reconcile/journal"
 	"github.com/plumbline/plumbline/reconcile/kernel"
@@ -136,6 +137,14 @@ type noRecords struct{ reconcile.Store }
 func (noRecords) List() ([]reconcile.Record, []error) { return nil, nil }
 
 func (noRecords) IDs() ([]reconcile.SandboxID, []error) { return nil, nil }
+
+func (noRecords) Holders([]string) []reconcile.Record { return nil }
+
+func (noRecords) Beside(reconcile.SandboxID, string, reconcile.NetnsID) []reconcile.Record {
+	return nil
+}
+
+func (noRecords) OtherVersions() []*frame.OtherVersion { return nil }
 
 func (noRecords) Get(reconcile.SandboxID) (reconcile.Record, bool, error) {
 	return reconcile.Record{}, false, nil
