@@ -103,9 +103,7 @@ func (p *pass) release(ctx context.Context) error {
 	p.findOthers()
 	if history := ops.Unshared(p.record.History, othersOf(p.others)); len(history) > 0 {
 		if err := p.undo(ctx, history); err != nil {
-			p.recordUnclean(err)
-			p.recordWithheld(err)
-			p.recordUnread(err)
+			p.recordLeft(err)
 			return errors.Join(err, p.journalErr)
 		}
 	}
@@ -120,44 +118,31 @@ func (p *pass) release(ctx context.Context) error {
 	return p.r.opts.Store.Remove(p.sandbox.ID)
 }
 
-// recordUnclean keeps in the record the settings that a release could not restore, and why.
-func (p *pass) recordUnclean(err error) {
-	if !errors.Is(err, errUnclean) || p.record.Failure == err.Error() { // as text: so a record keeps it
+// recordLeft keeps in the record what a release could not undo, and why.
+func (p *pass) recordLeft(err error) {
+	left := slices.Clone(p.record.History)
+	switch {
+	case errors.Is(err, errUnclean): // settings of devices that are on the host again
+		left = slices.DeleteFunc(left, func(c netstate.Change) bool {
+			before, ok := c.Before.(netstate.Device)
+			if !ok {
+				return true
+			}
+			have, _ := p.snapshot.Device(before.ID)
+			return len(netstate.Diff(netstate.Device{ID: before.ID, Settings: before.Settings}, have)) == 0
+		})
+	case errors.Is(err, errWithheld):
+		left, _ = p.withheld(left)
+	case errors.Is(err, ErrUnread): // what has returned to the host another pod can have
+		left = slices.DeleteFunc(left, func(c netstate.Change) bool { return c.Object().Traits().Host })
+	default:
 		return
 	}
-	p.record.fail(err)
-	p.record.History = slices.DeleteFunc(slices.Clone(p.record.History), func(c netstate.Change) bool {
-		before, ok := c.Before.(netstate.Device)
-		if !ok {
-			return true
-		}
-		have, _ := p.snapshot.Device(before.ID)
-		return len(netstate.Diff(netstate.Device{ID: before.ID, Settings: before.Settings}, have)) == 0
-	})
-	p.keepJournalErr(p.r.opts.Store.Put(p.record))
-}
-
-// recordWithheld keeps in the record what a release could not undo yet.
-func (p *pass) recordWithheld(err error) {
-	if !errors.Is(err, errWithheld) {
-		return
-	}
-	left, _ := p.withheld(p.record.History)
 	if p.record.Failure == err.Error() && len(left) == len(p.record.History) { // as text: so a record keeps it
 		return
 	}
 	p.record.fail(err)
 	p.record.History = left
-	p.keepJournalErr(p.r.opts.Store.Put(p.record))
-}
-
-// recordUnread drops from the record what has returned to the host, so that another pod can have it.
-func (p *pass) recordUnread(err error) {
-	if !errors.Is(err, ErrUnread) || p.record.Failure == err.Error() { // as text: so a record keeps it
-		return
-	}
-	p.record.fail(err)
-	p.record.History = slices.DeleteFunc(slices.Clone(p.record.History), func(c netstate.Change) bool { return c.Object().Traits().Host })
 	p.keepJournalErr(p.r.opts.Store.Put(p.record))
 }
 
