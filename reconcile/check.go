@@ -137,10 +137,7 @@ func (p *pass) check(ctx context.Context) (*ops.Plan, error) {
 // drifts lists a plan field by field. Changes of an object that the plan creates are part of
 // its creation.
 func drifts(t *topology.Topology, plan *ops.Plan) []Drift {
-	types := map[string]string{}
-	for i := range t.Steps {
-		types[t.Steps[i].Name] = t.Steps[i].Type
-	}
+	types := stepTypes(t)
 	var out []Drift
 	making := map[netstate.Key]bool{}
 	for _, c := range made(plan.Changes) {

@@ -123,13 +123,6 @@ func (p *pass) applyTo(ctx context.Context, c netstate.Change) error {
 	return d.Apply(ctx, c)
 }
 
-func (p *pass) closeExternal() {
-	for _, d := range p.externals {
-		d.Close()
-	}
-	p.externals = nil
-}
-
 // withheld returns the changes of a history that cannot be undone now, as their domain
 // cannot be observed, and why.
 func (p *pass) withheld(history []netstate.Change) (left []netstate.Change, why error) {

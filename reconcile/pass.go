@@ -112,7 +112,10 @@ func (p *pass) replaced() bool {
 }
 
 func (p *pass) close() {
-	p.closeExternal()
+	for _, d := range p.externals {
+		d.Close()
+	}
+	p.externals = nil
 	if p.domain != nil {
 		if c, ok := p.domain.(counter); ok {
 			dumps, gets, writes := c.Counters()

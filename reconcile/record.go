@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -74,19 +75,24 @@ func (p *pass) report(err error) {
 	info := Pass{
 		Sandbox: p.sandbox.ID, Trigger: p.trigger, Outcome: fault.Of(err), Timing: p.timing,
 		Changes: made(p.executed), Left: p.left, Readdressed: p.readdressed, NodesChanged: p.renewed, Recovered: p.recovered,
-		StepTypes: map[string]string{}, Dumps: p.counts[0], Gets: p.counts[1], Writes: p.counts[2],
+		Dumps: p.counts[0], Gets: p.counts[1], Writes: p.counts[2],
 	}
 	info.Timing.Total = p.r.opts.Now().Sub(p.began)
 	if t := p.sandbox.Topology; t != nil {
-		info.Topology = t.Name
-		for i := range t.Steps {
-			info.StepTypes[t.Steps[i].Name] = t.Steps[i].Type
-		}
+		info.Topology, info.StepTypes = t.Name, stepTypes(t)
 	}
 	p.r.opts.Recorder.Pass(info)
 	if p.trigger == TriggerRelease && err == nil {
 		p.r.opts.Recorder.Forget(p.sandbox.ID)
 	}
+}
+
+func stepTypes(t *topology.Topology) map[string]string {
+	out := make(map[string]string, len(t.Steps))
+	for i := range t.Steps {
+		out[t.Steps[i].Name] = t.Steps[i].Type
+	}
+	return out
 }
 
 func errNoSandbox(id SandboxID) error { return fmt.Errorf("no sandbox %q", id) }

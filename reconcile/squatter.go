@@ -38,7 +38,7 @@ func (p *pass) takeAddress(ctx context.Context, a netstate.Addr, refused error) 
 	}
 	h := holder{link: link, ip: prefix.Addr()}
 	if addr, ok := h.in(seen, a.Link); ok {
-		return p.takeFrom(ctx, p.domain, p.withOthers(), addr, refused)
+		return p.takeFrom(ctx, p.domain, append([]Record{p.record}, p.beside()...), addr, refused)
 	}
 	if !netstate.OnHost(*link.Parent) {
 		return refused
@@ -119,11 +119,6 @@ func (r *Reconciler) findHolder(ctx context.Context, h holder, rec Record) (Doma
 	}
 	d.Close()
 	return nil, netstate.Addr{}, err
-}
-
-// withOthers returns the records of this pass's namespace, its own first.
-func (p *pass) withOthers() []Record {
-	return append([]Record{p.record}, p.beside()...)
 }
 
 // takeFrom deletes an address in an open namespace, unless one of its records has it.
