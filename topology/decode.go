@@ -18,6 +18,7 @@ import (
 	yamlv2 "go.yaml.in/yaml/v2"
 	yamlv3 "go.yaml.in/yaml/v3"
 
+	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/ref"
 	"github.com/plumbline/plumbline/topology/suggest"
@@ -706,20 +707,4 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return out
 }
 
-// kindOf names the kind of a plain value.
-func kindOf(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "nothing"
-	case string:
-		return "the string " + strconv.Quote(excerpt.Of(v, maxKey))
-	case bool:
-		return fmt.Sprintf("the boolean %t", v)
-	case []any:
-		return "a list"
-	case map[string]any, map[any]any:
-		return "an object"
-	default:
-		return excerpt.Of(fmt.Sprintf("the number %v", v), maxKey)
-	}
-}
+func kindOf(v any) string { return contract.Describe(v, maxKey) }

@@ -7,36 +7,32 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode"
 )
 
+// formats has what returns the canonical form of a string of each format.
+var formats = map[Format]func(s string) (string, error){
+	MAC:           canonicalMAC,
+	GUID:          canonicalGUID,
+	CIDR:          canonicalCIDR,
+	Prefix:        canonicalPrefix,
+	IP:            canonicalIP,
+	InterfaceName: func(s string) (string, error) { return canonicalInterfaceName(s, maxInterfaceName) },
+	LinkName:      func(s string) (string, error) { return canonicalInterfaceName(s, maxAlternativeName) },
+	PCIAddress:    canonicalPCIAddress,
+	SysctlPath:    canonicalSysctlPath,
+	"":            func(s string) (string, error) { return s, nil },
+}
+
 // Canonical checks a string and returns the form the kernel reads back.
 func (f Format) Canonical(s string) (string, error) {
-	switch f {
-	case MAC:
-		return canonicalMAC(s)
-	case GUID:
-		return canonicalGUID(s)
-	case CIDR:
-		return canonicalCIDR(s)
-	case Prefix:
-		return canonicalPrefix(s)
-	case IP:
-		return canonicalIP(s)
-	case InterfaceName:
-		return canonicalInterfaceName(s, maxInterfaceName)
-	case LinkName:
-		return canonicalInterfaceName(s, maxAlternativeName)
-	case PCIAddress:
-		return canonicalPCIAddress(s)
-	case SysctlPath:
-		return canonicalSysctlPath(s)
-	case "":
-		return s, nil
-	default:
+	canonical, known := formats[f]
+	if !known {
 		return "", fmt.Errorf("format %q is unknown", f)
 	}
+	return canonical(s)
 }
 
 func canonicalMAC(s string) (string, error) {
@@ -65,8 +61,7 @@ func canonicalGUID(s string) (string, error) {
 }
 
 func canonicalCIDR(s string) (string, error) {
-	p, err := parsePrefix(s, "an address with its prefix length",
-		func(a netip.Addr, bits int) netip.Prefix { return netip.PrefixFrom(a, bits) })
+	p, err := parsePrefix(s, "an address with its prefix length", netip.PrefixFrom)
 	if err != nil {
 		return "", err
 	}
@@ -221,34 +216,17 @@ func sysctlParts(parts []string) error {
 		return errors.New(
 			"only those below net. can be set, as in net.ipv4.conf.all.arp_ignore; a pod may have others in its securityContext.sysctls")
 	}
-	if n, ok := perInterface(parts); ok && len(parts) > n {
+	if perInterface(parts) && len(parts) > 5 {
 		return fmt.Errorf("write a dotted interface name in slash form, as in %q, or as IFNAME",
 			strings.Join(parts[:3], "/")+"/"+strings.Join(parts[3:len(parts)-1], ".")+"/"+parts[len(parts)-1])
 	}
 	return nil
 }
 
-// perInterface reports whether a path lies in a directory per interface, and
-// the number of components it then has: net/ipv4/conf/<name>/<key>.
-func perInterface(parts []string) (int, bool) {
-	if len(parts) < 4 {
-		return 0, false
-	}
-	dir := strings.Join(parts[:3], "/")
-	switch dir {
-	case "net/ipv4/conf", "net/ipv6/conf", "net/ipv4/neigh", "net/ipv6/neigh", "net/mpls/conf":
-		return 5, true
-	}
-	return 0, false
-}
-
-// known reports whether f is a format.
-func (f Format) known() bool {
-	switch f {
-	case MAC, GUID, CIDR, Prefix, IP, InterfaceName, LinkName, PCIAddress, SysctlPath, "":
-		return true
-	}
-	return false
+// perInterface reports whether a path lies in a directory per interface; then it has 5 components: net/ipv4/conf/<name>/<key>.
+func perInterface(parts []string) bool {
+	directories := []string{"net/ipv4/conf", "net/ipv6/conf", "net/ipv4/neigh", "net/ipv6/neigh", "net/mpls/conf"}
+	return len(parts) > 3 && slices.Contains(directories, strings.Join(parts[:3], "/"))
 }
 
 // compatible reports whether a field of one format may fill a parameter of

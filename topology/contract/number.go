@@ -96,17 +96,25 @@ func scalarText(v any, bools bool) any {
 	return v
 }
 
-// describe names a value in an error.
-func describe(v any) string {
+// Bounds of what an error quotes, in bytes.
+const (
+	maxQuoted = 80
+	maxNumber = 253
+)
+
+func describe(v any) string { return Describe(v, maxQuoted) }
+
+// Describe names a value in an error, with at most so many bytes of a string.
+func Describe(v any, most int) string {
 	switch v := v.(type) {
 	case nil:
 		return "nothing"
 	case string:
-		return "the string " + quote(v)
+		return "the string " + strconv.Quote(excerpt.Of(v, most))
 	case bool:
 		return fmt.Sprintf("the boolean %t", v)
 	case json.Number:
-		return "the number " + v.String()
+		return excerpt.Of("the number "+v.String(), maxNumber)
 	case float64:
 		return "the number " + strconv.FormatFloat(v, 'g', -1, 64)
 	}
@@ -122,7 +130,7 @@ func describe(v any) string {
 
 // quote quotes user text, cut to a bounded length.
 func quote(s string) string {
-	return strconv.Quote(excerpt.Of(s, 80))
+	return strconv.Quote(excerpt.Of(s, maxQuoted))
 }
 
 func quoteHint(v any) string {

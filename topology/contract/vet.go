@@ -72,7 +72,7 @@ func (v *vetter) object(path string, params []Param) {
 func (v *vetter) param(at string, p Param) {
 	is := func(types ...Type) bool { return slices.Contains(types, p.Type) }
 	v.check(!is(String, Integer, Boolean, Object, Map, List, Any), at, "the type %q is unknown", p.Type)
-	v.check(!p.Format.known(), at, "the format %q is unknown", p.Format)
+	v.check(formats[p.Format] == nil, at, "the format %q is unknown", p.Format)
 	v.check(p.Format != "" && !is(String, Map), at, "only strings and the keys of maps have a format")
 	v.check((len(p.Enum) > 0 || p.OnOff || p.FoldCase || p.Scalar) && !is(String), at, "only strings have words")
 	v.check(p.FoldCase && len(p.words()) == 0, at, "there are no words to fold")

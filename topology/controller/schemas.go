@@ -79,10 +79,7 @@ func (s *Schemas) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile
 
 // keep creates or updates the object of one built-in type.
 func (s *Schemas) keep(ctx context.Context, c contract.Contract, have *v1alpha1.CNIPluginSchema) error {
-	want, err := pluginschema.FromContract(c)
-	if err != nil {
-		return err
-	}
+	want := pluginschema.FromContract(c)
 	if have == nil {
 		if err := s.Client.Create(ctx, want); err != nil {
 			return fmt.Errorf("create CNIPluginSchema %q: %w", want.Name, err)

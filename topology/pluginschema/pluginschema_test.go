@@ -32,10 +32,7 @@ func TestBuiltIn(t *testing.T) {
 	for _, typ := range registry.Types() {
 		t.Run(typ, func(t *testing.T) {
 			c, _ := registry.Contract(typ)
-			o, err := pluginschema.FromContract(c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := pluginschema.FromContract(c)
 			got, err := yaml.Marshal(o)
 			if err != nil {
 				t.Fatal(err)
@@ -57,10 +54,7 @@ func TestBuiltIn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			again, err := pluginschema.FromContract(read)
-			if err != nil {
-				t.Fatal(err)
-			}
+			again := pluginschema.FromContract(read)
 			if diff := cmp.Diff(o, again); diff != "" {
 				t.Errorf("a schema that was read and written (-before +after):\n%s", diff)
 			}

@@ -2,8 +2,8 @@ package pluginschema
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,9 +16,8 @@ import (
 // LabelBuiltIn marks the objects that the controller writes from contracts.
 const LabelBuiltIn = "networking.dra.io/built-in"
 
-// FromContract returns the object that describes a step type. An error is a
-// mistake in the contract: a default that is no JSON value.
-func FromContract(c contract.Contract) (*v1alpha1.CNIPluginSchema, error) {
+// FromContract returns the object that describes a step type.
+func FromContract(c contract.Contract) *v1alpha1.CNIPluginSchema {
 	o := &v1alpha1.CNIPluginSchema{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: v1alpha1.Kind},
 		ObjectMeta: metav1.ObjectMeta{Name: c.Type, Labels: map[string]string{LabelBuiltIn: "true"}},
@@ -26,10 +25,7 @@ func FromContract(c contract.Contract) (*v1alpha1.CNIPluginSchema, error) {
 	s := &o.Spec
 	s.CNIType, s.Description = c.Type, c.Summary
 	for _, p := range c.Params {
-		w, err := writeParameter(p)
-		if err != nil {
-			return nil, fmt.Errorf("step type %q: %w", c.Type, err)
-		}
+		w := writeParameter(p)
 		if w.Required {
 			w.Required = false // the list it is in says so
 			s.ConfigParameters.Required = append(s.ConfigParameters.Required, w)
@@ -60,13 +56,9 @@ func FromContract(c contract.Contract) (*v1alpha1.CNIPluginSchema, error) {
 		s.Output.Devices = &v1alpha1.Devices{Appends: new(v1alpha1.AsConfigured)}
 	}
 	for _, p := range c.Output.Devices {
-		w, err := writeParameter(p)
-		if err != nil {
-			return nil, fmt.Errorf("step type %q: %w", c.Type, err)
-		}
-		s.Output.Devices.Properties = append(s.Output.Devices.Properties, w)
+		s.Output.Devices.Properties = append(s.Output.Devices.Properties, writeParameter(p))
 	}
-	return o, nil
+	return o
 }
 
 func writeFlow(f contract.Flow) *v1alpha1.Flow {
@@ -76,68 +68,47 @@ func writeFlow(f contract.Flow) *v1alpha1.Flow {
 	}
 }
 
-func writeParameter(p contract.Param) (v1alpha1.Parameter, error) {
-	w, err := writeProperty(p)
-	return v1alpha1.Parameter{Name: p.Name, Property: w}, err
+func writeParameter(p contract.Param) v1alpha1.Parameter {
+	return v1alpha1.Parameter{Name: p.Name, Property: writeProperty(p)}
 }
 
-func writeProperty(p contract.Param) (v1alpha1.Property, error) {
+func writeProperty(p contract.Param) v1alpha1.Property {
 	w := v1alpha1.Property{
 		Type: p.TypeName(), Description: p.Description, Aliases: p.Aliases, Format: string(p.Format), Enum: enumOf(p),
 		Minimum: p.Minimum, Maximum: p.Maximum, MinItems: int32(p.MinItems), MaxItems: int32(p.MaxItems), Required: p.Required,
+		Properties: writeProperties(p.Properties), Items: writeItems(p.Items),
 	}
 	if p.Default != nil {
-		raw, err := json.Marshal(p.Default)
-		if err != nil {
-			return w, fmt.Errorf("parameter %q: default: %w", p.Name, err)
-		}
+		raw, _ := json.Marshal(p.Default) // a value that a config can have
 		w.Default = &runtime.RawExtension{Raw: raw}
 	}
-	var err error
-	if w.Properties, err = writeProperties(p.Properties); err != nil {
-		return w, err
-	}
-	if p.Items != nil {
-		w.Items, err = writeItems(*p.Items)
-	}
-	return w, err
+	return w
 }
 
-func writeProperties(params []contract.Param) (v1alpha1.Properties, error) {
+func writeProperties(params []contract.Param) v1alpha1.Properties {
 	if len(params) == 0 {
-		return nil, nil
+		return nil
 	}
-	out := make(map[string]v1alpha1.Property, len(params))
+	out := make(v1alpha1.Properties, len(params))
 	for _, p := range params {
-		w, err := writeProperty(p)
-		if err != nil {
-			return nil, err
-		}
-		out[p.Name] = w
+		out[p.Name] = writeProperty(p)
 	}
-	return out, nil
+	return out
 }
 
 // writeItems returns what the list's type does not express about its entries.
-func writeItems(p contract.Param) (*v1alpha1.Items, error) {
+func writeItems(p *contract.Param) *v1alpha1.Items {
+	if p == nil {
+		return nil
+	}
 	w := &v1alpha1.Items{
-		Format: string(p.Format), Enum: enumOf(p), Minimum: p.Minimum, Maximum: p.Maximum,
-		MinItems: int32(p.MinItems), MaxItems: int32(p.MaxItems),
+		Format: string(p.Format), Enum: enumOf(*p), Minimum: p.Minimum, Maximum: p.Maximum,
+		MinItems: int32(p.MinItems), MaxItems: int32(p.MaxItems), Properties: writeProperties(p.Properties), Items: writeItems(p.Items),
 	}
-	var err error
-	if w.Properties, err = writeProperties(p.Properties); err != nil {
-		return nil, err
+	if reflect.ValueOf(*w).IsZero() {
+		return nil
 	}
-	if p.Items != nil {
-		if w.Items, err = writeItems(*p.Items); err != nil {
-			return nil, err
-		}
-	}
-	if w.Format == "" && w.Enum == nil && w.Minimum == nil && w.Maximum == nil &&
-		w.MinItems == 0 && w.MaxItems == 0 && w.Items == nil && w.Properties == nil {
-		return nil, nil
-	}
-	return w, nil
+	return w
 }
 
 func enumOf(p contract.Param) []string {
