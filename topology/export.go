@@ -226,9 +226,10 @@ func (r *Result) lacks(field string) string {
 
 // Variable is an environment variable that containers are told.
 type Variable struct {
-	Name, Value string
+	Name  string `json:"name"`
+	Value string `json:"value,omitempty"`
 	// Needs says what the value depends on that is not known yet, as "vf0.mac"; Value is empty then.
-	Needs string
+	Needs string `json:"needs,omitempty"`
 }
 
 // Variables returns the variables of containers, by name, for the results of the steps; steps without one have not been applied yet. An

@@ -51,9 +51,10 @@ func (v *validator) exportFiles(files map[string]v1alpha1.ExportContent) {
 
 // File is a file that containers are given.
 type File struct {
-	Name, Content string
+	Name    string `json:"name"`
+	Content string `json:"content,omitempty"`
 	// Needs says what the content depends on that is not known yet, as "vf0.mac"; Content is empty then.
-	Needs string
+	Needs string `json:"needs,omitempty"`
 }
 
 // Files returns the files that containers are given, by name, as Variables does the variables. devices returns the topology file of

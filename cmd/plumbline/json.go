@@ -65,24 +65,10 @@ type plannedDocument struct {
 	// Addresses are those that steps are given beside their configs.
 	Addresses map[string][]netip.Prefix `json:"addresses"`
 	// Export lists the environment variables of containers.
-	Export []variableDocument `json:"export,omitempty"`
+	Export []topology.Variable `json:"export,omitempty"`
 	// Files are those that containers are given.
-	Files []fileDocument `json:"files,omitempty"`
+	Files []topology.File `json:"files,omitempty"`
 	given ops.Givens
-}
-
-// fileDocument is a file of spec.export, as variableDocument is a variable.
-type fileDocument struct {
-	Name    string `json:"name"`
-	Content string `json:"content,omitempty"`
-	Needs   string `json:"needs,omitempty"`
-}
-
-// variableDocument is a variable of spec.export. Needs names what its value depends on that is known after apply.
-type variableDocument struct {
-	Name  string `json:"name"`
-	Value string `json:"value,omitempty"`
-	Needs string `json:"needs,omitempty"`
 }
 
 type changeDocument struct {
@@ -196,21 +182,16 @@ func applyDocument(rep reconcile.Report) document {
 }
 
 func planDocument(sb reconcile.Sandbox, plan *ops.Plan, exported []topology.Variable, files []topology.File) plannedDocument {
-	d := plannedDocument{
+	return plannedDocument{
 		document:  document{sb.ID, changeDocuments(toMake(plan)), stepDocuments(plan.Results)},
 		Pending:   append([]ops.Pending{}, plan.Pending...),
 		Notes:     append([]string{}, plan.Notes...),
 		Devices:   sb.Given.Devices(),
 		Addresses: sb.Given.Addresses(),
+		Export:    exported,
+		Files:     files,
 		given:     sb.Given,
 	}
-	for _, v := range exported {
-		d.Export = append(d.Export, variableDocument(v))
-	}
-	for _, f := range files {
-		d.Files = append(d.Files, fileDocument(f))
-	}
-	return d
 }
 
 func graphDocumentOf(t *topology.Topology, of map[string]graph.Status) (graphDocument, error) {
