@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,13 +102,7 @@ func (a *app) graphStatus(cmd *cobra.Command, netns, format string) error {
 	if err != nil {
 		return err
 	}
-	if err := a.drawnStatus(found.verdicts, format); err != nil {
-		return err
-	}
-	if code := found.code(); code != 0 {
-		return code
-	}
-	return nil
+	return cmp.Or(a.drawnStatus(found.verdicts, format), found.differ())
 }
 
 // drawnStatus writes the state of sandboxes.
@@ -266,20 +261,16 @@ func (t text) backends(rules []ruleStatus) {
 
 // coloured colours a line by the state of its step.
 func (t text) coloured(word, line string) string {
-	code := ""
+	verb := "!"
 	switch word {
 	case "":
-	case graph.OK:
-		code = colourOf["+"]
-	case graph.Pending:
-		code = colourOf["~"]
-	default:
-		code = colourOf["!"]
-	}
-	if !t.colours || code == "" {
 		return line
+	case graph.OK:
+		verb = "+"
+	case graph.Pending:
+		verb = "~"
 	}
-	return "\x1b[" + code + "m" + line + "\x1b[0m"
+	return t.colour(colourOf[verb], line)
 }
 
 // sandbox writes the heading of a sandbox.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,7 +46,7 @@ func TestOtherVersionsAreReported(t *testing.T) {
 	a := &app{stateDir: dir, stdio: stdio{err: &said}}
 	e := &engine{Base: &hostengine.Base{Journal: j, Store: j}, Reconciler: reconcile.New(reconcile.Options{Store: j, BootID: "boot"})}
 	found, err := a.look(&cobra.Command{}, e, "")
-	if err != nil || len(found.others) != len(files) || len(found.damaged) != 0 || found.code() != exitDiffers {
+	if err != nil || len(found.others) != len(files) || len(found.damaged) != 0 || !errors.Is(found.differ(), status(exitDiffers)) {
 		t.Errorf("found %+v, %v", found, err)
 	}
 	for name, text := range files {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,21 +44,19 @@ of another version; 1 an error.`,
 				return err
 			}
 			doc := statusDocument{Sandboxes: []sandboxStatus{}, Damaged: found.damaged, OtherVersions: found.others}
-			code := found.code()
 			byOVN := a.logical(cmd.Context(), e, found.verdicts)
-			for i, st := range found.verdicts {
+			for _, st := range found.verdicts {
+				own := byOVN[:len(st.logical)]
+				byOVN = byOVN[len(own):]
 				doc.Sandboxes = append(doc.Sandboxes,
-					sandboxStatus{Status: st.Status, Steps: stepDocuments(st.Steps), Rules: a.rules(cmd.Context(), e, &st, byOVN[i])})
+					sandboxStatus{Status: st.Status, Steps: stepDocuments(st.Steps), Rules: a.rules(cmd.Context(), e, &st, own)})
 			}
 			if format != formatText {
 				err = a.document(format, doc)
 			} else {
 				a.text().status(doc.Sandboxes)
 			}
-			if err == nil && code != 0 {
-				err = code
-			}
-			return err
+			return cmp.Or(err, found.differ())
 		},
 	}
 	netnsFlag(cmd, &netns, "only the sandboxes of this `namespace`")
@@ -131,18 +130,30 @@ func (a *app) look(cmd *cobra.Command, e *engine, netns string) (findings, error
 	return out, nil
 }
 
-// rules reads the counters of the rules of a sandbox, to which it adds those that OVN enforces. They are
+// rules are the rules of a sandbox with their counters, of which those of OVN are given. They are
 // no part of its state: what cannot be read is a complaint.
-func (a *app) rules(ctx context.Context, e *engine, v *verdict, byOVN []ruleStatus) []ruleStatus {
-	out := byOVN
-	for _, r := range v.onPF {
-		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Function, Backend: v1alpha1.BackendPF})
+func (a *app) rules(ctx context.Context, e *engine, v *verdict, byOVN []ports.Reading) []ruleStatus {
+	out := v.backends()
+	filters, others := out[:len(v.rules)], out[len(v.rules):]
+	for i, r := range byOVN {
+		others[i].ruleCounters = countersOf(r)
 	}
-	return append(a.filters(ctx, e, v), out...)
+	if len(filters) == 0 || v.Netns == "" || v.Kind == fault.Gone {
+		return others
+	}
+	readings, err := e.Host.RuleReadings(ctx, v.Netns, v.netns, v.rules)
+	if err != nil {
+		complain(a.err, fmt.Errorf("counters of sandbox %s: %w", v.Sandbox, err))
+		return others
+	}
+	for i := range filters {
+		filters[i].ruleCounters = countersOf(readings[i])
+	}
+	return out
 }
 
-// logical are the rules that OVN enforces, of each sandbox. All are read at once, over one connection.
-func (a *app) logical(ctx context.Context, e *engine, all []verdict) [][]ruleStatus {
+// logical reads the counters of the rules that OVN enforces, of all sandboxes at once, over one connection.
+func (a *app) logical(ctx context.Context, e *engine, all []verdict) []ports.Reading {
 	var rules []ports.LogicalRule
 	for i := range all {
 		rules = append(rules, all[i].logical...)
@@ -151,34 +162,7 @@ func (a *app) logical(ctx context.Context, e *engine, all []verdict) [][]ruleSta
 	if err != nil {
 		complain(a.err, fmt.Errorf("counters of rules that OVN enforces: %w", err))
 	}
-	out := make([][]ruleStatus, len(all))
-	for i := range all {
-		for _, r := range all[i].logical {
-			out[i] = append(out[i], ruleStatus{
-				Rule: r.Name, Interface: r.Interface, Backend: v1alpha1.BackendOVN,
-				ruleCounters: countersOf(readings[0]),
-			})
-			readings = readings[1:]
-		}
-	}
-	return out
-}
-
-// filters are the rules that filters enforce.
-func (a *app) filters(ctx context.Context, e *engine, v *verdict) []ruleStatus {
-	if len(v.rules) == 0 || v.Netns == "" || v.Kind == fault.Gone {
-		return nil
-	}
-	readings, err := e.Host.RuleReadings(ctx, v.Netns, v.netns, v.rules)
-	if err != nil {
-		complain(a.err, fmt.Errorf("counters of sandbox %s: %w", v.Sandbox, err))
-		return nil
-	}
-	var out []ruleStatus
-	for i, r := range v.rules {
-		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Port.Name, Backend: backendOf(r), ruleCounters: countersOf(readings[i])})
-	}
-	return out
+	return readings
 }
 
 // backendOf names what limits what a rule of filters matches.
@@ -205,10 +189,10 @@ func (e *engine) verdict(ctx context.Context, rec reconcile.Record) (reconcile.S
 	return st, nil
 }
 
-// code is the exit status: whether something is not in sync, damaged, or of another version.
-func (f findings) code() status {
+// differ returns an exit status if something is not in sync, damaged, or of another version.
+func (f findings) differ() error {
 	if len(f.damaged)+len(f.others) > 0 || slices.ContainsFunc(f.verdicts, func(v verdict) bool { return v.State != reconcile.InSync }) {
-		return exitDiffers
+		return status(exitDiffers)
 	}
-	return 0
+	return nil
 }

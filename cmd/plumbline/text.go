@@ -36,15 +36,14 @@ var colourOf = map[string]string{"+": "32", "~": "33", "-": "31", "∓": "35", "
 // mark colours a line by the verb it begins with.
 func (t text) mark(line string) string {
 	verb, _, _ := strings.Cut(line, " ")
-	if code := colourOf[verb]; t.colours && code != "" {
-		return "\x1b[" + code + "m" + line + "\x1b[0m"
-	}
-	return line
+	return t.colour(colourOf[verb], line)
 }
 
-func (t text) bold(s string) string {
-	if t.colours {
-		return "\x1b[1m" + s + "\x1b[0m"
+func (t text) bold(s string) string { return t.colour("1", s) }
+
+func (t text) colour(code, s string) string {
+	if t.colours && code != "" {
+		return "\x1b[" + code + "m" + s + "\x1b[0m"
 	}
 	return s
 }
@@ -269,12 +268,7 @@ func (t text) interfaces(results []topology.StepResult) {
 	}
 }
 
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+func dash(s string) string { return cmp.Or(s, "-") }
 
 // placeOf returns the description of a sandbox's place.
 func placeOf(netns string) string {
