@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -89,22 +90,22 @@ status POD. Named kubectl_complete-plumbline, it completes that.`,
 addresses and conditions, and the latest Events about its network.
 
 Exit status: 0 its network is as it should be; 2 something differs, see explain; 1 an
-error.`, p.status),
+error.`, podStatus),
 		p.command("plan", "Show the steps that a pod has, or gets when it starts",
 			`Shows the steps of each topology of the pod, the device of each root step, the interface
 in the pod, and whether the topology was edited since.
 
 On the node, plumbline plan -f FILE --running shows what an edit would change in the
-kernel.`, p.plan),
+kernel.`, plansOf),
 		p.command("explain", "Explain what is wrong with a pod's network, and what to do",
 			`Says why the pod lacks its network, the cause first, and what to do.
 
-Exit status: 0 nothing is wrong; 2 something is; 1 an error.`, p.explain))
+Exit status: 0 nothing is wrong; 2 something is; 1 an error.`, explanationOf))
 	return cmd
 }
 
-// command is one about a pod.
-func (p *podCommand) command(name, short, long string, show func(context.Context, *podstatus.Status) error) *cobra.Command {
+// command is one about a pod. show returns what is printed as data, and what writes it for people, below the pod's line.
+func (p *podCommand) command(name, short, long string, show func(*podstatus.Status) (data any, lines func(text))) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: name + " POD", Short: short, Long: long,
 		Example: fmt.Sprintf("  kubectl plumbline %s web-0 -n shop -o yaml", name),
@@ -126,7 +127,7 @@ func (p *podCommand) command(name, short, long string, show func(context.Context
 			if err != nil {
 				return err
 			}
-			if err := show(cmd.Context(), s); err != nil {
+			if err := p.print(s, show); err != nil {
 				return err
 			}
 			for _, f := range s.Explain() {
@@ -176,11 +177,18 @@ func newClients(config *rest.Config) (kubernetes.Interface, dynamic.Interface, e
 	return kube, custom, err
 }
 
-// unread prints what could not be read.
-func (p *podCommand) unread(s *podstatus.Status) {
-	for _, line := range s.Unread {
+func (p *podCommand) print(s *podstatus.Status, show func(*podstatus.Status) (any, func(text))) error {
+	data, lines := show(s)
+	if p.format != formatText {
+		return p.app.document(p.format, data)
+	}
+	t := p.app.text()
+	t.podHeader(s)
+	lines(t)
+	for _, line := range s.Unread { // what could not be read
 		fmt.Fprintf(printable{Writer: p.app.err}, "plumbline: note: %s\n", line)
 	}
+	return nil
 }
 
 func (t text) podHeader(s *podstatus.Status) {
@@ -195,12 +203,9 @@ func (t text) podHeader(s *podstatus.Status) {
 	t.line("%s", t.bold(fmt.Sprintf("pod %s/%s %s: %s", s.Namespace, s.Pod, where, phase)))
 }
 
-func (p *podCommand) status(_ context.Context, s *podstatus.Status) error {
-	if p.format != formatText {
-		return p.app.document(p.format, s)
-	}
-	t := p.app.text()
-	t.podHeader(s)
+func podStatus(s *podstatus.Status) (any, func(text)) { return s, func(t text) { t.podStatus(s) } }
+
+func (t text) podStatus(s *podstatus.Status) {
 	for i := range s.Claims {
 		t.podClaim(&s.Claims[i])
 	}
@@ -217,12 +222,8 @@ func (p *podCommand) status(_ context.Context, s *podstatus.Status) error {
 			}
 			fmt.Fprintf(tw, "%s\t%s\t%s\t%s%s\n", e.Last.UTC().Format(time.RFC3339), e.Type, e.Reason, e.Message, times)
 		}
-		if err := tw.Flush(); err != nil {
-			return err
-		}
+		_ = tw.Flush() // what it writes to fails again
 	}
-	p.unread(s)
-	return nil
 }
 
 // podClaim prints a claim of a pod.
@@ -315,40 +316,32 @@ type podStep struct {
 	Interface string   `json:"interface,omitempty"`
 }
 
-func (p *podCommand) plan(_ context.Context, s *podstatus.Status) error {
+func plansOf(s *podstatus.Status) (any, func(text)) {
 	plans := []podPlan{}
 	for i := range s.Claims {
 		for j := range s.Claims[i].Uses {
 			plans = append(plans, planOf(s, &s.Claims[i].Uses[j]))
 		}
 	}
-	if p.format != formatText {
-		return p.app.document(p.format, plans)
+	return plans, func(t text) {
+		for _, plan := range plans {
+			t.line("")
+			t.podPlan(plan)
+		}
+		if len(plans) == 0 {
+			t.line("No topology of its claims is known: see kubectl plumbline explain %s -n %s.", s.Pod, s.Namespace)
+		}
 	}
-	t := p.app.text()
-	t.podHeader(s)
-	for _, plan := range plans {
-		t.line("")
-		t.podPlan(plan)
-	}
-	if len(plans) == 0 {
-		t.line("No topology of its claims is known: see kubectl plumbline explain %s -n %s.", s.Pod, s.Namespace)
-	}
-	p.unread(s)
-	return nil
 }
 
 func planOf(s *podstatus.Status, u *podstatus.Use) podPlan {
 	out := podPlan{Topology: u.Topology, Has: u.Generation, Steps: []podStep{}}
-	var now *podstatus.Topology
-	for i := range s.Topologies {
-		if s.Topologies[i].Name == u.Topology {
-			now = &s.Topologies[i]
-		}
-	}
-	switch {
-	case now == nil:
+	i := slices.IndexFunc(s.Topologies, func(t podstatus.Topology) bool { return t.Name == u.Topology })
+	if i < 0 {
 		return out
+	}
+	now := &s.Topologies[i]
+	switch {
 	case now.Missing:
 		out.Unread = "the topology was deleted; a running pod keeps its network"
 		return out
@@ -413,29 +406,21 @@ func (t text) podPlan(plan podPlan) {
 	_ = tw.Flush() // what it writes to fails again
 }
 
-func (p *podCommand) explain(_ context.Context, s *podstatus.Status) error {
-	findings := s.Explain()
-	if p.format != formatText {
-		if findings == nil {
-			findings = []podstatus.Finding{}
+func explanationOf(s *podstatus.Status) (any, func(text)) {
+	findings := append([]podstatus.Finding{}, s.Explain()...)
+	return findings, func(t text) {
+		for _, f := range findings {
+			verb := "~"
+			if f.Problem {
+				verb = "!"
+			}
+			t.line("%s", t.mark(verb+" "+f.What))
+			if f.Do != "" {
+				t.line("  %s", f.Do)
+			}
 		}
-		return p.app.document(p.format, findings)
-	}
-	t := p.app.text()
-	t.podHeader(s)
-	for _, f := range findings {
-		verb := "~"
-		if f.Problem {
-			verb = "!"
-		}
-		t.line("%s", t.mark(verb+" "+f.What))
-		if f.Do != "" {
-			t.line("  %s", f.Do)
+		if len(findings) == 0 {
+			t.line("Nothing is wrong as far as is reported.")
 		}
 	}
-	if len(findings) == 0 {
-		t.line("Nothing is wrong as far as is reported.")
-	}
-	p.unread(s)
-	return nil
 }
