@@ -102,14 +102,13 @@ func (c checkInstall) available(ctx context.Context, client dynamic.Interface, r
 	there string,
 ) error {
 	o, err := client.Resource(resource).Namespace(c.namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("%s %q: %w", resource.Resource, name, err)
+	var want, have int64
+	if err == nil {
+		want, _, err = unstructured.NestedInt64(o.Object, "status", wanted)
 	}
-	want, _, err := unstructured.NestedInt64(o.Object, "status", wanted)
-	if err != nil {
-		return fmt.Errorf("%s %q: %w", resource.Resource, name, err)
+	if err == nil {
+		have, _, err = unstructured.NestedInt64(o.Object, "status", there)
 	}
-	have, _, err := unstructured.NestedInt64(o.Object, "status", there)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s %q: %w", resource.Resource, name, err)

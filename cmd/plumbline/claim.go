@@ -39,7 +39,11 @@ same PCIe root; its driver has to publish resource.kubernetes.io/pcieRoot.`,
   plumbline claim -f topology.yaml --kind limits`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			t, err := a.load(cmd.Context(), file, nil)
+			f, err := a.parse(cmd.Context(), file)
+			if err != nil {
+				return err
+			}
+			t, err := a.decode(cmd.Context(), f, nil)
 			if err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -243,29 +244,25 @@ func (c *controllerCommand) serve(ctx context.Context, a *app, log *slog.Logger,
 	}
 	contracts := &controller.Contracts{Reader: mgr.GetClient(), BuiltIn: a.registry}
 	compiled := &exposure.Compiled{}
-	topologies := &controller.Controller{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Claims: claims, Contracts: contracts,
-		Policies: compiled, Recorder: recorder, Log: log, Now: time.Now, Interval: c.interval,
-	}
-	if err := topologies.Setup(mgr); err != nil {
-		return err
-	}
-	policies := &controller.Policies{Client: mgr.GetClient(), Interval: c.interval, Compiled: compiled}
-	if err := policies.Setup(mgr); err != nil {
-		return err
-	}
-	pools := &controller.Pools{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: log, Now: time.Now, Interval: c.interval,
-		Grace: c.leaseGrace,
-	}
-	if err := pools.Setup(mgr); err != nil {
-		return err
+	for _, part := range []interface {
+		Setup(mgr manager.Manager) error
+	}{
+		&controller.Controller{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Claims: claims, Contracts: contracts,
+			Policies: compiled, Recorder: recorder, Log: log, Now: time.Now, Interval: c.interval,
+		},
+		&controller.Policies{Client: mgr.GetClient(), Interval: c.interval, Compiled: compiled},
+		&controller.Pools{
+			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Log: log, Now: time.Now, Interval: c.interval,
+			Grace: c.leaseGrace,
+		},
+		&controller.Schemas{Client: mgr.GetClient(), Recorder: recorder, BuiltIn: a.registry, Log: log},
+	} {
+		if err := part.Setup(mgr); err != nil {
+			return err
+		}
 	}
 	if err := c.serveNetworkQoS(log, mgr, claims, a.registry); err != nil {
-		return err
-	}
-	schemas := &controller.Schemas{Client: mgr.GetClient(), Recorder: recorder, BuiltIn: a.registry, Log: log}
-	if err := schemas.Setup(mgr); err != nil {
 		return err
 	}
 	ready := map[string]healthz.Checker{"caches": func(r *http.Request) error {
@@ -320,11 +317,8 @@ func (c *controllerCommand) serveNetworkQoS(log *slog.Logger, mgr manager.Manage
 		return nil
 	}
 	objects, err := dynamic.NewForConfig(mgr.GetConfig())
-	if err != nil {
-		return fmt.Errorf("NetworkQoS: %w", err)
-	}
-	metadatas, err := metadata.NewForConfig(mgr.GetConfig())
-	if err != nil {
+	metadatas, also := metadata.NewForConfig(mgr.GetConfig())
+	if err = cmp.Or(err, also); err != nil {
 		return fmt.Errorf("NetworkQoS: %w", err)
 	}
 	if err := mgr.Add(&qoscontroller.NetworkQoS{

@@ -207,15 +207,6 @@ func addressFlag(cmd *cobra.Command, addresses *[]string, more string) {
 	_ = cmd.RegisterFlagCompletionFunc("address", cobra.NoFileCompletions)
 }
 
-// load reads a topology and checks it together with what its steps are given.
-func (a *app) load(ctx context.Context, file string, given ops.Givens) (*topology.Topology, error) {
-	f, err := a.parse(ctx, file)
-	if err != nil {
-		return nil, err
-	}
-	return a.decode(ctx, f, given)
-}
-
 // parse reads a file with objects.
 func (a *app) parse(ctx context.Context, file string) (*topology.Manifest, error) {
 	data, name, err := a.read(ctx, file)
@@ -225,7 +216,7 @@ func (a *app) parse(ctx context.Context, file string) (*topology.Manifest, error
 	return topology.Parse(name, data)
 }
 
-// decode reads a topology.
+// decode reads a topology and checks it together with what its steps are given.
 func (a *app) decode(ctx context.Context, f *topology.Manifest, given ops.Givens) (*topology.Topology, error) {
 	t, _, err := node.Load(ctx, f, given, a.registry)
 	return t, err

@@ -237,9 +237,11 @@ func (v *validation) file(ctx context.Context, f *topology.Manifest) error {
 		}
 		checked += len(f.Objects(other.kind))
 	}
-	if err := v.claims(f); err != nil {
+	claims, err := validity.Claims(f)
+	if err != nil {
 		return err
 	}
+	v.objects.Claims = append(v.objects.Claims, claims...)
 	checked += len(f.Objects(validity.KindClaim)) + len(f.Objects(validity.KindTemplate))
 	for _, d := range f.Objects("DeviceClass") {
 		v.objects.Classes = append(v.objects.Classes, d.Name())
@@ -439,15 +441,5 @@ func (v *validation) policies(f *topology.Manifest) error {
 	for _, p := range all {
 		fmt.Fprintf(v.out, "DeviceExposurePolicy %q is valid.\n", p.Name)
 	}
-	return nil
-}
-
-// claims reads the ResourceClaims of a file, and the templates of such.
-func (v *validation) claims(f *topology.Manifest) error {
-	claims, err := validity.Claims(f)
-	if err != nil {
-		return err
-	}
-	v.objects.Claims = append(v.objects.Claims, claims...)
 	return nil
 }
