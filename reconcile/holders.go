@@ -81,7 +81,8 @@ func (p *pass) takes(step string) bool {
 // those that name another boot. They are not changed, and the devices they mention count as
 // held. It returns those that List, Record or a pass has found.
 func (r *Reconciler) OtherVersions() []*frame.OtherVersion {
-	return slices.DeleteFunc(r.opts.Store.OtherVersions(), func(o *frame.OtherVersion) bool { return o.BootID != "" && o.BootID != r.opts.BootID })
+	return slices.DeleteFunc(r.opts.Store.OtherVersions(),
+		func(o *frame.OtherVersion) bool { return o.BootID != "" && o.BootID != r.opts.BootID })
 }
 
 // alive reports whether the namespace of a record still exists.
