@@ -40,6 +40,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
 	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/reconcile/table"
@@ -639,19 +640,16 @@ func (b *bench) status(t *testing.T) {
 	c := b.allocate(t, "net", "n1")
 	pod, err := b.admin.CoreV1().Pods(cluster.ProductNamespace).Get(t.Context(), "agent-n1", metav1.GetOptions{})
 	check(t, err)
-	who := claimstatus.Subject{
-		Claim: claimstatus.Object{Namespace: c.Namespace, Name: c.Name, UID: c.UID},
-		Pod:   claimstatus.Object{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID},
-	}
+	who := claims.Claim{Namespace: c.Namespace, Name: c.Name, UID: c.UID, Pod: claims.Pod{Name: pod.Name, UID: pod.UID}}
 	// The GPU's driver has its own entry, and writes it the other way.
-	claims := b.admin.ResourceV1().ResourceClaims(c.Namespace)
+	api := b.admin.ResourceV1().ResourceClaims(c.Namespace)
 	c.Status.Devices = []resourceapi.AllocatedDeviceStatus{{Driver: "gpu.example.com", Pool: "n1", Device: "gpu-0", Data: &runtime.RawExtension{Raw: []byte(`{"temperature":40}`)}}}
-	_, err = claims.UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
+	_, err = api.UpdateStatus(t.Context(), c, metav1.UpdateOptions{})
 	check(t, err)
 
 	device := func(i int) (resourceapi.AllocatedDeviceStatus, string) {
 		t.Helper()
-		c, err := claims.Get(t.Context(), c.Name, metav1.GetOptions{})
+		c, err := api.Get(t.Context(), c.Name, metav1.GetOptions{})
 		check(t, err)
 		if len(c.Status.Devices) != 3 || c.Status.Devices[0].Driver != "gpu.example.com" || c.Status.Devices[0].Data == nil {
 			return resourceapi.AllocatedDeviceStatus{}, fmt.Sprintf("entries %+v", c.Status.Devices)
@@ -746,7 +744,7 @@ func (b *bench) status(t *testing.T) {
 		r.Repaired(who, aiTopology, steps, 12*time.Millisecond)
 	}
 	stale := who
-	stale.Claim.UID = "00000000-0000-0000-0000-000000000000"
+	stale.UID = "00000000-0000-0000-0000-000000000000"
 	r.Failed(stale, aiTopology, errors.New("of an earlier claim of the same name"))
 	want("still", "True NetworkReady", "True InSync", "net# 02:00:00:00:00:01 [2001:db8::5/64]", `"name":"bond0"`)
 
@@ -786,11 +784,11 @@ func (b *bench) status(t *testing.T) {
 }
 
 // events wants the Events of status on the pod and on the claim.
-func (b *bench) events(t *testing.T, who claimstatus.Subject) {
+func (b *bench) events(t *testing.T, who claims.Claim) {
 	t.Helper()
-	for _, of := range []claimstatus.Object{who.Pod, who.Claim} {
+	for _, of := range []claims.Pod{who.Pod, {Name: who.Name, UID: who.UID}} {
 		eventually.Holds(t, 30*time.Second, "events of "+of.Name, func() string {
-			list, err := b.admin.CoreV1().Events(of.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(of.UID)})
+			list, err := b.admin.CoreV1().Events(who.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(of.UID)})
 			check(t, err)
 			have := map[string]string{}
 			for _, e := range list.Items {

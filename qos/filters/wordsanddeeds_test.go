@@ -138,11 +138,11 @@ func newTold(t *testing.T, policy v1alpha1.DriftPolicy) *told {
 	}
 	n.kube = kube
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	n.reporter = claimstatus.Claims{To: claimstatus.New(claimstatus.Options{Client: kube, Log: quiet, Settle: time.Nanosecond}), Contracts: registry}
+	n.reporter = claimstatus.Claims{Reporter: claimstatus.New(claimstatus.Options{Client: kube, Log: quiet, Settle: time.Nanosecond}), Contracts: registry}
 	n.follower, n.objects = crowded(t, 0)
 	n.follower.Missing = NewMissing()
 	drift := claimstatus.NewDriftReport(claimstatus.DriftOptions{
-		Reporter: n.reporter.To, Record: j.Get,
+		Reporter: n.reporter.Reporter, Record: j.Get,
 		Claim: func(uid types.UID) (claims.Claim, bool) { e, known, _ := store.Get(uid); return e.Claim, known },
 	})
 	n.recorder = recorders{drift, n.follower.Missing}
@@ -291,7 +291,7 @@ func (n *told) said() map[string]metav1.Condition {
 	n.t.Helper()
 	ctx, stop := context.WithCancel(n.t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- n.reporter.To.Run(ctx) }()
+	go func() { ended <- n.reporter.Run(ctx) }()
 	now := <-n.written
 	stop()
 	if err := <-ended; err != nil {

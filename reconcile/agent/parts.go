@@ -169,7 +169,7 @@ func newRollout(c Config, n *nodeClaims, k *attachment.Keeper, status writes[*cl
 ) *rollout.Follower {
 	return rollout.New(rollout.Options{
 		Client: c.Clients.Dynamic, NodeName: c.NodeName, Claims: n.list, Recorded: &n.Records, Topologies: all.to, Update: k.Update,
-		Reporter: claimstatus.Claims{To: status.to, Contracts: c.Registry}, Log: c.Log, Now: c.Now,
+		Reporter: claimstatus.Claims{Reporter: status.to, Contracts: c.Registry}, Log: c.Log, Now: c.Now,
 	})
 }
 
@@ -203,7 +203,7 @@ func newPorts(c Config, base *hostengine.Base, n *nodeClaims, failed writes[*fai
 				return // the pod has a new sandbox
 			}
 			if claim, ok := n.claim(types.UID(r.Sandbox.Origin().ClaimUID)); ok {
-				status.to.Links(claimstatus.SubjectOf(&claim), r)
+				status.to.Links(claim, r)
 			}
 		},
 	})
@@ -245,7 +245,7 @@ func newFilters(
 	o := filters.Options{
 		NodeName: c.NodeName, NodeUID: policies.NodeUID, Contracts: c.Registry, Claims: n.list, Topologies: all, Missing: missing,
 		WokenBy:  []table.Source{&n.Records, &n.Sandboxes, labels},
-		Reporter: claimstatus.Claims{To: status.to, Contracts: c.Registry}, Log: c.Log, Now: c.Now,
+		Reporter: claimstatus.Claims{Reporter: status.to, Contracts: c.Registry}, Log: c.Log, Now: c.Now,
 		Node: func() (map[string]string, bool) {
 			labels, _, known := policies.Node()
 			return labels, known
@@ -281,7 +281,7 @@ func newKeeper(
 	return attachment.New(attachment.Options{
 		GiveBack: a.GiveBack, Lost: base.Host.LostNodes,
 		Store: n.to.Store, Engine: e, Yield: urgent.to.Begin, Gate: gate.Dir(c.CDIDir), Nodes: nodes,
-		Contracts: c.Registry, Reporter: claimstatus.Claims{To: status.to, Contracts: c.Registry}, Refine: kubelet.Refine,
+		Contracts: c.Registry, Reporter: claimstatus.Claims{Reporter: status.to, Contracts: c.Registry}, Refine: kubelet.Refine,
 		Follow: func(ctx context.Context, t *claims.Topology, o *v1alpha1.NetworkTopology) error {
 			return rollout.Follow(ctx, t, o, c.Registry, ported)
 		},

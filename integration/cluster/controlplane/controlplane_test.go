@@ -480,7 +480,7 @@ func (b *bench) inUse(t *testing.T) {
 		return nil
 	})
 	// The claim stays as it is, for as long as its tenant likes.
-	b.agents(t).Runs(subject(c), "ai-bonded-rdma", 1, nil)
+	b.agents(t).Runs(claimOf(c), "ai-bonded-rdma", 1, nil)
 	b.gone(t, "the topology goes when its claims are prepared", &topologyv1alpha1.NetworkTopology{ObjectMeta: metav1.ObjectMeta{Name: "ai-bonded-rdma"}})
 	if now := time.Now(); !now.Before(end) {
 		t.Errorf("it went at %s, when it would have gone anyway", now)

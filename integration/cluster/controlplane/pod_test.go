@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/plumbline/plumbline/integration/cluster"
-	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -126,16 +126,16 @@ func (u *user) seesAll(t *testing.T) {
 	u.gets(t, "plan web", 0, "topology mine, generation 1: the pod gets it when it starts", "vf0   sriov  device pf0-vf", "data  vlan   vf0")
 	u.gets(t, "explain web", 2, "! ")
 	agents := b.agents(t)
-	claims := b.placed(t, "web")
-	if len(claims) != 1 {
-		t.Fatalf("%d claims", len(claims))
+	placed := b.placed(t, "web")
+	if len(placed) != 1 {
+		t.Fatalf("%d claims", len(placed))
 	}
 	var pod corev1.Pod
 	if err := b.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: "web"}, &pod); err != nil {
 		t.Fatal(err)
 	}
-	of := subject(&claims[0])
-	of.Pod = claimstatus.Object{Namespace: "default", Name: "web", UID: pod.UID}
+	of := claimOf(&placed[0])
+	of.Pod = claims.Pod{Name: "web", UID: pod.UID}
 	agents.Attached(of, "mine", []topology.StepResult{
 		{Name: "vf0", Type: "sriov", Result: topology.Result{Interfaces: []topology.Interface{{Name: "net1", MAC: "02:00:00:00:00:07", Sandbox: "/n"}}}},
 		{Name: "data", Type: "vlan", Result: topology.Result{Interfaces: []topology.Interface{{Name: "data0", Sandbox: "/n"}}, IPs: []topology.IP{{Address: "192.0.2.5/24", Interface: new(int)}}}},

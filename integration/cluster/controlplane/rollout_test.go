@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/claimstatus"
 	"github.com/plumbline/plumbline/topology/fault"
 	topologyv1alpha1 "github.com/plumbline/plumbline/topology/v1alpha1"
@@ -75,8 +76,8 @@ func (b *bench) agents(t *testing.T) *claimstatus.Reporter {
 	return agents
 }
 
-func subject(c *resourceapi.ResourceClaim) claimstatus.Subject {
-	return claimstatus.Subject{Claim: claimstatus.Object{Namespace: c.Namespace, Name: c.Name, UID: c.UID}}
+func claimOf(c *resourceapi.ResourceClaim) claims.Claim {
+	return claims.Claim{Namespace: c.Namespace, Name: c.Name, UID: c.UID}
 }
 
 // rollout is an edit in a cluster of three nodes, of whose agents nothing is there
@@ -88,12 +89,12 @@ func (b *bench) rollout(t *testing.T) {
 	})
 	agents := b.agents(t)
 
-	who := map[string]claimstatus.Subject{}
-	var claims []*resourceapi.ResourceClaim
+	who := map[string]claims.Claim{}
+	var all []*resourceapi.ResourceClaim
 	for name, node := range map[string]string{"a": "n1", "b": "n1", "c": "n2", "d": "n3"} {
 		c := b.allocateOn(t, node, name, "edited-vf0")
-		claims = append(claims, c)
-		who[name] = subject(c)
+		all = append(all, c)
+		who[name] = claimOf(c)
 	}
 	run := func(generation int64, names ...string) {
 		for _, name := range names {
@@ -142,7 +143,7 @@ func (b *bench) rollout(t *testing.T) {
 	agents.HeldBack(who["a"], "edited", second, third, errors.New("it takes another device"))
 	run(third, "b", "c")
 	b.rolled(t, third, "n3", "2/4", "RollingOut")
-	for _, c := range claims {
+	for _, c := range all {
 		if c.Name == "d" { // its pod ends before it was updated
 			if err := b.Delete(t.Context(), c); err != nil {
 				t.Fatal(err)
@@ -177,13 +178,13 @@ func (b *bench) rollout(t *testing.T) {
 // when it dies after it has begun nor when it was dead before, and is updated once it is ready again.
 func (b *bench) deadNode(t *testing.T) {
 	agents := b.agents(t)
-	who := map[string]claimstatus.Subject{}
+	who := map[string]claims.Claim{}
 	for _, name := range []string{"a", "b", "c"} { // of n1, n1 and n2
 		var c resourceapi.ResourceClaim
 		if err := b.Get(t.Context(), client.ObjectKey{Namespace: "default", Name: name}, &c); err != nil {
 			t.Fatal(err)
 		}
-		who[name] = subject(&c)
+		who[name] = claimOf(&c)
 	}
 	run := func(generation int64, names ...string) {
 		for _, name := range names {

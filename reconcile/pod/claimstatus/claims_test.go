@@ -17,13 +17,10 @@ func TestClaims(t *testing.T) {
 	to := New(Options{Log: slog.New(slog.DiscardHandler)})
 	defer to.events.broadcaster.Shutdown()
 	defer to.queue.ShutDown()
-	r := Claims{To: to}
+	r := Claims{Reporter: to}
 	c := claims.Claim{UID: "c1", Namespace: "ns", Name: "claim", Pod: claims.Pod{Name: "pod", UID: "p1"}, Topologies: make([]claims.Topology, 2)}
 	for i, name := range []string{"a", "b"} {
 		c.Topologies[i].Object.Name, c.Topologies[i].Object.Generation = name, int64(3+i)
-	}
-	if have, want := SubjectOf(&c), (Subject{Object{"ns", "claim", "c1"}, Object{"ns", "pod", "p1"}}); have != want {
-		t.Errorf("subject %+v, want %+v", have, want)
 	}
 	verdictOf := func(topology string) verdict { return to.pending["c1"].verdicts[topology] }
 	check := func(when, topology, ready string, generation int64) {

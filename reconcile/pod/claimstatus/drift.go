@@ -24,11 +24,11 @@ type DriftOptions struct {
 
 // driftReporter receives the reports on drift; a Reporter does.
 type driftReporter interface {
-	Drifted(s Subject, topologyName string, drift []reconcile.Drift)
-	Repaired(s Subject, topologyName string, steps []topology.StepResult, took time.Duration)
-	Readdressed(s Subject, topologyName string, steps []topology.StepResult)
-	Degraded(s Subject, topologyName string, err error)
-	Contended(s Subject, topologyName string, contended []reconcile.Contention)
+	Drifted(c claims.Claim, topologyName string, drift []reconcile.Drift)
+	Repaired(c claims.Claim, topologyName string, steps []topology.StepResult, took time.Duration)
+	Readdressed(c claims.Claim, topologyName string, steps []topology.StepResult)
+	Degraded(c claims.Claim, topologyName string, err error)
+	Contended(c claims.Claim, topologyName string, contended []reconcile.Contention)
 }
 
 // DriftReport reports drift in the sandboxes of claims. The engine reports the same
@@ -60,7 +60,7 @@ func (d *DriftReport) Drift(id reconcile.SandboxID, topologyName string, drift [
 	}
 	text := strings.Join(lines, "\n")
 	if c, ok := d.claim(id); ok && d.isNew(id, text) && text != "" {
-		d.Reporter.Drifted(SubjectOf(&c), topologyName, drift)
+		d.Reporter.Drifted(c, topologyName, drift)
 	}
 }
 
@@ -86,11 +86,11 @@ func (d *DriftReport) Pass(p reconcile.Pass) {
 		if len(p.Changes) == 0 { // it has ended by itself
 			took = 0
 		}
-		d.Reporter.Repaired(SubjectOf(&c), p.Topology, rec.Results, took)
+		d.Reporter.Repaired(c, p.Topology, rec.Results, took)
 	case p.Outcome == "" && p.Readdressed:
-		d.Reporter.Readdressed(SubjectOf(&c), p.Topology, rec.Results)
+		d.Reporter.Readdressed(c, p.Topology, rec.Results)
 	case p.Outcome != "" && d.isNew(p.Sandbox, rec.Failure):
-		d.Reporter.Degraded(SubjectOf(&c), p.Topology, fault.New(p.Outcome, rec.FailureError()))
+		d.Reporter.Degraded(c, p.Topology, fault.New(p.Outcome, rec.FailureError()))
 	}
 }
 
@@ -102,7 +102,7 @@ func (d *DriftReport) Contended(id reconcile.SandboxID, topologyName string, con
 		return
 	}
 	if len(contended) > 0 {
-		d.Reporter.Contended(SubjectOf(&c), topologyName, contended)
+		d.Reporter.Contended(c, topologyName, contended)
 		return
 	}
 	d.isNew(id, "")
@@ -111,7 +111,7 @@ func (d *DriftReport) Contended(id reconcile.SandboxID, topologyName string, con
 		return
 	}
 	if rec, known, err := d.Record(id); err == nil && known && rec.Phase == reconcile.Applied {
-		d.Reporter.Repaired(SubjectOf(&c), topologyName, rec.Results, 0)
+		d.Reporter.Repaired(c, topologyName, rec.Results, 0)
 	}
 }
 

@@ -19,28 +19,28 @@ import (
 // reportList is a driftReporter that lists what is reported.
 type reportList []string
 
-func (l *reportList) add(s Subject, what string, about any) {
-	*l = append(*l, fmt.Sprintf("%s %s: %v", s.Claim.UID, what, about))
+func (l *reportList) add(c claims.Claim, what string, about any) {
+	*l = append(*l, fmt.Sprintf("%s %s: %v", c.UID, what, about))
 }
 
-func (l *reportList) Drifted(s Subject, _ string, drift []reconcile.Drift) {
-	l.add(s, "drifted", drift[0].Field)
+func (l *reportList) Drifted(c claims.Claim, _ string, drift []reconcile.Drift) {
+	l.add(c, "drifted", drift[0].Field)
 }
 
-func (l *reportList) Repaired(s Subject, _ string, steps []topology.StepResult, took time.Duration) {
-	l.add(s, "repaired", fmt.Sprintf("%d %s", len(steps), repairedMessage("t", took)))
+func (l *reportList) Repaired(c claims.Claim, _ string, steps []topology.StepResult, took time.Duration) {
+	l.add(c, "repaired", fmt.Sprintf("%d %s", len(steps), repairedMessage("t", took)))
 }
 
-func (l *reportList) Readdressed(s Subject, _ string, steps []topology.StepResult) {
-	l.add(s, "readdressed", len(steps))
+func (l *reportList) Readdressed(c claims.Claim, _ string, steps []topology.StepResult) {
+	l.add(c, "readdressed", len(steps))
 }
 
-func (l *reportList) Degraded(s Subject, _ string, err error) {
-	l.add(s, "degraded", fault.Of(err))
+func (l *reportList) Degraded(c claims.Claim, _ string, err error) {
+	l.add(c, "degraded", fault.Of(err))
 }
 
-func (l *reportList) Contended(s Subject, _ string, contended []reconcile.Contention) {
-	l.add(s, "fighting", contended[0].Field)
+func (l *reportList) Contended(c claims.Claim, _ string, contended []reconcile.Contention) {
+	l.add(c, "fighting", contended[0].Field)
 }
 
 // TestDriftReport follows sandboxes through the events of engine and loop: what is

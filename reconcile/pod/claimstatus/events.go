@@ -9,6 +9,7 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
 
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology/excerpt"
 )
 
@@ -50,19 +51,19 @@ func (e *events) start() (stop func()) {
 	return e.broadcaster.Shutdown
 }
 
-func (e *events) normal(s Subject, reason, message string) {
-	e.event(s, corev1.EventTypeNormal, reason, message)
+func (e *events) normal(c claims.Claim, reason, message string) {
+	e.event(c, corev1.EventTypeNormal, reason, message)
 }
 
-func (e *events) warning(s Subject, reason, message string) {
-	e.event(s, corev1.EventTypeWarning, reason, message)
+func (e *events) warning(c claims.Claim, reason, message string) {
+	e.event(c, corev1.EventTypeWarning, reason, message)
 }
 
-func (e *events) event(s Subject, eventType, reason, message string) {
+func (e *events) event(c claims.Claim, eventType, reason, message string) {
 	message = excerpt.Of(message, messageMax)
 	for _, of := range []corev1.ObjectReference{
-		{APIVersion: "v1", Kind: "Pod", Namespace: s.Pod.Namespace, Name: s.Pod.Name, UID: s.Pod.UID},
-		{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim", Namespace: s.Claim.Namespace, Name: s.Claim.Name, UID: s.Claim.UID},
+		{APIVersion: "v1", Kind: "Pod", Namespace: c.Namespace, Name: c.Pod.Name, UID: c.Pod.UID},
+		{APIVersion: "resource.k8s.io/v1", Kind: "ResourceClaim", Namespace: c.Namespace, Name: c.Name, UID: c.UID},
 	} {
 		if of.UID != "" {
 			e.emit(func() { e.recorder.Event(&of, eventType, reason, message) })

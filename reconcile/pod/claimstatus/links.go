@@ -5,6 +5,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/ports"
 )
 
@@ -15,10 +16,10 @@ var linkUp = map[ports.Status]metav1.ConditionStatus{
 // Links reports what is known of the ports of a sandbox: as conditions of the devices,
 // and as Events where a device has gone down or come up. The Monitor has debounced it,
 // and bounds how often it is reported.
-func (r *Reporter) Links(s Subject, of ports.Report) {
+func (r *Reporter) Links(c claims.Claim, of ports.Report) {
 	links := map[string]condition{}
 	if of.Gone {
-		r.update(s, of.Topology.Name, verdict{links: links})
+		r.update(c, of.Topology.Name, verdict{links: links})
 		return
 	}
 	for i := range of.Topology.Steps {
@@ -42,10 +43,10 @@ func (r *Reporter) Links(s Subject, of ports.Report) {
 		switch {
 		case v == before:
 		case v.Status == ports.Down:
-			r.events.warning(s, "NetworkLinkDown", links[step.Name].message)
+			r.events.warning(c, "NetworkLinkDown", links[step.Name].message)
 		case v.Status == ports.Up && before.Status == ports.Down:
-			r.events.normal(s, "NetworkLinkUp", links[step.Name].message)
+			r.events.normal(c, "NetworkLinkUp", links[step.Name].message)
 		}
 	}
-	r.update(s, of.Topology.Name, verdict{links: links})
+	r.update(c, of.Topology.Name, verdict{links: links})
 }

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/topology"
 )
@@ -15,7 +16,7 @@ import (
 func TestLinks(t *testing.T) {
 	c := allocated(flagship, "vf0", "vf1")
 	r := New(Options{})
-	s := Subject{Claim: Object{Namespace: "ai", Name: "net", UID: "c1"}}
+	s := claims.Claim{Namespace: "ai", Name: "net", UID: "c1"}
 	report := ports.Report{
 		Topology: &topology.Topology{Name: flagship, Steps: []topology.Step{{Name: "vf0"}, {Name: "vf1"}, {Name: "bond0", DependOn: []string{"vf0", "vf1"}}}},
 		Ports:    []ports.Port{{Step: "bond0", Name: "bond0", Kind: "bond"}, {Step: "vf0", Name: "net1", Device: "a"}, {Step: "vf1", Name: "net2", Device: "b"}},

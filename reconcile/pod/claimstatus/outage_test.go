@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 )
 
 // network is a connection to an API server. While it is down no request gets through;
@@ -73,17 +74,17 @@ func TestOutageOfTheServer(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- r.Run(ctx) }()
 
-		const claims, minutes = 120, 60 // more than the queue holds
-		subject := func(i int) Subject {
-			return Subject{
-				Claim: Object{"ns", fmt.Sprintf("claim-%d", i), types.UID(fmt.Sprintf("c%d", i))},
-				Pod:   Object{"ns", fmt.Sprintf("pod-%d", i), types.UID(fmt.Sprintf("p%d", i))},
+		const most, minutes = 120, 60 // more than the queue holds
+		claim := func(i int) claims.Claim {
+			return claims.Claim{
+				Namespace: "ns", Name: fmt.Sprintf("claim-%d", i), UID: types.UID(fmt.Sprintf("c%d", i)),
+				Pod: claims.Pod{Name: fmt.Sprintf("pod-%d", i), UID: types.UID(fmt.Sprintf("p%d", i))},
 			}
 		}
 		for range minutes {
-			for i := range claims {
-				r.Drifted(subject(i), "t", []reconcile.Drift{{Step: "a"}})
-				r.Repaired(subject(i), "t", nil, 0)
+			for i := range most {
+				r.Drifted(claim(i), "t", []reconcile.Drift{{Step: "a"}})
+				r.Repaired(claim(i), "t", nil, 0)
 			}
 			time.Sleep(time.Minute)
 		}
@@ -91,12 +92,12 @@ func TestOutageOfTheServer(t *testing.T) {
 		if waiting, dropped := r.Waiting(); waiting > 100 || dropped == 0 {
 			t.Errorf("%d claims wait and %d reports were dropped, with room for 100 claims", waiting, dropped)
 		}
-		if len(r.contentionAt) > claims || len(r.events.early) > 0 {
+		if len(r.contentionAt) > most || len(r.events.early) > 0 {
 			t.Errorf("%d contended claims and %d Events are remembered", len(r.contentionAt), len(r.events.early))
 		}
 		// At most one attempt a minute for each claim and each report, and some of the
 		// library for Events.
-		if tries := n.tries(); tries > 3*claims*minutes {
+		if tries := n.tries(); tries > 3*most*minutes {
 			t.Errorf("%d requests in an hour", tries)
 		}
 
@@ -107,7 +108,7 @@ func TestOutageOfTheServer(t *testing.T) {
 			t.Errorf("%d claims still wait", waiting)
 		}
 		reported := 0
-		for i := range claims {
+		for i := range most {
 			if n.queried[fmt.Sprintf("/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/claim-%d", i)] > 0 {
 				reported++
 			}

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/excerpt"
@@ -28,18 +29,6 @@ import (
 
 // FieldManager is the name under which entries are applied.
 const FieldManager = claim.Driver
-
-// Object is a pod or a claim as the node knows it.
-type Object struct {
-	Namespace, Name string
-	UID             types.UID
-}
-
-// Subject is the pod and the claim of a report. Either may be zero if it is not known;
-// then it gets no report.
-type Subject struct {
-	Claim, Pod Object
-}
 
 // Options are the settings of a Reporter.
 type Options struct {
@@ -72,7 +61,8 @@ const (
 
 // Reporter writes reports to the API server. Its methods do not wait and may be called
 // from several goroutines; their arguments must not be changed afterwards. Reports on
-// one claim must be made in the order in which things happened.
+// one claim must be made in the order in which things happened. Of a claim only the names count, and those of its pod; what
+// has no UID gets no report.
 type Reporter struct {
 	opts   Options
 	queue  workqueue.TypedRateLimitingInterface[types.UID]
@@ -91,7 +81,7 @@ const contentionEvery = 10 * time.Minute
 
 // report are the reports on a claim that are not written yet.
 type report struct {
-	claim    Object
+	claim    claims.Claim       // its names
 	verdicts map[string]verdict // by topology
 }
 
@@ -117,48 +107,48 @@ func New(o Options) *Reporter {
 // Attaching reports that a topology is still being attached when the runtime's hook is
 // over, and at which step. It is reported again as it proceeds; the Events about it are
 // counted as one.
-func (r *Reporter) Attaching(s Subject, topologyName, at string) {
-	r.update(s, topologyName, attaching(at))
-	r.events.normal(s, "NetworkAttaching", "the containers wait: "+at)
+func (r *Reporter) Attaching(c claims.Claim, topologyName, at string) {
+	r.update(c, topologyName, attaching(at))
+	r.events.normal(c, "NetworkAttaching", "the containers wait: "+at)
 }
 
 // Attached reports that a topology has been verified in the pod, with the
 // results of all its steps.
-func (r *Reporter) Attached(s Subject, topologyName string, steps []topology.StepResult) {
-	r.update(s, topologyName, attached(topologyName, steps))
-	r.events.normal(s, "NetworkReady", readyMessage(topologyName, steps))
+func (r *Reporter) Attached(c claims.Claim, topologyName string, steps []topology.StepResult) {
+	r.update(c, topologyName, attached(topologyName, steps))
+	r.events.normal(c, "NetworkReady", readyMessage(topologyName, steps))
 }
 
 // notRedundant reports each remark on devices that fail together, although the topology is to survive the failure of one.
-func (r *Reporter) notRedundant(s Subject, topologyName string, remarks []string) {
+func (r *Reporter) notRedundant(c claims.Claim, topologyName string, remarks []string) {
 	for _, text := range remarks {
-		r.events.warning(s, "NetworkNotRedundant", fmt.Sprintf("topology %q: %s", topologyName, text))
+		r.events.warning(c, "NetworkNotRedundant", fmt.Sprintf("topology %q: %s", topologyName, text))
 	}
 }
 
 // Failed reports that a topology could not be applied in the pod, and was rolled back.
 // The name is empty when it is not known which.
-func (r *Reporter) Failed(s Subject, topologyName string, err error) {
+func (r *Reporter) Failed(c claims.Claim, topologyName string, err error) {
 	v := failed(topologyName, err)
-	r.update(s, topologyName, v)
-	r.events.warning(s, "NetworkFailed", v.failure.Message)
+	r.update(c, topologyName, v)
+	r.events.warning(c, "NetworkFailed", v.failure.Message)
 }
 
 // Drifted reports drift. If a repair follows at once, the claim is not written; the
 // Event is created in any case.
-func (r *Reporter) Drifted(s Subject, topologyName string, drift []reconcile.Drift) {
+func (r *Reporter) Drifted(c claims.Claim, topologyName string, drift []reconcile.Drift) {
 	message := driftMessage(topologyName, drift)
-	r.update(s, topologyName, verdict{inSync: &condition{metav1.ConditionFalse, reasonDrifted, message}})
-	r.events.warning(s, "NetworkDrift", message)
+	r.update(c, topologyName, verdict{inSync: &condition{metav1.ConditionFalse, reasonDrifted, message}})
+	r.events.warning(c, "NetworkDrift", message)
 }
 
 // Contended reports that another writer changes back what is repaired. The condition
 // stays until Repaired or Drifted is called.
-func (r *Reporter) Contended(s Subject, topologyName string, contended []reconcile.Contention) {
+func (r *Reporter) Contended(c claims.Claim, topologyName string, contended []reconcile.Contention) {
 	message := contentionMessage(topologyName, contended)
-	r.update(s, topologyName, verdict{inSync: &condition{metav1.ConditionFalse, reasonFighting, message}})
-	if r.newContention(s.Claim.UID) {
-		r.events.warning(s, "NetworkFighting", message)
+	r.update(c, topologyName, verdict{inSync: &condition{metav1.ConditionFalse, reasonFighting, message}})
+	if r.newContention(c.UID) {
+		r.events.warning(c, "NetworkFighting", message)
 	}
 }
 
@@ -176,9 +166,9 @@ func (r *Reporter) newContention(claim types.UID) bool {
 }
 
 // Repaired reports that drift was repaired, with the current results, and how long the repair took; 0 if that is not known.
-func (r *Reporter) Repaired(s Subject, topologyName string, steps []topology.StepResult, took time.Duration) {
-	r.update(s, topologyName, attached(topologyName, steps))
-	r.events.normal(s, "NetworkRepaired", repairedMessage(topologyName, took))
+func (r *Reporter) Repaired(c claims.Claim, topologyName string, steps []topology.StepResult, took time.Duration) {
+	r.update(c, topologyName, attached(topologyName, steps))
+	r.events.normal(c, "NetworkRepaired", repairedMessage(topologyName, took))
 }
 
 func repairedMessage(topologyName string, took time.Duration) string {
@@ -190,86 +180,86 @@ func repairedMessage(topologyName string, took time.Duration) string {
 
 // Readdressed reports that the network has given a pod other addresses, with the current
 // results.
-func (r *Reporter) Readdressed(s Subject, topologyName string, steps []topology.StepResult) {
-	r.update(s, topologyName, attached(topologyName, steps))
-	r.events.normal(s, "NetworkAddressed", readyMessage(topologyName, steps))
+func (r *Reporter) Readdressed(c claims.Claim, topologyName string, steps []topology.StepResult) {
+	r.update(c, topologyName, attached(topologyName, steps))
+	r.events.normal(c, "NetworkAddressed", readyMessage(topologyName, steps))
 }
 
 // Degraded reports that drift could not be repaired. The pod keeps what works.
-func (r *Reporter) Degraded(s Subject, topologyName string, err error) {
+func (r *Reporter) Degraded(c claims.Claim, topologyName string, err error) {
 	f := failed(topologyName, err).failure
-	r.update(s, topologyName, verdict{ready: &condition{metav1.ConditionFalse, f.Kind, f.Message}})
-	r.events.warning(s, "NetworkDegraded", f.Message)
+	r.update(c, topologyName, verdict{ready: &condition{metav1.ConditionFalse, f.Kind, f.Message}})
+	r.events.warning(c, "NetworkDegraded", f.Message)
 }
 
 // Runs reports which generation of a topology the pod has. Without an update, that is
 // the one it was meant to get.
-func (r *Reporter) Runs(s Subject, topologyName string, generation int64, update *claim.Update) {
+func (r *Reporter) Runs(c claims.Claim, topologyName string, generation int64, update *claim.Update) {
 	if update != nil {
 		cutShort := *update
 		cutShort.Message = excerpt.Of(update.Message, messageMax)
 		update = &cutShort
 	}
-	r.update(s, topologyName, verdict{runs: &claim.Report{Generation: generation, Update: update}})
+	r.update(c, topologyName, verdict{runs: &claim.Report{Generation: generation, Update: update}})
 }
 
 // Updated reports that a later generation of a topology was applied in place, with the
 // results of all its steps.
-func (r *Reporter) Updated(s Subject, topologyName string, from, to int64, steps []topology.StepResult) {
+func (r *Reporter) Updated(c claims.Claim, topologyName string, from, to int64, steps []topology.StepResult) {
 	v := attached(topologyName, steps)
 	v.runs = &claim.Report{Generation: to}
-	r.update(s, topologyName, v)
-	r.events.normal(s, "NetworkUpdated", fmt.Sprintf("topology %q: updated in place from generation %d to %d", topologyName, from, to))
+	r.update(c, topologyName, v)
+	r.events.normal(c, "NetworkUpdated", fmt.Sprintf("topology %q: updated in place from generation %d to %d", topologyName, from, to))
 }
 
 // UpdateFailed reports that a later generation could not be applied in the pod, which
 // keeps the one it had.
-func (r *Reporter) UpdateFailed(s Subject, topologyName string, from, to int64, err error) {
+func (r *Reporter) UpdateFailed(c claims.Claim, topologyName string, from, to int64, err error) {
 	f := failed(topologyName, err).failure
-	r.Runs(s, topologyName, from, &claim.Update{Generation: to, State: claim.UpdateFailed, Step: f.Step, Kind: f.Kind, Message: f.Message})
-	r.events.warning(s, "NetworkUpdateFailed", fmt.Sprintf("the pod keeps generation %d, as generation %d failed: %s", from, to, f.Message))
+	r.Runs(c, topologyName, from, &claim.Update{Generation: to, State: claim.UpdateFailed, Step: f.Step, Kind: f.Kind, Message: f.Message})
+	r.events.warning(c, "NetworkUpdateFailed", fmt.Sprintf("the pod keeps generation %d, as generation %d failed: %s", from, to, f.Message))
 }
 
 // UpdateDelayed reports that something in the pod, or on its node, prevents a later
 // generation for now: the pod keeps the one it had, and the update is retried.
-func (r *Reporter) UpdateDelayed(s Subject, topologyName string, from, to int64, attempts int, err error) {
+func (r *Reporter) UpdateDelayed(c claims.Claim, topologyName string, from, to int64, attempts int, err error) {
 	f := failed(topologyName, err).failure
-	r.Runs(s, topologyName, from, &claim.Update{
+	r.Runs(c, topologyName, from, &claim.Update{
 		Generation: to, State: claim.UpdateRetrying, Step: f.Step, Kind: f.Kind, Message: f.Message, Attempts: attempts,
 	})
-	r.events.warning(s, "NetworkUpdateDelayed",
+	r.events.warning(c, "NetworkUpdateDelayed",
 		fmt.Sprintf("the pod keeps generation %d until generation %d can be tried again: %s", from, to, f.Message))
 }
 
 // HeldBack reports that a pod cannot be given a later generation, and why.
-func (r *Reporter) HeldBack(s Subject, topologyName string, from, to int64, why error) {
-	r.Runs(s, topologyName, from, &claim.Update{Generation: to, State: claim.UpdateHeldBack, Message: why.Error()})
-	r.events.warning(s, "NetworkHeldBack",
+func (r *Reporter) HeldBack(c claims.Claim, topologyName string, from, to int64, why error) {
+	r.Runs(c, topologyName, from, &claim.Update{Generation: to, State: claim.UpdateHeldBack, Message: why.Error()})
+	r.events.warning(c, "NetworkHeldBack",
 		fmt.Sprintf("topology %q: the pod keeps generation %d, as generation %d needs a new pod: %s", topologyName, from, to, why))
 }
 
 // Replaced reports that variables of a container have the values that a claim exports instead of its own.
-func (r *Reporter) Replaced(s Subject, container string, variables []string) {
-	r.events.warning(s, "NetworkVariablesReplaced",
+func (r *Reporter) Replaced(c claims.Claim, container string, variables []string) {
+	r.events.warning(c, "NetworkVariablesReplaced",
 		fmt.Sprintf("container %q sets %s, which the topology of claim %q exports, too; the exported values are used: "+
 			"remove the variables from the container, or from spec.export of the topology", container, strings.Join(variables, ", "),
-			s.Claim.Name))
+			c.Name))
 }
 
 // Filtered reports that the current NetworkQoS rules were applied to a running pod.
-func (r *Reporter) Filtered(s Subject) {
-	r.events.normal(s, "NetworkQoSApplied", "NetworkQoS rules applied to the pod's egress traffic")
+func (r *Reporter) Filtered(c claims.Claim) {
+	r.events.normal(c, "NetworkQoSApplied", "NetworkQoS rules applied to the pod's egress traffic")
 }
 
 // FilterFailed reports that they could not be applied, and that the earlier rules stay.
-func (r *Reporter) FilterFailed(s Subject, err error) {
-	r.events.warning(s, "NetworkQoSFailed", fmt.Sprintf("NetworkQoS rules could not be applied; the earlier rules stay in place: %v", err))
+func (r *Reporter) FilterFailed(c claims.Claim, err error) {
+	r.events.warning(c, "NetworkQoSFailed", fmt.Sprintf("NetworkQoS rules could not be applied; the earlier rules stay in place: %v", err))
 }
 
 // Detached reports that the topology was detached and the devices are back on the host.
 // It creates no Event: every pod ends like this.
-func (r *Reporter) Detached(s Subject) {
-	r.update(s, every, verdict{
+func (r *Reporter) Detached(c claims.Claim) {
+	r.update(c, every, verdict{
 		ready:  &condition{metav1.ConditionFalse, reasonDetached, "the topology was detached from the pod"},
 		inSync: &condition{metav1.ConditionUnknown, reasonDetached, ""},
 		bare:   true,
@@ -285,12 +275,12 @@ func (r *Reporter) Waiting() (claims int, dropped uint64) {
 	return len(r.pending), r.dropped
 }
 
-func (r *Reporter) update(s Subject, topologyName string, v verdict) {
-	if s.Claim.UID == "" {
+func (r *Reporter) update(c claims.Claim, topologyName string, v verdict) {
+	if c.UID == "" {
 		return
 	}
 	r.mu.Lock()
-	p, ok := r.pending[s.Claim.UID]
+	p, ok := r.pending[c.UID]
 	if !ok && len(r.pending) >= r.opts.Limit {
 		r.dropped++
 		first := r.dropped == 1
@@ -301,12 +291,12 @@ func (r *Reporter) update(s Subject, topologyName string, v verdict) {
 		return
 	}
 	if !ok {
-		p = &report{s.Claim, map[string]verdict{}}
-		r.pending[s.Claim.UID] = p
+		p = &report{claims.Claim{Namespace: c.Namespace, Name: c.Name, UID: c.UID}, map[string]verdict{}}
+		r.pending[c.UID] = p
 	}
 	p.add(topologyName, v)
 	r.mu.Unlock()
-	r.queue.AddAfter(s.Claim.UID, r.opts.Settle)
+	r.queue.AddAfter(c.UID, r.opts.Settle)
 }
 
 func (p *report) add(topologyName string, v verdict) {

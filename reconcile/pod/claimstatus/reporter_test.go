@@ -10,6 +10,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/pod/claims"
 )
 
 // Contention is one Event, however often it stops and starts again, and a condition
@@ -19,7 +20,7 @@ func TestContentionIsOneEvent(t *testing.T) {
 	r := New(Options{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }})
 	defer r.events.broadcaster.Shutdown()
 	defer r.queue.ShutDown()
-	who := Subject{Pod: Object{"ns", "pod", "p1"}, Claim: Object{"ns", "claim", "c1"}}
+	who := claims.Claim{Namespace: "ns", Name: "claim", UID: "c1", Pod: claims.Pod{Name: "pod", UID: "p1"}}
 	contended := []reconcile.Contention{{Step: "tune", Object: netstate.LinkKey("data0"), Field: "mtu", Action: netstate.Update, Want: "4000", Have: "1400"}}
 	events := func() int { return len(r.events.early) } // two each: of the pod and of the claim
 	for range 5 {
@@ -32,13 +33,13 @@ func TestContentionIsOneEvent(t *testing.T) {
 	if c := r.pending["c1"].verdicts["t"].inSync; c == nil || c.status != "False" || c.reason != "Fighting" || c.message != message {
 		t.Errorf("condition: %+v", c)
 	}
-	who.Claim.UID = "c2"
+	who.UID = "c2"
 	r.Contended(who, "t", contended)
 	if events() != 4 {
 		t.Errorf("%d Events after another claim's report, want 4", events())
 	}
 	now = now.Add(contentionEvery)
-	who.Claim.UID = "c1"
+	who.UID = "c1"
 	r.Contended(who, "t", contended)
 	if events() != 6 || len(r.contentionAt) != 1 {
 		t.Errorf("%d Events after ten minutes, want 6; %d claims remembered, want 1", events(), len(r.contentionAt))
@@ -50,9 +51,9 @@ func TestLimit(t *testing.T) {
 	r := New(Options{Limit: 2, Log: slog.New(slog.DiscardHandler)})
 	defer r.events.broadcaster.Shutdown()
 	defer r.queue.ShutDown()
-	r.Failed(Subject{Pod: Object{"ns", "pod", "p1"}}, "", errors.New("a pod without a claim"))
+	r.Failed(claims.Claim{Namespace: "ns", Pod: claims.Pod{Name: "pod", UID: "p1"}}, "", errors.New("a pod without a claim"))
 	for _, uid := range []types.UID{"a", "b", "a", "c", "b", "d"} {
-		r.Attached(Subject{Claim: Object{"ns", "claim", uid}}, "t", nil)
+		r.Attached(claims.Claim{Namespace: "ns", Name: "claim", UID: uid}, "t", nil)
 	}
 	if waiting, dropped := r.Waiting(); waiting != 2 || dropped != 2 {
 		t.Errorf("%d wait and %d were dropped, want 2 and 2", waiting, dropped)
@@ -64,7 +65,7 @@ func TestAttaching(t *testing.T) {
 	r := New(Options{Log: slog.New(slog.DiscardHandler)})
 	defer r.events.broadcaster.Shutdown()
 	defer r.queue.ShutDown()
-	who := Subject{Pod: Object{"ns", "pod", "p1"}, Claim: Object{"ns", "claim", "c1"}}
+	who := claims.Claim{Namespace: "ns", Name: "claim", UID: "c1", Pod: claims.Pod{Name: "pod", UID: "p1"}}
 	ready := func() condition { return *r.pending["c1"].verdicts["t"].ready }
 	r.Attaching(who, "t", `at step "vf3"`)
 	if have, want := ready(), (condition{"False", "Attaching", `at step "vf3"`}); have != want {
