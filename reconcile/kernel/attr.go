@@ -28,32 +28,21 @@ func attributes(b []byte) iter.Seq2[uint16, []byte] {
 
 // The readers below give zero for a value that is too short.
 
-func u8(b []byte) uint8 {
-	if len(b) < 1 {
-		return 0
-	}
-	return b[0]
-}
+func u8(b []byte) uint8    { return orZeros(b, 1)[0] }
+func u16(b []byte) uint16  { return binary.NativeEndian.Uint16(orZeros(b, 2)) }
+func u32(b []byte) uint32  { return binary.NativeEndian.Uint32(orZeros(b, 4)) }
+func u64(b []byte) uint64  { return binary.NativeEndian.Uint64(orZeros(b, 8)) }
+func be16(b []byte) uint16 { return binary.BigEndian.Uint16(orZeros(b, 2)) }
+func be32(b []byte) uint32 { return binary.BigEndian.Uint32(orZeros(b, 4)) }
 
-func u16(b []byte) uint16 {
-	if len(b) < 2 {
-		return 0
-	}
-	return binary.NativeEndian.Uint16(b)
-}
+var zeros [8]byte
 
-func u32(b []byte) uint32 {
-	if len(b) < 4 {
-		return 0
+// orZeros returns b, or zeros if it has less than n bytes, of at most 8.
+func orZeros(b []byte, n int) []byte {
+	if len(b) < n {
+		return zeros[:]
 	}
-	return binary.NativeEndian.Uint32(b)
-}
-
-func be16(b []byte) uint16 {
-	if len(b) < 2 {
-		return 0
-	}
-	return binary.BigEndian.Uint16(b)
+	return b
 }
 
 func text(b []byte) string {
@@ -83,12 +72,4 @@ func (w words) number(s string) (uint32, bool) {
 		}
 	}
 	return 0, false
-}
-
-// be32 is 0 if the value is too short, as u32.
-func be32(b []byte) uint32 {
-	if len(b) < 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(b)
 }

@@ -74,10 +74,8 @@ func (c *conn) bridgeVLANs(ctx context.Context, index int) (map[int][]netstate.B
 		}
 		return nil
 	})
-	for _, none := range []error{unix.EINVAL, unix.EOPNOTSUPP, unix.ENODEV} {
-		if errors.Is(err, none) {
-			return nil, nil
-		}
+	if isAny(err, unix.EINVAL, unix.EOPNOTSUPP, unix.ENODEV) {
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err

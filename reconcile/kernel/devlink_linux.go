@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/vishvananda/netlink"
@@ -17,10 +16,8 @@ func SwitchMode(bus, device string) (string, error) {
 	}
 	defer h.Close()
 	d, err := h.DevLinkGetDeviceByName(bus, device)
-	for _, none := range []error{unix.ENODEV, unix.ENOENT, unix.EOPNOTSUPP} {
-		if errors.Is(err, none) {
-			return "", nil
-		}
+	if isAny(err, unix.ENODEV, unix.ENOENT, unix.EOPNOTSUPP) {
+		return "", nil
 	}
 	if err != nil {
 		return "", fmt.Errorf("devlink device %s/%s: %w", bus, device, err)

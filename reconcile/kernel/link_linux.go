@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -218,13 +217,8 @@ func bit(b bool) uint8 {
 }
 
 // ifInfo is the fixed part of link messages.
-func ifInfo(family uint8, index int, flags, change uint32) body {
-	b := make(body, unix.SizeofIfInfomsg)
-	b[0] = family
-	binary.NativeEndian.PutUint32(b[4:], uint32(index))
-	binary.NativeEndian.PutUint32(b[8:], flags)
-	binary.NativeEndian.PutUint32(b[12:], change)
-	return b
+func ifInfo(family uint8, index int, flags, change uint32) *nl.IfInfomsg {
+	return &nl.IfInfomsg{IfInfomsg: unix.IfInfomsg{Family: family, Index: int32(index), Flags: flags, Change: change}}
 }
 
 func attr(typ int, data []byte) *nl.RtAttr { return nl.NewRtAttr(typ, data) }

@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -73,12 +72,7 @@ func (c *conn) port(ctx context.Context, p ports.Port) (ports.State, error) {
 
 // decodeCounters reads struct rtnl_link_stats64, whose fields are all of 64 bits.
 func decodeCounters(b []byte) ports.Counters {
-	field := func(i int) uint64 {
-		if len(b) < 8*(i+1) {
-			return 0
-		}
-		return binary.NativeEndian.Uint64(b[8*i:])
-	}
+	field := func(i int) uint64 { return u64(b[min(8*i, len(b)):]) }
 	return ports.Counters{
 		ReceivedPackets: field(0), SentPackets: field(1), ReceivedBytes: field(2), SentBytes: field(3),
 		ReceiveErrors: field(4), SendErrors: field(5), ReceiveDropped: field(6), SendDropped: field(7),

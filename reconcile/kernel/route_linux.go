@@ -187,11 +187,8 @@ func (c *conn) routes(ctx context.Context, q routeQuery, read int, wanted func(i
 		}
 		return nil
 	})
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return nil, nil // the table does not exist
-	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP):
-		return nil, nil // a kernel without IPv6
+	if isAny(err, unix.ENOENT, unix.EAFNOSUPPORT, unix.EOPNOTSUPP) {
+		return nil, nil // the table does not exist, or the kernel has no IPv6
 	}
 	return out, err
 }

@@ -61,13 +61,8 @@ var (
 	}
 )
 
-func tcMsg(index int, handle, parent, info uint32) body {
-	b := make(body, nl.SizeofTcMsg)
-	binary.NativeEndian.PutUint32(b[4:], uint32(index))
-	binary.NativeEndian.PutUint32(b[8:], handle)
-	binary.NativeEndian.PutUint32(b[12:], parent)
-	binary.NativeEndian.PutUint32(b[16:], info)
-	return b
+func tcMsg(index int, handle, parent, info uint32) *nl.TcMsg {
+	return &nl.TcMsg{Ifindex: int32(index), Handle: handle, Parent: parent, Info: info}
 }
 
 func network16(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
