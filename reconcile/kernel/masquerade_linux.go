@@ -192,12 +192,9 @@ func natChainOf(t *nftables.Table) *nftables.Chain {
 // it nothing is masqueraded for sure, so that nothing counts as there.
 func (o *observer) queryMasquerades(_ context.Context, queried []netstate.Masquerade) error {
 	var state natState
-	o.count.dumps.Add(1)
-	err := o.count.send(false, func() error {
-		return o.host.withNAT(func(c *nftables.Conn) (err error) {
-			state, err = readNAT(c)
-			return err
-		})
+	err := o.queryTable(func(c *nftables.Conn) (err error) {
+		state, err = readNAT(c)
+		return err
 	})
 	if err != nil {
 		return explainNAT(fmt.Errorf("read table %q of nftables: %w", natTable, err))
@@ -226,11 +223,23 @@ func (h *Host) withNAT(f func(*nftables.Conn) error) error {
 	return errors.Join(f(c), c.CloseLasting())
 }
 
-// applyMasquerade makes one change in one transaction: the kernel has all of it or nothing.
-func (s *Sandbox) applyMasquerade(ctx context.Context, c netstate.Change) error {
+// queryTable is withNAT for a query.
+func (o *observer) queryTable(f func(*nftables.Conn) error) error {
+	o.count.dumps.Add(1)
+	return o.count.send(false, func() error { return o.host.withNAT(f) })
+}
+
+// writeTable is withNAT for a change.
+func (s *Sandbox) writeTable(ctx context.Context, f func(*nftables.Conn) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	s.count.writes.Add(1)
+	return s.count.send(true, func() error { return s.host.withNAT(f) })
+}
+
+// applyMasquerade makes one change in one transaction: the kernel has all of it or nothing.
+func (s *Sandbox) applyMasquerade(ctx context.Context, c netstate.Change) error {
 	before, after := typed[netstate.Masquerade](c)
 	deleting := c.Action() == netstate.Delete
 	m := after
@@ -246,17 +255,13 @@ func (s *Sandbox) applyMasquerade(ctx context.Context, c netstate.Change) error 
 			return invalid("%q is not a prefix of the family of %q", prefix, m.Source)
 		}
 	}
-	s.count.writes.Add(1)
-	err = s.count.send(true, func() error {
-		return s.host.withNAT(func(c *nftables.Conn) error {
-			have, err := readNAT(c)
-			if err != nil {
-				return err
-			}
-			return writeNAT(c, have, source, m.Except, deleting)
-		})
-	})
-	return explainNAT(err)
+	return explainNAT(s.writeTable(ctx, func(c *nftables.Conn) error {
+		have, err := readNAT(c)
+		if err != nil {
+			return err
+		}
+		return writeNAT(c, have, source, m.Except, deleting)
+	}))
 }
 
 // writeNAT makes the table what it is to be with or without a source.
@@ -313,14 +318,17 @@ func bounds(text string) (first, last netip.Addr, ok bool) {
 	return r.From(), r.To(), err == nil
 }
 
+// unsupportedTable are the errors of a kernel that lacks something of a table.
+var unsupportedTable = []error{unix.EPROTONOSUPPORT, unix.EOPNOTSUPP, unix.EAFNOSUPPORT}
+
 func explainNAT(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return unanswered(err)
-	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT):
+	case isAny(err, unsupportedTable...):
 		return because(fault.Unsupported, err,
 			"the kernel cannot masquerade by nftables: it needs the modules nf_tables, nft_chain_nat and nft_masq")
-	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
+	case isAny(err, unix.EBUSY, unix.EINTR, unix.EAGAIN):
 		return because(fault.NotReady, err, "another program changes nftables at the same time")
 	}
 	return err

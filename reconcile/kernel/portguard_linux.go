@@ -320,27 +320,24 @@ func guardElements(g netstate.PortGuard) (map[guardElement]bool, error) {
 // queryPortGuards reads the table once for all of them. In a table that is not as we write it nothing is guarded
 // for sure, so that nothing counts as there.
 func (o *observer) queryPortGuards(_ context.Context, queried []netstate.PortGuard) error {
-	o.count.dumps.Add(1)
-	err := o.count.send(false, func() error {
-		return o.host.withNAT(func(c *nftables.Conn) error {
-			state, _, _, err := o.host.guards.read(o.host, c, readGuards)
-			if err != nil {
-				return err
-			}
-			for _, g := range queried {
-				if g.Port == "" { // a query for all, for what is to be deleted
-					for _, have := range state.guards {
-						o.snap.Put(have)
-					}
-				}
-				if have, there := state.guards[g.Port]; there && state.intact {
+	err := o.queryTable(func(c *nftables.Conn) error {
+		state, _, _, err := o.host.guards.read(o.host, c, readGuards)
+		if err != nil {
+			return err
+		}
+		for _, g := range queried {
+			if g.Port == "" { // a query for all, for what is to be deleted
+				for _, have := range state.guards {
 					o.snap.Put(have)
-				} else {
-					o.snap.PutAbsent(g.Key())
 				}
 			}
-			return nil
-		})
+			if have, there := state.guards[g.Port]; there && state.intact {
+				o.snap.Put(have)
+			} else {
+				o.snap.PutAbsent(g.Key())
+			}
+		}
+		return nil
 	})
 	if err != nil {
 		return explainGuards(fmt.Errorf("read table \"bridge %s\" of nftables: %w", guardTable, err))
@@ -350,27 +347,20 @@ func (o *observer) queryPortGuards(_ context.Context, queried []netstate.PortGua
 
 // applyPortGuard makes one change in one transaction: the kernel has all of it or nothing.
 func (s *Sandbox) applyPortGuard(ctx context.Context, c netstate.Change) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	s.count.writes.Add(1)
-	err := s.count.send(true, func() error {
-		return s.host.withNAT(func(conn *nftables.Conn) error {
-			have, generation, known, err := s.host.guards.read(s.host, conn, readGuards)
-			if err != nil {
-				return err
-			}
-			s.host.guards = tableCache[guardState]{}
-			next, wrote, err := have.write(conn, c)
-			switch now, still := s.host.nftGeneration(); {
-			case err != nil || !known || !still || next.foreign != "":
-			case !wrote && now == generation, wrote && now == generation+1:
-				s.host.guards = tableCache[guardState]{next, now}
-			}
+	return explainGuards(s.writeTable(ctx, func(conn *nftables.Conn) error {
+		have, generation, known, err := s.host.guards.read(s.host, conn, readGuards)
+		if err != nil {
 			return err
-		})
-	})
-	return explainGuards(err)
+		}
+		s.host.guards = tableCache[guardState]{}
+		next, wrote, err := have.write(conn, c)
+		switch now, still := s.host.nftGeneration(); {
+		case err != nil || !known || !still || next.foreign != "":
+		case !wrote && now == generation, wrote && now == generation+1:
+			s.host.guards = tableCache[guardState]{next, now}
+		}
+		return err
+	}))
 }
 
 // write makes the table what it is to be after a change. Wrote is false if it is that already.
@@ -467,9 +457,7 @@ func (t ownTable) elements(of map[guardElement]bool) []setElements {
 }
 
 func explainGuards(err error) error {
-	switch {
-	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT),
-		errors.Is(err, unix.ENOENT):
+	if errors.Is(err, unix.ENOENT) || isAny(err, unsupportedTable...) {
 		if first, ok := errors.AsType[unix.Errno](err); ok { // of many, one for each message
 			err = first
 		}

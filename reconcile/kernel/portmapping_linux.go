@@ -334,15 +334,12 @@ func (s *portState) overlapping(hosts ...netstate.HostPort) (out []netstate.Host
 
 // queryPortMappings reads the table once for all of them.
 func (o *observer) queryPortMappings(_ context.Context, queried []netstate.PortMapping) error {
-	o.count.dumps.Add(1)
-	err := o.count.send(false, func() error {
-		return o.host.withNAT(func(c *nftables.Conn) error {
-			state, _, _, err := o.host.ports.read(o.host, c, readPorts)
-			if err == nil {
-				state.answer(o.snap, queried, o.host.routesLocalnet)
-			}
-			return err
-		})
+	err := o.queryTable(func(c *nftables.Conn) error {
+		state, _, _, err := o.host.ports.read(o.host, c, readPorts)
+		if err == nil {
+			state.answer(o.snap, queried, o.host.routesLocalnet)
+		}
+		return err
 	})
 	if err != nil {
 		return explainPorts(fmt.Errorf("read table %q of nftables: %w", portTable, err))
@@ -473,49 +470,43 @@ func (s *Sandbox) applyPortMapping(ctx context.Context, c netstate.Change) error
 // that of one change.
 func (s *Sandbox) applyPortMappings(ctx context.Context, changes []netstate.Change) (failing netstate.Change, err error) {
 	failing = changes[0]
-	if err := ctx.Err(); err != nil {
-		return failing, err
-	}
-	s.count.writes.Add(1)
 	var done *portChanges
-	err = s.count.send(true, func() error {
-		return s.host.withNAT(func(conn *nftables.Conn) error {
-			have, generation, known, err := s.host.ports.read(s.host, conn, readPorts)
-			if err != nil {
-				return err
-			}
-			done = &portChanges{
-				portState: have, was: map[netstate.HostPort]netip.AddrPort{}, networked: map[netip.Addr][]string{},
-				led: map[netip.Addr]string{},
-			}
-			// From here on the state differs from the table until that was written.
-			s.host.ports = tableCache[portState]{}
-			for _, c := range changes {
-				if err := done.add(c); err != nil {
-					failing = c
-					if done.revert(); known {
-						s.host.ports = tableCache[portState]{have, generation}
-					}
-					return err
-				}
-			}
-			open, shut := done.links()
-			if err := s.host.mayRouteLocalnet(open, shut); err != nil {
-				return err
-			}
-			wrote, err := done.write(conn)
-			if err == nil {
-				err = s.host.routeLocalnet(open, true)
-			}
-			switch {
-			case err != nil || !known:
-			case wrote:
-				s.host.wrotePorts(have, generation)
-			default:
-				s.host.ports = tableCache[portState]{have, generation}
-			}
+	err = s.writeTable(ctx, func(conn *nftables.Conn) error {
+		have, generation, known, err := s.host.ports.read(s.host, conn, readPorts)
+		if err != nil {
 			return err
-		})
+		}
+		done = &portChanges{
+			portState: have, was: map[netstate.HostPort]netip.AddrPort{}, networked: map[netip.Addr][]string{},
+			led: map[netip.Addr]string{},
+		}
+		// From here on the state differs from the table until that was written.
+		s.host.ports = tableCache[portState]{}
+		for _, c := range changes {
+			if err := done.add(c); err != nil {
+				failing = c
+				if done.revert(); known {
+					s.host.ports = tableCache[portState]{have, generation}
+				}
+				return err
+			}
+		}
+		open, shut := done.links()
+		if err := s.host.mayRouteLocalnet(open, shut); err != nil {
+			return err
+		}
+		wrote, err := done.write(conn)
+		if err == nil {
+			err = s.host.routeLocalnet(open, true)
+		}
+		switch {
+		case err != nil || !known:
+		case wrote:
+			s.host.wrotePorts(have, generation)
+		default:
+			s.host.ports = tableCache[portState]{have, generation}
+		}
+		return err
 	})
 	if err == nil {
 		for _, c := range changes {
@@ -748,8 +739,7 @@ func portElements(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, ne
 func paddedPort(port uint16) []byte { return []byte{byte(port >> 8), byte(port), 0, 0} }
 
 func explainPorts(err error) error {
-	switch {
-	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EAFNOSUPPORT):
+	if isAny(err, unsupportedTable...) {
 		return because(fault.Unsupported, err, "the kernel cannot map ports by nftables: "+
 			"it needs the modules nf_tables, nft_chain_nat, nft_nat, nft_masq, nft_fib_inet and nft_ct")
 	}
