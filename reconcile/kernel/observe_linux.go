@@ -254,6 +254,32 @@ func (o *observer) query(ctx context.Context, queried []netstate.Object) error {
 	return nil
 }
 
+// queryGroups reads objects of the sandbox that the kernel lists in groups, those of each group with one call of list.
+// If there are more than the bound, it uses what was read: a pod that fills its own lists must not keep a
+// device from the host. Creating an object that exists is refused.
+func queryGroups[T netstate.Object, G comparable](o *observer, queried []T, groupOf func(T) G,
+	list func(of G, wanted func(T) bool) ([]T, error),
+) error {
+	wanted, groups := map[netstate.Key]bool{}, map[G]bool{}
+	for _, q := range queried {
+		o.snap.PutAbsent(q.Key())
+		wanted[q.Key()], groups[groupOf(q)] = true, true
+	}
+	if o.inside == nil {
+		return nil
+	}
+	for g := range groups {
+		have, err := list(g, func(v T) bool { return wanted[v.Key()] })
+		if err != nil && !errors.Is(err, reconcile.ErrPartial) {
+			return reading(queried[0], err)
+		}
+		for _, v := range have {
+			o.snap.Put(v)
+		}
+	}
+	return nil
+}
+
 // queryLink reads a link of the host. A bridge there is read with its ports, which are
 // queried by master so that the kernel does not send the other links.
 func (o *observer) queryLink(ctx context.Context, queried netstate.Link) error {

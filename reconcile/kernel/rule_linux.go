@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
-	"github.com/plumbline/plumbline/reconcile"
 )
 
 const sizeofRuleHeader = 12 // struct fib_rule_hdr in linux/fib_rules.h
@@ -104,33 +103,15 @@ func encodeRule(r netstate.Rule) ([]nl.NetlinkRequestData, error) {
 }
 
 // queryRules reads rules of the sandbox, each family in one dump: the kernel has no
-// query for one rule. If there are more rules than the bound, or they change faster
-// than they can be read, it uses what was read: a pod that fills its own list of rules
-// must not keep a device from the host. Creating a rule that exists is refused.
+// query for one rule.
 func (o *observer) queryRules(ctx context.Context, queried []netstate.Rule) error {
-	wanted := map[netstate.Key]bool{}
-	families := map[string]bool{}
-	for _, r := range queried {
-		o.snap.PutAbsent(r.Key())
-		wanted[r.Key()] = true
-		families[r.Family] = true
+	family := func(r netstate.Rule) uint32 {
+		n, _ := ruleFamilies.number(r.Family)
+		return n
 	}
-	if o.inside == nil {
-		return nil
-	}
-	for family, text := range ruleFamilies {
-		if !families[text] {
-			continue
-		}
-		have, err := o.inside.rules(ctx, family, func(r netstate.Rule) bool { return wanted[r.Key()] })
-		if err != nil && !errors.Is(err, reconcile.ErrPartial) {
-			return reading(queried[0], err)
-		}
-		for _, r := range have {
-			o.snap.Put(r)
-		}
-	}
-	return nil
+	return queryGroups(o, queried, family, func(of uint32, wanted func(netstate.Rule) bool) ([]netstate.Rule, error) {
+		return o.inside.rules(ctx, of, wanted)
+	})
 }
 
 // rules lists the rules of a family that are wanted, with reconcile.ErrPartial where

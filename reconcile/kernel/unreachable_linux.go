@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -10,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/ops/netstate"
-	"github.com/plumbline/plumbline/reconcile"
 )
 
 // decodeUnreachable reads the payload of an RTM_NEWROUTE message; false for a route that sends
@@ -61,28 +59,13 @@ func (o *observer) queryUnreachable(ctx context.Context, queried []netstate.Unre
 		family uint8
 		table  uint32
 	}
-	wanted := map[netstate.Key]bool{}
-	tables := map[tableOf]bool{}
-	for _, u := range queried {
-		o.snap.PutAbsent(u.Key())
-		wanted[u.Key()] = true
-		if dst, err := netip.ParsePrefix(u.Dst); err == nil {
-			tables[tableOf{family(dst.Addr()), u.Table}] = true
-		}
+	table := func(u netstate.Unreachable) tableOf {
+		dst, _ := netip.ParsePrefix(u.Dst)
+		return tableOf{family(dst.Addr()), u.Table}
 	}
-	if o.inside == nil {
-		return nil
-	}
-	for t := range tables {
-		have, err := o.inside.unreachable(ctx, t.family, t.table, func(u netstate.Unreachable) bool { return wanted[u.Key()] })
-		if err != nil && !errors.Is(err, reconcile.ErrPartial) { // creating one that exists is refused
-			return reading(queried[0], err)
-		}
-		for _, u := range have {
-			o.snap.Put(u)
-		}
-	}
-	return nil
+	return queryGroups(o, queried, table, func(of tableOf, wanted func(netstate.Unreachable) bool) ([]netstate.Unreachable, error) {
+		return o.inside.unreachable(ctx, of.family, of.table, wanted)
+	})
 }
 
 // unreachable lists the routes of a family that refuse packets and are wanted; table 0 is any.
@@ -108,7 +91,7 @@ func (c *conn) unreachable(ctx context.Context, family uint8, table uint32,
 		}
 		return nil
 	})
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
+	if isAny(err, unix.ENOENT, unix.EAFNOSUPPORT, unix.EOPNOTSUPP) {
 		return nil, nil // the table does not exist, or the kernel has no IPv6
 	}
 	return out, err
