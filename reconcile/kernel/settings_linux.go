@@ -26,32 +26,20 @@ import (
 // drops when a device moves is not included: addresses, neighbours, multicast groups,
 // queueing disciplines, XDP sockets, netfilter hooks.
 
-// linkNumbers are the settings in a link message that are one number each.
-var linkNumbers = map[string]int{
-	"link.txqlen":            unix.IFLA_TXQLEN,
-	"link.group":             unix.IFLA_GROUP,
-	"link.gso-max-size":      unix.IFLA_GSO_MAX_SIZE,
-	"link.gso-max-segs":      unix.IFLA_GSO_MAX_SEGS,
-	"link.gro-max-size":      unix.IFLA_GRO_MAX_SIZE,
-	"link.gso-ipv4-max-size": unix.IFLA_GSO_IPV4_MAX_SIZE,
-	"link.gro-ipv4-max-size": unix.IFLA_GRO_IPV4_MAX_SIZE,
-}
-
-// linkBytes are the attributes of one byte.
-var linkBytes = map[string]int{
-	"link.mode":       unix.IFLA_LINKMODE,
-	"link.proto-down": unix.IFLA_PROTO_DOWN,
-}
-
-// numberNames and byteNames are linkNumbers and linkBytes by attribute.
-var numberNames, byteNames = byAttribute(linkNumbers), byAttribute(linkBytes)
-
-func byAttribute(of map[string]int) map[uint16]string {
-	out := make(map[uint16]string, len(of))
-	for name, typ := range of {
-		out[uint16(typ)] = name
-	}
-	return out
+// linkNumbers are the settings in a link message that are one number each, by attribute, with its size in bytes.
+var linkNumbers = map[uint16]struct {
+	name  string
+	bytes int
+}{
+	unix.IFLA_TXQLEN:            {"link.txqlen", 4},
+	unix.IFLA_GROUP:             {"link.group", 4},
+	unix.IFLA_GSO_MAX_SIZE:      {"link.gso-max-size", 4},
+	unix.IFLA_GSO_MAX_SEGS:      {"link.gso-max-segs", 4},
+	unix.IFLA_GRO_MAX_SIZE:      {"link.gro-max-size", 4},
+	unix.IFLA_GSO_IPV4_MAX_SIZE: {"link.gso-ipv4-max-size", 4},
+	unix.IFLA_GRO_IPV4_MAX_SIZE: {"link.gro-ipv4-max-size", 4},
+	unix.IFLA_LINKMODE:          {"link.mode", 1},
+	unix.IFLA_PROTO_DOWN:        {"link.proto-down", 1},
 }
 
 // linkFlags are the flags that can be set (dev_change_flags).
@@ -74,12 +62,12 @@ func linkSettings(b []byte) map[string]string {
 	}
 	out["link.flags"] = fmt.Sprintf("%#x", u32(b[8:])&linkFlags)
 	for typ, v := range attributes(b[unix.SizeofIfInfomsg:]) {
-		if name, ok := numberNames[typ]; ok {
-			out[name] = strconv.FormatUint(uint64(u32(v)), 10)
-			continue
-		}
-		if name, ok := byteNames[typ]; ok {
-			out[name] = strconv.Itoa(int(u8(v)))
+		if s, ok := linkNumbers[typ]; ok {
+			n := u32(v)
+			if s.bytes == 1 {
+				n = uint32(u8(v))
+			}
+			out[s.name] = strconv.FormatUint(uint64(n), 10)
 			continue
 		}
 		switch typ {
@@ -114,12 +102,9 @@ var settingClasses = []string{
 // settingsOf reads all settings of a link of the host. Settings that its driver does not have,
 // or does not report, are not among them.
 func (c *conn) settingsOf(ctx context.Context, w ifLink, defaults devconfDefaults) (netstate.Settings, error) {
-	if w.raw == nil {
-		fresh, err := c.linkByIndex(ctx, w.link.Index)
-		if err != nil {
-			return nil, err
-		}
-		w = fresh
+	w, err := c.withMessage(ctx, w)
+	if err != nil {
+		return nil, err
 	}
 	beyond, err := c.settingsBeyondLink(ctx, w)
 	if err != nil {
@@ -128,6 +113,14 @@ func (c *conn) settingsOf(ctx context.Context, w ifLink, defaults devconfDefault
 	own := linkSettings(w.raw)
 	err = c.enter(func() error { c.withoutDefaults(own, defaults); return nil })
 	return settingsList(own, beyond), err
+}
+
+// withMessage is a link with its own message, which is read if it was only listed.
+func (c *conn) withMessage(ctx context.Context, w ifLink) (ifLink, error) {
+	if w.raw != nil {
+		return w, nil
+	}
+	return c.linkByIndex(ctx, w.link.Index)
 }
 
 func settingsList(from ...map[string]string) netstate.Settings {
@@ -292,13 +285,17 @@ func (c *conn) setLinkSetting(ctx context.Context, w ifLink, name, value string)
 		if err != nil {
 			return err
 		}
-		switch {
-		case name == "link.flags":
+		if name == "link.flags" {
 			flags, change = uint32(n), linkFlags
-		case linkNumbers[name] != 0:
-			parts = append(parts, attr(linkNumbers[name], nl.Uint32Attr(uint32(n))))
-		case linkBytes[name] != 0:
-			parts = append(parts, attr(linkBytes[name], []byte{uint8(n)}))
+		}
+		for typ, s := range linkNumbers {
+			switch {
+			case s.name != name:
+			case s.bytes == 1:
+				parts = append(parts, attr(int(typ), []byte{uint8(n)}))
+			default:
+				parts = append(parts, attr(int(typ), nl.Uint32Attr(uint32(n))))
+			}
 		}
 	}
 	return c.write(ctx, unix.RTM_NEWLINK, 0, append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, w.link.Index, flags, change)},

@@ -94,15 +94,9 @@ func (h *Host) upperProbe(kinds []string) (upperProbe, error) {
 func (p upperProbe) prove(away scratch, kind string) error {
 	lower := 1000 + len(p.proven) // an index of our choice
 	c := &conn{socket: away.socket, count: &counters{}}
-	create := func(index int, kind, name string, data *nl.RtAttr, more ...nl.NetlinkRequestData) error {
-		info := attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, nil)
-		info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(kind))
-		if data != nil {
-			info.AddChild(data)
-		}
-		return c.write(context.Background(), unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL,
-			append([]nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, index, 0, 0), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)), info},
-				more...)...)
+	create := func(index int, name string, more ...nl.NetlinkRequestData) error {
+		parts := []nl.NetlinkRequestData{ifInfo(unix.AF_UNSPEC, index, 0, 0), attr(unix.IFLA_IFNAME, nl.ZeroTerminated(name))}
+		return c.write(context.Background(), unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, append(parts, more...)...)
 	}
 	expect := func(want bool) error {
 		return c.enter(func() error {
@@ -112,19 +106,17 @@ func (p upperProbe) prove(away scratch, kind string) error {
 			return nil
 		})
 	}
-	if err := create(lower, "veth", kind+"-low", nil); err != nil {
+	if err := create(lower, kind+"-low", kindInfo("veth", nil)); err != nil {
 		return err
 	}
 	if err := expect(false); err != nil {
 		return err
 	}
-	data := attr(nl.IFLA_INFO_DATA|unix.NLA_F_NESTED, nil)
+	info := passthruInfo()
 	if kind == "vlan" {
-		data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(1))
-	} else {
-		data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(nl.MACVLAN_MODE_PASSTHRU))
+		info = kindInfo(kind, func(data *nl.RtAttr) { data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(1)) })
 	}
-	if err := create(0, kind, kind+"-up", data, attr(unix.IFLA_LINK, nl.Uint32Attr(uint32(lower)))); err != nil {
+	if err := create(0, kind+"-up", info, attr(unix.IFLA_LINK, nl.Uint32Attr(uint32(lower)))); err != nil {
 		return err
 	}
 	return expect(true)

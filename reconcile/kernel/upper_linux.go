@@ -268,11 +268,6 @@ func (s *Sandbox) receiver(ctx context.Context, c *conn, index int) (string, err
 	if err != nil {
 		return "", err
 	}
-	data := attr(nl.IFLA_INFO_DATA|unix.NLA_F_NESTED, nil)
-	data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(nl.MACVLAN_MODE_PASSTHRU))
-	info := attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("macvlan"))
-	info.AddChild(data)
 	// Not NLM_F_EXCL: the name is to be found taken when the link is registered, not
 	// before (rtnl_newlink then searches the namespace of this socket).
 	err = c.exchange(ctx, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_ACK, []nl.NetlinkRequestData{
@@ -280,7 +275,7 @@ func (s *Sandbox) receiver(ctx context.Context, c *conn, index int) (string, err
 		attr(unix.IFLA_IFNAME, nl.ZeroTerminated(away.taken)),
 		attr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(away.socket.ns.Fd()))),
 		attr(unix.IFLA_LINK, nl.Uint32Attr(uint32(index))),
-		info,
+		passthruInfo(),
 	}, 0, func([]byte) error { return nil })
 	switch {
 	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.EOPNOTSUPP): // or this kernel has no macvlan
@@ -386,18 +381,30 @@ func (c *conn) vlansOn(ctx context.Context, index int, protocol uint16, ids []ui
 
 // vlanThatIsRefused is the request for a VLAN, with its ID as the last word.
 func vlanThatIsRefused(index int, protocol uint16) []nl.NetlinkRequestData {
-	data := attr(nl.IFLA_INFO_DATA|unix.NLA_F_NESTED, nil)
-	data.AddRtAttr(nl.IFLA_VLAN_PROTOCOL, []byte{byte(protocol >> 8), byte(protocol)})
-	data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(0))
-	info := attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("vlan"))
-	info.AddChild(data)
 	return []nl.NetlinkRequestData{
 		ifInfo(unix.AF_UNSPEC, 0, 0, 0),
 		attr(unix.IFLA_LINK, nl.Uint32Attr(uint32(index))),
 		attr(unix.IFLA_MTU, nl.Uint32Attr(refusedMTU)),
-		info,
+		kindInfo("vlan", func(data *nl.RtAttr) {
+			data.AddRtAttr(nl.IFLA_VLAN_PROTOCOL, nl.BEUint16Attr(protocol))
+			data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(0))
+		}),
 	}
+}
+
+// kindInfo is IFLA_LINKINFO of a link of a kind, with what options, unless it is nil, adds to its data.
+func kindInfo(kind string, options func(data *nl.RtAttr)) *nl.RtAttr {
+	info := attr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(kind))
+	if options != nil {
+		options(info.AddRtAttr(nl.IFLA_INFO_DATA|unix.NLA_F_NESTED, nil))
+	}
+	return info
+}
+
+// passthruInfo is that of a macvlan that wants to be the only receiver.
+func passthruInfo() *nl.RtAttr {
+	return kindInfo("macvlan", func(data *nl.RtAttr) { data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(nl.MACVLAN_MODE_PASSTHRU)) })
 }
 
 // refuseUppers returns an error if there is a link on a device that has returned to the
@@ -443,19 +450,15 @@ func describeUpper(name, value string) string {
 
 // settingsAfter are settingsOf a device that has returned, with the links on it.
 func (s *Sandbox) settingsAfter(ctx context.Context, w ifLink) (netstate.Settings, error) {
-	if w.raw == nil {
-		fresh, err := s.outside.linkByIndex(ctx, w.link.Index)
-		if err != nil {
-			return nil, err
-		}
-		w = fresh
+	w, err := s.outside.withMessage(ctx, w)
+	if err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	beyond, known := s.restored[w.link.Index]
 	delete(s.restored, w.link.Index)
 	s.mu.Unlock()
 	if !known {
-		var err error
 		if beyond, err = s.outside.settingsBeyondLink(ctx, w); err != nil {
 			return nil, err
 		}
