@@ -317,13 +317,8 @@ func (c *conn) defaultOver(ctx context.Context, dst []byte, over int) (way, erro
 		parts = append(parts, attr(unix.RTA_OIF, nl.Uint32Attr(uint32(over))))
 	}
 	b, err := c.get(ctx, unix.RTM_GETROUTE, unix.RTM_NEWROUTE, parts...)
-	for _, none := range []error{
-		unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENODEV, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.EACCES,
-		unix.EINVAL,
-	} {
-		if errors.Is(err, none) {
-			return way{}, nil
-		}
+	if isAny(err, unix.ENETUNREACH, unix.EHOSTUNREACH, unix.ENODEV, unix.EAFNOSUPPORT, unix.EOPNOTSUPP, unix.EACCES, unix.EINVAL) {
+		return way{}, nil
 	}
 	if err != nil {
 		return way{}, err
@@ -351,14 +346,41 @@ func (o *observer) queryDefaultRoute(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := o.describe(ctx, &d, place{o.outside, w}); err != nil {
-			return err
-		}
-		o.snap.Put(d)
-		return nil
+		return o.putOnHost(ctx, d, w)
 	}
 	o.snap.PutAbsent(d.Key())
 	return nil
+}
+
+// putOnHost puts a device into the snapshot that is a link of the host.
+func (o *observer) putOnHost(ctx context.Context, d netstate.Device, w ifLink) error {
+	if err := o.describe(ctx, &d, place{o.outside, w}); err != nil {
+		return err
+	}
+	o.snap.Put(d)
+	return nil
+}
+
+// withAddress lists the links of the host that have one of some addresses.
+func (o *observer) withAddress(ctx context.Context, is func(netip.Prefix) bool) (found []ifLink, err error) {
+	all, err := o.outside.addresses(ctx, 0)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range all {
+		if !is(a.prefix) || slices.ContainsFunc(found, func(w ifLink) bool { return w.link.Index == a.index }) {
+			continue
+		}
+		w, err := o.outside.linkByIndex(ctx, a.index)
+		if errors.Is(err, unix.ENODEV) {
+			continue // deleted since
+		}
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, w)
+	}
+	return found, nil
 }
 
 // queryNetwork reads the device of the host that has an address in a network. Where several
@@ -369,39 +391,19 @@ func (o *observer) queryNetwork(ctx context.Context, network string) error {
 	if err != nil {
 		return invalid("%q is not a network", network)
 	}
-	all, err := o.outside.addresses(ctx, 0)
-	if err != nil {
+	found, err := o.withAddress(ctx, func(p netip.Prefix) bool { return p.Masked() == wanted })
+	switch {
+	case err != nil:
 		return err
-	}
-	var found []ifLink
-	for _, a := range all {
-		if a.prefix.Masked() != wanted || slices.ContainsFunc(found, func(w ifLink) bool { return w.link.Index == a.index }) {
-			continue
-		}
-		w, err := o.outside.linkByIndex(ctx, a.index)
-		if errors.Is(err, unix.ENODEV) {
-			continue // deleted since
-		}
-		if err != nil {
-			return err
-		}
-		found = append(found, w)
-	}
-	switch len(found) {
-	case 0:
+	case len(found) == 0:
 		o.snap.PutAbsent(d.Key())
 		return nil
-	case 1:
-	default:
+	case len(found) > 1:
 		return fault.New(fault.Conflict,
 			fmt.Errorf("the interfaces %q and %q of the host have an address in it: name one of them, or remove the address of the other",
 				found[0].link.Name, found[1].link.Name))
 	}
-	if err := o.describe(ctx, &d, place{o.outside, found[0]}); err != nil {
-		return err
-	}
-	o.snap.Put(d)
-	return nil
+	return o.putOnHost(ctx, d, found[0])
 }
 
 // queryAddress reads the device of the host that has an address, the first one of several.
@@ -411,28 +413,15 @@ func (o *observer) queryAddress(ctx context.Context, address string) error {
 	if err != nil {
 		return invalid("%q is not an address", address)
 	}
-	all, err := o.outside.addresses(ctx, 0)
+	found, err := o.withAddress(ctx, func(p netip.Prefix) bool { return p.Addr() == wanted })
 	if err != nil {
 		return err
 	}
-	for _, a := range all {
-		if a.prefix.Addr() != wanted {
-			continue
-		}
-		w, err := o.outside.linkByIndex(ctx, a.index)
-		if errors.Is(err, unix.ENODEV) {
-			continue // deleted since
-		}
-		if err == nil {
-			err = o.describe(ctx, &d, place{o.outside, w})
-		}
-		if err == nil {
-			o.snap.Put(d)
-		}
-		return err
+	if len(found) == 0 {
+		o.snap.PutAbsent(d.Key())
+		return nil
 	}
-	o.snap.PutAbsent(d.Key())
-	return nil
+	return o.putOnHost(ctx, d, found[0])
 }
 
 // Networks returns the networks of the host's addresses by interface, without those of a
