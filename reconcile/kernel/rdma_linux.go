@@ -304,18 +304,16 @@ func (c *conn) rdmaPorts(ctx context.Context, names map[string]bool) ([]foundRDM
 		name  string
 	}
 	var devices []device
-	typ := rdmaType(nl.RDMA_NLDEV_CMD_GET)
-	err := c.send(ctx, typ, unix.NLM_F_DUMP, nil, uint16(typ), func(b []byte) error {
-		if index, name := decodeRDMADevice(b); index != nil && names[name] && len(devices) < rdmaDevices {
-			devices = append(devices, device{*index, name})
+	err := c.eachRDMADevice(ctx, func(index uint32, name string, _ []byte) {
+		if names[name] && len(devices) < rdmaDevices {
+			devices = append(devices, device{index, name})
 		}
-		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	var out []foundRDMAPort
-	typ = rdmaType(rdmaPortGet)
+	typ := rdmaType(rdmaPortGet)
 	for _, d := range devices {
 		all, err := c.collect(ctx, typ, unix.NLM_F_DUMP,
 			[]nl.NetlinkRequestData{attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(d.index))}, uint16(typ))
@@ -329,6 +327,17 @@ func (c *conn) rdmaPorts(ctx context.Context, names map[string]bool) ([]foundRDM
 		}
 	}
 	return out, nil
+}
+
+// eachRDMADevice passes on the RDMA devices that can be seen in a namespace, with their messages.
+func (c *conn) eachRDMADevice(ctx context.Context, take func(index uint32, name string, message []byte)) error {
+	typ := rdmaType(nl.RDMA_NLDEV_CMD_GET)
+	return c.send(ctx, typ, unix.NLM_F_DUMP, nil, uint16(typ), func(b []byte) error {
+		if index, name := decodeRDMADevice(b); index != nil {
+			take(*index, name, b)
+		}
+		return nil
+	})
 }
 
 func decodeRDMADevice(b []byte) (index *uint32, name string) {

@@ -49,35 +49,22 @@ type softRDMADevice struct {
 // softRDMADevices lists the RDMA devices in software that can be seen in a namespace, that of the given name first.
 func (c *conn) softRDMADevices(ctx context.Context, f sysfs, first string) ([]softRDMADevice, error) {
 	var out []softRDMADevice
-	typ := rdmaType(nl.RDMA_NLDEV_CMD_GET)
-	err := c.send(ctx, typ, unix.NLM_F_DUMP, nil, uint16(typ), func(b []byte) error {
-		d, ok := decodeSoftRDMA(b)
-		switch {
-		case !ok:
-		case d.name == first:
-			if f.isSoftRDMA(d.name) { // a card may have been given the name
-				out = append([]softRDMADevice{d}, out...)
+	err := c.eachRDMADevice(ctx, func(index uint32, name string, message []byte) {
+		d := softRDMADevice{index: index, name: name}
+		for typ, v := range attributes(message) {
+			if typ == rdmaProtocol {
+				d.typ = softRDMATypes[text(v)]
 			}
-		case len(out) < rdmaDevices && f.isSoftRDMA(d.name):
+		}
+		switch {
+		case d.typ == "", name != first && len(out) >= rdmaDevices, !f.isSoftRDMA(name): // a card may have been given the name
+		case name == first:
+			out = append([]softRDMADevice{d}, out...)
+		default:
 			out = append(out, d)
 		}
-		return nil
 	})
 	return out, err
-}
-
-func decodeSoftRDMA(b []byte) (d softRDMADevice, ok bool) {
-	index, name := decodeRDMADevice(b)
-	for typ, v := range attributes(b) {
-		if typ == rdmaProtocol {
-			d.typ = softRDMATypes[text(v)]
-		}
-	}
-	if index == nil {
-		return d, false
-	}
-	d.index, d.name = *index, name
-	return d, d.typ != ""
 }
 
 // softRDMAOn finds the RDMA device in software on the link with that index, false without one. The device of the given

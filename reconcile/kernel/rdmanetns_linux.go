@@ -64,12 +64,10 @@ func (s *Sandbox) rdmaOwner(ctx context.Context, id string) (name string, index 
 
 // rdmaIndex returns the index of the RDMA device of that name, false if the namespace shows none.
 func (c *conn) rdmaIndex(ctx context.Context, name string) (index uint32, found bool, err error) {
-	typ := rdmaType(nl.RDMA_NLDEV_CMD_GET)
-	err = c.send(ctx, typ, unix.NLM_F_DUMP, nil, uint16(typ), func(b []byte) error {
-		if i, n := decodeRDMADevice(b); i != nil && n == name {
-			index, found = *i, true
+	err = c.eachRDMADevice(ctx, func(i uint32, n string, _ []byte) {
+		if n == name {
+			index, found = i, true
 		}
-		return nil
 	})
 	return index, found, err
 }

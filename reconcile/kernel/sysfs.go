@@ -54,6 +54,15 @@ func (f sysfs) driver(d netstate.Device) string {
 	return f.target(dir, "driver")
 }
 
+// names lists a folder, which is empty if it is not there.
+func (f sysfs) names(folder ...string) (out []string) {
+	entries, _ := os.ReadDir(filepath.Join(folder...))
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
 // target returns the last component of a symbolic link's target, "" without one.
 func (f sysfs) target(dir, link string) string {
 	to, err := os.Readlink(filepath.Join(dir, link))
@@ -92,8 +101,8 @@ var (
 // of a virtio card is one level deeper.
 func (f sysfs) netdevs(id string) []string {
 	dirs := []string{f.function(id)}
-	if entries, err := os.ReadDir(filepath.Join(dirs[0], "net")); err == nil && len(entries) == 1 {
-		return []string{entries[0].Name()} // the usual case
+	if names := f.names(dirs[0], "net"); len(names) == 1 {
+		return names // the usual case
 	}
 	virtio, _ := filepath.Glob(filepath.Join(dirs[0], "virtio[0-9]*"))
 	type netdev struct {
@@ -103,9 +112,8 @@ func (f sysfs) netdevs(id string) []string {
 	}
 	var all []netdev
 	for _, d := range append(dirs, virtio...) {
-		entries, _ := os.ReadDir(filepath.Join(d, "net"))
-		for _, e := range entries {
-			n := netdev{name: e.Name()}
+		for _, name := range f.names(d, "net") {
+			n := netdev{name: name}
 			at := filepath.Join(d, "net", n.name)
 			if representor.MatchString(f.text(at, "phys_port_name")) {
 				n.rank = 1
@@ -131,17 +139,12 @@ func (f sysfs) rdmaDevices(d netstate.Device) []string {
 	if dir == "" {
 		return nil
 	}
-	entries, _ := os.ReadDir(filepath.Join(dir, "infiniband"))
-	var out []string
-	for _, e := range entries {
-		out = append(out, e.Name())
-	}
+	out := f.names(dir, "infiniband")
 	if len(out) > 0 && !f.rdmaExclusive() {
 		return out
 	}
-	verbs, _ := os.ReadDir(filepath.Join(dir, "infiniband_verbs"))
-	for _, e := range verbs {
-		if name := f.text(filepath.Join(dir, "infiniband_verbs", e.Name()), "ibdev"); name != "" && !slices.Contains(out, name) {
+	for _, verbs := range f.names(dir, "infiniband_verbs") {
+		if name := f.text(filepath.Join(dir, "infiniband_verbs", verbs), "ibdev"); name != "" && !slices.Contains(out, name) {
 			out = append(out, name)
 		}
 	}
@@ -186,9 +189,8 @@ func (f sysfs) nodesIn(verbs, name string) (out []string) {
 
 // nodesOf returns the character devices of an RDMA device that a folder lists.
 func (f sysfs) nodesOf(folder, name string) (out []string) {
-	entries, _ := os.ReadDir(folder)
-	for _, e := range entries {
-		at := filepath.Join(folder, e.Name())
+	for _, entry := range f.names(folder) {
+		at := filepath.Join(folder, entry)
 		if node := f.node(at); node != "" && f.text(at, "ibdev") == name {
 			out = append(out, node)
 		}
@@ -220,9 +222,8 @@ func (f sysfs) lostNodes(id, rdma string, nodes []string) []string {
 func (f sysfs) otherNodes(d netstate.Device, host map[string][]string) map[string][]string {
 	out := maps.Clone(host)
 	if dir := f.dir(d); dir != "" {
-		clocks, _ := os.ReadDir(filepath.Join(dir, "ptp"))
-		for _, e := range clocks {
-			if node := f.node(filepath.Join(dir, "ptp", e.Name())); node != "" {
+		for _, clock := range f.names(dir, "ptp") {
+			if node := f.node(filepath.Join(dir, "ptp", clock)); node != "" {
 				out[netstate.NodePTP] = append(out[netstate.NodePTP], node)
 			}
 		}
@@ -255,10 +256,9 @@ func (f sysfs) isSoftRDMA(name string) bool {
 		return strings.Contains(to, "/virtual/")
 	}
 	verbs := filepath.Join(f.root, "class/infiniband_verbs")
-	entries, _ := os.ReadDir(verbs)
-	for _, e := range entries {
-		if f.text(filepath.Join(verbs, e.Name()), "ibdev") == name {
-			to, _ := os.Readlink(filepath.Join(verbs, e.Name()))
+	for _, entry := range f.names(verbs) {
+		if f.text(filepath.Join(verbs, entry), "ibdev") == name {
+			to, _ := os.Readlink(filepath.Join(verbs, entry))
 			return strings.Contains(to, "/virtual/")
 		}
 	}
@@ -272,15 +272,9 @@ func (f sysfs) rdmaLinkOf(name string) string {
 
 // softRDMA returns the names of the RDMA devices in software on a link of the host.
 func (f sysfs) softRDMA(link string) []string {
-	all := filepath.Join(f.root, "class/infiniband")
-	entries, _ := os.ReadDir(all)
-	var out []string
-	for _, e := range entries {
-		if f.isSoftRDMA(e.Name()) && f.rdmaLinkOf(e.Name()) == link {
-			out = append(out, e.Name())
-		}
-	}
-	return out
+	return slices.DeleteFunc(f.names(f.root, "class/infiniband"), func(name string) bool {
+		return !f.isSoftRDMA(name) || f.rdmaLinkOf(name) != link
+	})
 }
 
 // deviceNode is the kernel's name of a device node that containers may be given.
