@@ -218,15 +218,11 @@ func (v view) Apply(ctx context.Context, c netstate.Change) error {
 
 // begin records that a lease is wanted, and starts its client.
 func (v view) begin(want netstate.DHCPLease) error {
-	ns, err := netns.Open(v.sb.Netns)
+	ns, id, err := netns.OpenIdentified(v.sb.Netns)
 	if err != nil {
 		return err
 	}
 	defer ns.Close()
-	id, err := netns.Identify(ns)
-	if err != nil {
-		return err
-	}
 	var r *record
 	err = v.h.locked(func() error {
 		have, err := v.h.read(name(v.sb.ID, want.Link))

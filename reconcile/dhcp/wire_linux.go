@@ -43,15 +43,11 @@ type wire struct {
 
 // dial opens the link of a lease, in the namespace that the lease is of.
 func (h *Host) dial(r *record) (*wire, error) {
-	ns, err := netns.Open(r.Netns)
+	ns, id, err := netns.OpenIdentified(r.Netns)
 	if err != nil {
 		return nil, err
 	}
 	defer ns.Close()
-	id, err := netns.Identify(ns)
-	if err != nil {
-		return nil, err
-	}
 	if !netns.Same(id, r.NetnsID) {
 		return nil, fault.New(fault.Gone, fmt.Errorf("network namespace %q is another one now", r.Netns))
 	}

@@ -36,12 +36,12 @@ var counterRoom = sync.Pool{New: func() any { return new(counterBuffers) }}
 // interfaces, and none of an interface that is not there or has none. Ethtool addresses interfaces by name, which a pod can change or
 // swap at any moment: counters count only if the name that was read belongs to the index before and after.
 func (h *Host) DriverCounters(path string, id reconcile.NetnsID, indexes []int) map[int]map[string]uint64 {
-	ns, err := netns.Open(path)
+	ns, at, err := netns.OpenIdentified(path)
 	if err != nil {
 		return nil
 	}
 	defer ns.Close()
-	if at, err := netns.Identify(ns); err != nil || !netns.Same(at, id) {
+	if !netns.Same(at, id) {
 		return nil // another namespace is at the path now
 	}
 	var out map[int]map[string]uint64

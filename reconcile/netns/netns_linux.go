@@ -28,6 +28,20 @@ func Open(path string) (*os.File, error) {
 	return f, nil
 }
 
+// OpenIdentified is Open, and returns which namespace it is.
+func OpenIdentified(path string) (*os.File, reconcile.NetnsID, error) {
+	f, err := Open(path)
+	if err != nil {
+		return nil, reconcile.NetnsID{}, err
+	}
+	id, err := Identify(f)
+	if err != nil {
+		f.Close()
+		return nil, id, err
+	}
+	return f, id, nil
+}
+
 func check(f *os.File) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {

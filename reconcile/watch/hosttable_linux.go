@@ -40,9 +40,3 @@ func Routing(path string, changed, failed func()) (io.Closer, error) {
 	}
 	return l, nil
 }
-
-// Close ends the notifications.
-func (l *listener) Close() error {
-	l.close()
-	return nil
-}

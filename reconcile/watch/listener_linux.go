@@ -63,12 +63,11 @@ func listen(in *os.File, groups uint32, all bool, bufferBytes int, h handlers) (
 	if err != nil {
 		return nil, fmt.Errorf("netlink socket: %w", err)
 	}
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("netlink socket: %w", err)
-	}
-	err = func() error {
+	var raw syscall.RawConn
+	err = func() (err error) {
+		if raw, err = conn.SyscallConn(); err != nil {
+			return fmt.Errorf("netlink socket: %w", err)
+		}
 		if all {
 			if err := conn.SetsockoptInt(unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1); err != nil {
 				return fmt.Errorf("listen to all namespaces: %w", err)
@@ -96,12 +95,15 @@ func listen(in *os.File, groups uint32, all bool, bufferBytes int, h handlers) (
 	return l, nil
 }
 
-// close closes the socket and waits for the goroutine. The kernel releases the socket's
-// namespace after a grace period.
-func (l *listener) close() {
-	l.closed.Store(true)
-	l.conn.Close()
-	<-l.done
+// Close closes the socket and waits for the goroutine. The kernel releases the socket's
+// namespace after a grace period. There may be no listener.
+func (l *listener) Close() error {
+	if l != nil {
+		l.closed.Store(true)
+		l.conn.Close()
+		<-l.done
+	}
+	return nil
 }
 
 // read passes on what a socket receives until it fails or is closed.

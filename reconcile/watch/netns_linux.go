@@ -5,66 +5,45 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/plumbline/plumbline/reconcile"
-	"github.com/plumbline/plumbline/reconcile/netns"
 )
-
-// openNetns opens the network namespace at a path and says which one it is.
-func openNetns(path string) (*os.File, reconcile.NetnsID, error) {
-	f, err := netns.Open(path)
-	if err != nil {
-		return nil, reconcile.NetnsID{}, err
-	}
-	id, err := netns.Identify(f)
-	if err != nil {
-		f.Close()
-		return nil, id, err
-	}
-	return f, id, nil
-}
 
 // newNetns makes a network namespace that lives as long as the file, or a
 // socket in it.
-func newNetns() (*os.File, error) {
-	type result struct {
-		f   *os.File
-		err error
+func newNetns() (f *os.File, err error) {
+	var made sync.WaitGroup
+	made.Go(func() { f, err = unshareNetns() })
+	made.Wait()
+	return f, err
+}
+
+// unshareNetns makes it on the thread of the calling goroutine, which ends with that unless it is back where it was.
+func unshareNetns() (*os.File, error) {
+	runtime.LockOSThread()
+	const own = "/proc/thread-self/ns/net"
+	back, err := os.Open(own)
+	if err != nil {
+		return nil, err
 	}
-	made := make(chan result)
-	go func() {
-		runtime.LockOSThread()
-		const own = "/proc/thread-self/ns/net"
-		back, err := os.Open(own)
-		if err != nil {
-			runtime.UnlockOSThread()
-			made <- result{nil, err}
-			return
-		}
-		defer back.Close()
-		//nolint:forbidigo // the namespace to listen from is no sandbox: it holds a socket and nothing else
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			runtime.UnlockOSThread()
-			made <- result{nil, fmt.Errorf("new network namespace: %w", err)}
-			return
-		}
-		f, err := os.Open(own)
-		//nolint:forbidigo // the way back from the line above
-		if unix.Setns(int(back.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread() // otherwise the thread ends with the goroutine
-		}
-		made <- result{f, err}
-	}()
-	r := <-made
-	return r.f, r.err
+	defer back.Close()
+	//nolint:forbidigo // the namespace to listen from is no sandbox: it holds a socket and nothing else
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return nil, fmt.Errorf("new network namespace: %w", err)
+	}
+	f, err := os.Open(own)
+	//nolint:forbidigo // the way back from the line above
+	if unix.Setns(int(back.Fd()), unix.CLONE_NEWNET) == nil {
+		runtime.UnlockOSThread()
+	}
+	return f, err
 }
 
 // numberer gives namespaces numbers in the one it was opened in. The kernel
 // takes a number back when the namespace dies, and has no way to do so before.
-type numberer struct{ conn *netlink.Conn }
+type numberer struct{ *netlink.Conn }
 
 func newNumberer(in *os.File) (*numberer, error) {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: int(in.Fd())})
@@ -105,10 +84,8 @@ func (n *numberer) request(kind netlink.HeaderType, flags netlink.HeaderFlags,
 	if err != nil {
 		return nil, err
 	}
-	return n.conn.Execute(netlink.Message{
+	return n.Execute(netlink.Message{
 		Header: netlink.Header{Type: kind, Flags: netlink.Request | flags},
 		Data:   append(make([]byte, rtgenBytes), data...),
 	})
 }
-
-func (n *numberer) close() { n.conn.Close() }

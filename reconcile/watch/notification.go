@@ -101,18 +101,12 @@ func parseNSID(b []byte) (int32, bool) {
 	if len(b) < rtgenBytes {
 		return 0, false
 	}
-	for b = b[rtgenBytes:]; len(b) >= attrBytes; {
-		length := int(binary.NativeEndian.Uint16(b))
-		if length < attrBytes || length > len(b) {
-			return 0, false
-		}
-		if binary.NativeEndian.Uint16(b[2:]) == attrNSID && length == attrBytes+4 {
-			id := int32(binary.NativeEndian.Uint32(b[attrBytes:]))
-			return id, id >= 0
-		}
-		b = b[min(align(length), len(b)):]
+	v := attribute(b[rtgenBytes:], attrNSID)
+	if len(v) != 4 {
+		return 0, false
 	}
-	return 0, false
+	id := int32(binary.NativeEndian.Uint32(v))
+	return id, id >= 0
 }
 
 func align(n int) int { return (n + 3) &^ 3 }

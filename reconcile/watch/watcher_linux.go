@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -116,7 +117,7 @@ func (w *Watcher) share() error {
 		overflow: w.overflowed,
 	})
 	if err != nil {
-		numbers.close()
+		numbers.Close()
 		return err
 	}
 	w.numbers = numbers
@@ -163,7 +164,7 @@ func (w *Watcher) Add(id reconcile.SandboxID, netnsPath string) error {
 }
 
 func (w *Watcher) add(id reconcile.SandboxID, path string) error {
-	f, nsID, err := openNetns(path)
+	f, nsID, err := netns.OpenIdentified(path)
 	if err != nil {
 		return err
 	}
@@ -195,9 +196,7 @@ func (w *Watcher) add(id reconcile.SandboxID, path string) error {
 	}
 	w.queue.add(id, checkEvery)
 	w.mu.Unlock()
-	if left != nil {
-		left.close()
-	}
+	left.Close()
 	return nil
 }
 
@@ -265,9 +264,7 @@ func (w *Watcher) Remove(id reconcile.SandboxID) {
 	own := w.leave(id)
 	w.queue.remove(id)
 	w.mu.Unlock()
-	if own != nil {
-		own.close()
-	}
+	own.Close()
 }
 
 // Run delivers events until ctx ends or Close is called, and then closes Events. It
@@ -314,12 +311,10 @@ func (w *Watcher) Close() {
 		close(w.queue.events)
 	}
 	for _, l := range listeners {
-		if l != nil {
-			l.close()
-		}
+		l.Close()
 	}
 	if w.numbers != nil {
-		w.numbers.close()
+		w.numbers.Close()
 	}
 }
 
@@ -383,7 +378,7 @@ func (w *Watcher) gone(id reconcile.SandboxID) bool {
 	path, want := p.path, p.ns.id
 	w.mu.Unlock()
 
-	f, have, err := openNetns(path)
+	f, have, err := netns.OpenIdentified(path)
 	if err == nil {
 		f.Close()
 	}
@@ -400,8 +395,6 @@ func (w *Watcher) gone(id reconcile.SandboxID) bool {
 	}
 	own := w.leave(id)
 	w.mu.Unlock()
-	if own != nil {
-		own.close()
-	}
+	own.Close()
 	return true
 }
