@@ -61,7 +61,7 @@ type Policy struct {
 	Priority   int32
 	Rules      []PolicyRule
 	Created    metav1.Time
-	// Err describes an invalid object, as *Invalid; such an object does nothing.
+	// Err describes an invalid object, as *topology.Listed; such an object does nothing.
 	Err error
 	// Warnings are about fields that have no effect, each with its path.
 	Warnings []string
@@ -152,42 +152,24 @@ func (p Port) contains(q Port) bool {
 	return p == q || p.Protocol == q.Protocol && p.Port == 0
 }
 
-// Invalid is everything that is wrong with an object.
-type Invalid struct {
-	Policy   string   // namespace/name
-	Problems []string // each with the path of its field
-	More     bool     // there are others
-}
-
-// Error prints one line per problem.
-func (e *Invalid) Error() string { return topology.Lines(e) }
-
-// List implements topology.Listed.
-func (e *Invalid) List() (title string, problems []string) {
-	problems = slices.Clone(e.Problems)
-	if e.More {
-		problems = append(problems, "there are more problems")
-	}
-	return fmt.Sprintf("%s %q", v1alpha1.Kind, e.Policy), problems
-}
-
 // Name is namespace/name; in a file an object may have no namespace.
 func (p *Policy) Name() string { return strings.TrimPrefix(p.Key.String(), "/") }
 
 // reader reads one object.
 type reader struct {
-	invalid  Invalid
+	invalid  topology.Listed
 	warnings []string
 	// Read so far, of the whole object.
 	excepts, blocks, toPods, labels, labelBytes int
 }
 
 func (r *reader) add(format string, args ...any) {
-	if len(r.invalid.Problems) == maxProblems {
-		r.invalid.More = true
-		return
+	switch n := len(r.invalid.Problems); {
+	case n < maxProblems:
+		r.invalid.Add(format, args...)
+	case n == maxProblems:
+		r.invalid.Add("there are more problems")
 	}
-	r.invalid.Problems = append(r.invalid.Problems, excerpt.Of(fmt.Sprintf(format, args...), maxProblem))
 }
 
 func (r *reader) warn(format string, args ...any) {
@@ -203,7 +185,7 @@ func New(o *v1alpha1.NetworkQoS) *Policy {
 		Key: types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, UID: o.UID, Generation: o.Generation,
 		Priority: o.Spec.Priority, Created: o.CreationTimestamp,
 	}
-	r := &reader{invalid: Invalid{Policy: p.Name()}}
+	r := &reader{invalid: topology.Listed{Title: fmt.Sprintf("%s %q", v1alpha1.Kind, p.Name())}}
 	if o.Name == "" {
 		r.add("metadata.name: is missing")
 	}

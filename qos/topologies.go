@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology"
 	topologyv1alpha1 "github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -178,13 +179,13 @@ func (p *Policy) Notes(ours, podNetwork bool) []string {
 
 // Reason returns what is wrong with an object in one line, "" if nothing is.
 func (p *Policy) Reason() string {
-	invalid, ok := errors.AsType[*Invalid](p.Err)
+	invalid, ok := errors.AsType[*topology.Listed](p.Err)
 	switch {
 	case p.Err == nil:
 		return ""
 	case !ok:
 		return p.Err.Error()
-	case len(invalid.Problems) > 1 || invalid.More:
+	case len(invalid.Problems) > 1:
 		return fmt.Sprintf("%s (and more)", invalid.Problems[0])
 	default:
 		return invalid.Problems[0]

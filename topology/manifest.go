@@ -123,24 +123,32 @@ func (d Document) At(path string, err error) error {
 	return &fault.Placed{Place: d.Place(path), Err: err}
 }
 
-// Listed is an error with several problems of an object, each of which begins with the path of its field.
-type Listed interface {
-	error
-	List() (title string, problems []string)
+// Listed is everything that is wrong with an object.
+type Listed struct {
+	Title    string   // such as AddressPool "a"
+	Problems []string // each with the path of its field
+	Err      error    // the same without the object, if there is one
 }
 
-// Lines is the text of such an error, with a line for each problem.
-func Lines(err Listed) string {
-	title, lines := err.List()
-	for i, p := range lines {
-		lines[i] = title + ": " + p
+// Error prints one line per problem.
+func (e *Listed) Error() string {
+	lines := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		lines[i] = e.Title + ": " + p
 	}
 	return strings.Join(lines, "\n")
 }
 
+func (e *Listed) Unwrap() error { return e.Err }
+
+// Add adds a problem, cut to a bounded length.
+func (e *Listed) Add(format string, args ...any) {
+	e.Problems = append(e.Problems, excerpt.Of(fmt.Sprintf(format, args...), maxMessage))
+}
+
 // Located returns an error about the document with the place of each of its problems.
 func (d Document) Located(err error) error {
-	list, ok := errors.AsType[Listed](err)
+	list, ok := errors.AsType[*Listed](err)
 	switch {
 	case err == nil:
 		return nil
@@ -148,9 +156,8 @@ func (d Document) Located(err error) error {
 		return d.At("", err)
 	}
 	var all []error
-	title, problems := list.List()
-	for _, p := range problems {
-		all = append(all, d.At(p, errors.New(title+": "+p)))
+	for _, p := range list.Problems {
+		all = append(all, d.At(p, errors.New(list.Title+": "+p)))
 	}
 	return errors.Join(all...)
 }

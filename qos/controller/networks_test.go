@@ -15,6 +15,7 @@ import (
 	"github.com/plumbline/plumbline/qos"
 	"github.com/plumbline/plumbline/qos/qostest"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -136,7 +137,7 @@ func TestNetworksOfOwners(t *testing.T) {
 // ovn-kubernetes enforces such objects, and says why otherwise.
 func TestObjectsOfOVNKubernetes(t *testing.T) {
 	valid, invalid := selecting(t, "q", ofTeam), *selecting(t, "bad", ofTeam)
-	invalid.Err = &qos.Invalid{Policy: "ns/bad", Problems: []string{"spec.priority: is 101"}}
+	invalid.Err = &topology.Listed{Title: `NetworkQoS "ns/bad"`, Problems: []string{"spec.priority: is 101"}}
 	for reason, p := range map[string]*qos.Policy{reasonTooMany: valid, reasonInvalid: &invalid} {
 		if o, is := Without(p, false, true); is {
 			t.Errorf("beside ovn-kubernetes: %+v", o.Conditions)

@@ -5,29 +5,8 @@ import (
 	"regexp"
 
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
-
-// Invalid is everything that is wrong with a pool.
-type Invalid struct {
-	Pool   string
-	Errors contract.Errors // with the paths of fields in spec
-}
-
-// Error prints one line per problem.
-func (e *Invalid) Error() string { return topology.Lines(e) }
-
-// List implements topology.Listed.
-func (e *Invalid) List() (title string, problems []string) {
-	for _, f := range e.Errors {
-		problems = append(problems, fmt.Sprintf("spec.%v", f))
-	}
-	return fmt.Sprintf("%s %q", v1alpha1.AddressPoolKind, e.Pool), problems
-}
-
-// Unwrap returns what is wrong without the pool's name.
-func (e *Invalid) Unwrap() error { return e.Errors }
 
 // MaxQuarantine is the longest rest of an address, a day in seconds.
 const MaxQuarantine = 86400
@@ -35,7 +14,7 @@ const MaxQuarantine = 86400
 // reclaimForm matches what the CRD accepts.
 var reclaimForm = regexp.MustCompile(`^[1-9][0-9]{0,4}[smh]$`)
 
-// Of reads and checks the object of a pool. The error is an *Invalid. It applies the
+// Of reads and checks the object of a pool. The error is a *topology.Listed. It applies the
 // bounds of the CRD once more: an object need not have come through the API server's
 // validation.
 func Of(o *v1alpha1.AddressPool) (*Layout, error) {
@@ -52,7 +31,11 @@ func Of(o *v1alpha1.AddressPool) (*Layout, error) {
 		wrong.add("reclaimAfter", "%q is not a whole number up to 99999 with s, m or h, such as 24h", o.Spec.ReclaimAfter)
 	}
 	if len(wrong) > 0 {
-		return nil, &Invalid{o.Name, contract.Errors(wrong)}
+		invalid := &topology.Listed{Title: fmt.Sprintf("%s %q", v1alpha1.AddressPoolKind, o.Name), Err: wrong.err()}
+		for _, f := range wrong {
+			invalid.Problems = append(invalid.Problems, fmt.Sprintf("spec.%v", f))
+		}
+		return nil, invalid
 	}
 	l.Switch = o.Annotations[v1alpha1.AnnotationSwitch]
 	return l, nil

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -48,9 +49,10 @@ func Limit(policies []*Policy) (ordered []*Policy, attributes []string) {
 		if len(with) > maxAdditional {
 			q := *p
 			q.Full = true
-			q.Err = &Invalid{Policy: p.Name, Problems: []string{fmt.Sprintf(
-				"spec.exposure.additionalAttributes: this policy and those of higher priority add %d different attributes, "+
-					"at most %d are accepted in the cluster: reuse names", len(with), maxAdditional)}}
+			e := problems(p.Name)
+			e.Add("spec.exposure.additionalAttributes: this policy and those of higher priority add %d different attributes, "+
+				"at most %d are accepted in the cluster: reuse names", len(with), maxAdditional)
+			q.Err = e
 			ordered[i] = &q
 			continue
 		}
@@ -179,8 +181,8 @@ func among(ctx context.Context, policies []*Policy, d inventory.Device) (*Policy
 
 // firstOf returns the first problem of a policy.
 func firstOf(err error) string {
-	if invalid, ok := errors.AsType[*Invalid](err); ok {
-		return invalid.Problems[0]
+	if listed, ok := errors.AsType[*topology.Listed](err); ok {
+		return listed.Problems[0]
 	}
 	return err.Error()
 }

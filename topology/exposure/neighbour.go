@@ -8,6 +8,7 @@ import (
 	"regexp/syntax"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -24,14 +25,14 @@ type neighbour struct {
 }
 
 // neighbour reads the rules of a policy.
-func (p *Policy) neighbour(e *Invalid, n *v1alpha1.Neighbour) {
+func (p *Policy) neighbour(e *topology.Listed, n *v1alpha1.Neighbour) {
 	if n == nil {
 		return
 	}
 	out := &neighbour{rules: *n}
 	if x := n.Expect; x != nil {
 		if x.Switch == "" && x.SwitchPort == "" {
-			e.add("spec.neighbour.expect: is empty: name a switch or a switchPort")
+			e.Add("spec.neighbour.expect: is empty: name a switch or a switchPort")
 		}
 		out.toSwitch = pattern(e, "spec.neighbour.expect.switch", x.Switch)
 		out.toPort = pattern(e, "spec.neighbour.expect.switchPort", x.SwitchPort)
@@ -42,14 +43,14 @@ func (p *Policy) neighbour(e *Invalid, n *v1alpha1.Neighbour) {
 		case v1alpha1.RailFromSwitchPort:
 			out.ofPort = true
 		default:
-			e.add("spec.neighbour.rail.from: %q is neither %q nor %q", r.From, v1alpha1.RailFromSwitch, v1alpha1.RailFromSwitchPort)
+			e.Add("spec.neighbour.rail.from: %q is neither %q nor %q", r.From, v1alpha1.RailFromSwitch, v1alpha1.RailFromSwitchPort)
 		}
 		if r.Match == "" {
-			e.add("spec.neighbour.rail.match: is missing")
+			e.Add("spec.neighbour.rail.match: is missing")
 		}
 		out.rail = pattern(e, "spec.neighbour.rail.match", r.Match)
 		if out.rail != nil && out.rail.NumSubexp() != 1 {
-			e.add("spec.neighbour.rail.match: has %d groups, and needs one for the rail, as in 'leaf-([0-9]+)'",
+			e.Add("spec.neighbour.rail.match: has %d groups, and needs one for the rail, as in 'leaf-([0-9]+)'",
 				out.rail.NumSubexp())
 		}
 	}
@@ -57,12 +58,12 @@ func (p *Policy) neighbour(e *Invalid, n *v1alpha1.Neighbour) {
 }
 
 // pattern compiles an expression for a whole value, nil for none.
-func pattern(e *Invalid, at, text string) *regexp.Regexp {
+func pattern(e *topology.Listed, at, text string) *regexp.Regexp {
 	if text == "" {
 		return nil
 	}
 	if len(text) > maxPattern {
-		e.add("%s: has %d bytes, at most %d are accepted", at, len(text), maxPattern)
+		e.Add("%s: has %d bytes, at most %d are accepted", at, len(text), maxPattern)
 		return nil
 	}
 	_, err := syntax.Parse(text, syntax.Perl) // by itself: ")(" is none
@@ -71,7 +72,7 @@ func pattern(e *Invalid, at, text string) *regexp.Regexp {
 		compiled, err = regexp.Compile(`^(?:` + text + `)$`)
 	}
 	if wrong, ok := errors.AsType[*syntax.Error](err); ok {
-		e.add("%s: %q: %s: `%s`", at, text, wrong.Code, wrong.Expr)
+		e.Add("%s: %q: %s: `%s`", at, text, wrong.Code, wrong.Expr)
 	}
 	return compiled
 }

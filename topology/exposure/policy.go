@@ -17,7 +17,6 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology"
-	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/labelselector"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -30,7 +29,6 @@ const (
 	maxAttributes    = 8  // of one policy
 	maxNetworks      = 8  // of one policy
 	maxListed        = 16 // names of any other list
-	maxProblem       = 1000
 	maxText          = resourceapi.DeviceAttributeMaxValueLength
 	maxNodeSelectors = 16
 	maxCapacities    = 4 // of a shared device, with that of shares
@@ -54,7 +52,7 @@ type Policy struct {
 	BesideFunctions bool
 	// Sharing is how the devices are shared, nil for not at all.
 	Sharing *inventory.Sharing
-	// Err describes an invalid policy, as *Invalid; such a policy decides nothing.
+	// Err describes an invalid policy, as *topology.Listed; such a policy decides nothing.
 	Err error
 	// Full reports that Err concerns what does not fit beside other policies.
 	Full bool
@@ -63,22 +61,9 @@ type Policy struct {
 	unread   error // the selector cannot be compiled
 }
 
-// Invalid is everything that is wrong with a policy.
-type Invalid struct {
-	Policy   string
-	Problems []string // each with the path of its field
-}
-
-// Error prints one line per problem.
-func (e *Invalid) Error() string { return topology.Lines(e) }
-
-// List implements topology.Listed.
-func (e *Invalid) List() (title string, problems []string) {
-	return fmt.Sprintf("%s %q", v1alpha1.PolicyKind, e.Policy), slices.Clone(e.Problems)
-}
-
-func (e *Invalid) add(format string, args ...any) {
-	e.Problems = append(e.Problems, excerpt.Of(fmt.Sprintf(format, args...), maxProblem))
+// problems are those of a policy.
+func problems(policy string) *topology.Listed {
+	return &topology.Listed{Title: fmt.Sprintf("%s %q", v1alpha1.PolicyKind, policy)}
 }
 
 // New reads and checks a policy. It applies the bounds of the CRD once more: an object may
@@ -88,14 +73,14 @@ func New(o *v1alpha1.DeviceExposurePolicy) *Policy {
 		Name: o.Name, Generation: o.Generation,
 		Priority: o.Spec.Priority, NodeSelector: o.Spec.NodeSelector, Action: cmp.Or(o.Spec.Action, v1alpha1.Expose),
 	}
-	e := &Invalid{Policy: o.Name}
+	e := problems(o.Name)
 	if o.Name == "" {
-		e.add("metadata.name: is missing")
+		e.Add("metadata.name: is missing")
 	} else if problems := validation.IsDNS1123Subdomain(o.Name); len(problems) > 0 {
-		e.add("metadata.name: %q: %s", o.Name, problems[0])
+		e.Add("metadata.name: %q: %s", o.Name, problems[0])
 	}
 	if p.Action != v1alpha1.Expose && p.Action != v1alpha1.Withhold {
-		e.add("spec.action: %q is neither %q nor %q", o.Spec.Action, v1alpha1.Expose, v1alpha1.Withhold)
+		e.Add("spec.action: %q is neither %q nor %q", o.Spec.Action, v1alpha1.Expose, v1alpha1.Withhold)
 	}
 	checkLabels(e, p.NodeSelector)
 	p.compile(e, o.Spec.Selector)
@@ -103,12 +88,12 @@ func New(o *v1alpha1.DeviceExposurePolicy) *Policy {
 	p.neighbour(e, o.Spec.Neighbour)
 	if x := o.Spec.Exposure; x != nil {
 		if p.Action == v1alpha1.Withhold {
-			e.add("spec.exposure: is only for action %q: remove it, or change the action", v1alpha1.Expose)
+			e.Add("spec.exposure: is only for action %q: remove it, or change the action", v1alpha1.Expose)
 		}
 		p.exposure(e, x)
 	}
 	if n := len(strings.Join(names(p.Networks), ",")); n > maxText {
-		e.add("spec.physicalNetworks: the names have %d bytes together, with commas, and the attribute %s takes %d: use shorter names", n,
+		e.Add("spec.physicalNetworks: the names have %d bytes together, with commas, and the attribute %s takes %d: use shorter names", n,
 			inventory.AttrPhysicalNets, maxText)
 	}
 	if len(e.Problems) > 0 {
@@ -136,78 +121,78 @@ func Uncompiled(o *v1alpha1.DeviceExposurePolicy) *Policy {
 
 // Unreadable stands for a policy that cannot be decoded.
 func Unreadable(name string, generation int64, priority int32, err error) *Policy {
-	e := &Invalid{Policy: name}
-	e.add("cannot be read: %v", err)
+	e := problems(name)
+	e.Add("cannot be read: %v", err)
 	return &Policy{
 		Name: name, Generation: generation, Priority: priority, Err: e,
 		unread: errors.New("the policy cannot be read"),
 	}
 }
 
-func checkLabels(e *Invalid, selector map[string]string) {
+func checkLabels(e *topology.Listed, selector map[string]string) {
 	if len(selector) > maxNodeSelectors {
-		e.add("spec.nodeSelector: has %d labels, at most %d are accepted", len(selector), maxNodeSelectors)
+		e.Add("spec.nodeSelector: has %d labels, at most %d are accepted", len(selector), maxNodeSelectors)
 		return
 	}
 	for _, p := range labelselector.Labels("spec.nodeSelector", selector) {
-		e.add("%s: %s", p.Field, p.Message)
+		e.Add("%s: %s", p.Field, p.Message)
 	}
 }
 
-func (p *Policy) compile(e *Invalid, s *v1alpha1.Selector) {
+func (p *Policy) compile(e *topology.Listed, s *v1alpha1.Selector) {
 	if s == nil {
 		return
 	}
 	p.selector, p.unread = inventory.Compile(s.CEL)
 	if p.unread != nil {
-		e.add("spec.%v", p.unread)
+		e.Add("spec.%v", p.unread)
 		return
 	}
 	if unknown := p.selector.Unknown(); len(unknown) > 0 {
 		p.unread = fmt.Errorf("selector.cel: no device has an attribute %q", unknown[0])
-		e.add("spec.%v, and reading a missing attribute is an error%s", p.unread, suggest.Hint(unknown[0], inventory.AttributeNames()))
+		e.Add("spec.%v, and reading a missing attribute is an error%s", p.unread, suggest.Hint(unknown[0], inventory.AttributeNames()))
 	}
 }
 
 // networkName matches the names that the CRD accepts.
 var networkName = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`)
 
-func (p *Policy) networks(e *Invalid, networks []v1alpha1.PhysicalNetwork) {
+func (p *Policy) networks(e *topology.Listed, networks []v1alpha1.PhysicalNetwork) {
 	if len(networks) > maxNetworks {
-		e.add("spec.physicalNetworks: has %d entries, at most %d are accepted", len(networks), maxNetworks)
+		e.Add("spec.physicalNetworks: has %d entries, at most %d are accepted", len(networks), maxNetworks)
 		return
 	}
 	for i, n := range networks {
 		at := fmt.Sprintf("spec.physicalNetworks[%d]", i)
 		switch {
 		case !networkName.MatchString(n.Name) || len(n.Name) > 63:
-			e.add(
+			e.Add(
 				"%s.name: %q is not a name of up to 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends", at, n.Name)
 		case slices.Contains(names(p.Networks), n.Name):
-			e.add("%s.name: %q is named twice", at, n.Name)
+			e.Add("%s.name: %q is named twice", at, n.Name)
 		}
 		if n.VLAN < 0 || n.VLAN > 4094 {
-			e.add("%s.vlan: %d is not from 0 to 4094", at, n.VLAN)
+			e.Add("%s.vlan: %d is not from 0 to 4094", at, n.VLAN)
 		}
 		if n.AddressPool != "" {
 			if problem := poolProblem(n.AddressPool); problem != "" {
-				e.add("%s.addressPool: %s", at, problem)
+				e.Add("%s.addressPool: %s", at, problem)
 			}
 		}
 		p.Networks = append(p.Networks, inventory.PhysicalNetwork{Name: n.Name, VLAN: int(n.VLAN), AddressPool: n.AddressPool})
 	}
 }
 
-func (p *Policy) exposure(e *Invalid, x *v1alpha1.Exposure) {
+func (p *Policy) exposure(e *topology.Listed, x *v1alpha1.Exposure) {
 	p.attributes(e, x.AdditionalAttributes)
 	if len(x.BesideDrivers) > maxListed || len(x.SupportedCNIPlugins) > 2*maxListed || len(x.Capacity) > maxListed {
-		e.add("spec.exposure: besideDrivers and capacity can have %d entries, and supportedCNIPlugins %d: remove some",
+		e.Add("spec.exposure: besideDrivers and capacity can have %d entries, and supportedCNIPlugins %d: remove some",
 			maxListed, 2*maxListed)
 		return
 	}
 	for i, driver := range x.BesideDrivers {
 		if driver == inventory.Driver {
-			e.add("spec.exposure.besideDrivers[%d]: %q is plumbline's own driver", i, driver)
+			e.Add("spec.exposure.besideDrivers[%d]: %q is plumbline's own driver", i, driver)
 		}
 	}
 	p.Beside, p.BesideFunctions = x.BesideDrivers, x.BesideFunctions
@@ -220,26 +205,26 @@ func (p *Policy) exposure(e *Invalid, x *v1alpha1.Exposure) {
 		"supportedCNIPlugins": len(x.SupportedCNIPlugins) > 0,
 	} {
 		if set {
-			e.add("spec.exposure.%s: is for shared devices: set allowMultipleAllocations: true, or remove it", field)
+			e.Add("spec.exposure.%s: is for shared devices: set allowMultipleAllocations: true, or remove it", field)
 		}
 	}
 	slices.Sort(e.Problems) // they come from a map
 }
 
 // attributes checks the additional attributes, and extracts the network from them.
-func (p *Policy) attributes(e *Invalid, attributes map[string]string) {
+func (p *Policy) attributes(e *topology.Listed, attributes map[string]string) {
 	if len(attributes) > maxAttributes {
-		e.add("spec.exposure.additionalAttributes: has %d entries, at most %d are accepted", len(attributes), maxAttributes)
+		e.Add("spec.exposure.additionalAttributes: has %d entries, at most %d are accepted", len(attributes), maxAttributes)
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(attributes)) {
 		value := attributes[name]
 		at := fmt.Sprintf("spec.exposure.additionalAttributes[%q]", name)
 		if len(value) > maxText {
-			e.add("%s: the value has %d bytes, an attribute takes %d", at, len(value), maxText)
+			e.Add("%s: the value has %d bytes, an attribute takes %d", at, len(value), maxText)
 		}
 		if !utf8.ValidString(value) {
-			e.add("%s: the value is not UTF-8", at)
+			e.Add("%s: the value is not UTF-8", at)
 		}
 		if name == networkAttribute {
 			p.shortNetwork(e, at, value)
@@ -248,15 +233,15 @@ func (p *Policy) attributes(e *Invalid, attributes map[string]string) {
 		domain, id, qualified := strings.Cut(name, "/")
 		switch {
 		case !qualified || domain == inventory.Driver:
-			e.add("%s: the domain %q is reserved for plumbline, and a policy can set only %s in it: "+
+			e.Add("%s: the domain %q is reserved for plumbline, and a policy can set only %s in it: "+
 				"use a domain of your own, as in example.com/%s", at, inventory.Driver, networkAttribute, cmp.Or(id, name))
 		case domain == "kubernetes.io" || domain == "k8s.io" || strings.HasSuffix(domain, ".kubernetes.io") ||
 			strings.HasSuffix(domain, ".k8s.io"):
-			e.add("%s: the domain %q is reserved for Kubernetes: use a domain of your own, as in example.com/%s", at, domain, id)
+			e.Add("%s: the domain %q is reserved for Kubernetes: use a domain of your own, as in example.com/%s", at, domain, id)
 		case len(validation.IsDNS1123Subdomain(domain)) > 0 || len(domain) > resourceapi.DeviceMaxDomainLength:
-			e.add("%s: %q is not a domain of at most %d bytes", at, domain, resourceapi.DeviceMaxDomainLength)
+			e.Add("%s: %q is not a domain of at most %d bytes", at, domain, resourceapi.DeviceMaxDomainLength)
 		case len(validation.IsCIdentifier(id)) > 0 || len(id) > resourceapi.DeviceMaxIDLength:
-			e.add("%s: %q is not a name of letters, digits and '_' of at most %d bytes", at, id, resourceapi.DeviceMaxIDLength)
+			e.Add("%s: %q is not a name of letters, digits and '_' of at most %d bytes", at, id, resourceapi.DeviceMaxIDLength)
 		default:
 			if p.Attributes == nil {
 				p.Attributes = map[string]string{}
@@ -267,13 +252,13 @@ func (p *Policy) attributes(e *Invalid, attributes map[string]string) {
 }
 
 // shortNetwork reads the short form of one physical network.
-func (p *Policy) shortNetwork(e *Invalid, at, name string) {
+func (p *Policy) shortNetwork(e *topology.Listed, at, name string) {
 	switch {
 	case len(p.Networks) > 0 && !slices.Contains(names(p.Networks), name):
-		e.add("%s: spec.physicalNetworks does not list %q: add it there, or remove this key", at, name)
+		e.Add("%s: spec.physicalNetworks does not list %q: add it there, or remove this key", at, name)
 	case len(p.Networks) > 0:
 	case !networkName.MatchString(name):
-		e.add("%s: %q is not a name of letters, digits, '-', '_' and '.', with a letter or digit at both ends", at, name)
+		e.Add("%s: %q is not a name of letters, digits, '-', '_' and '.', with a letter or digit at both ends", at, name)
 	default:
 		p.Networks = []inventory.PhysicalNetwork{{Name: name}}
 	}

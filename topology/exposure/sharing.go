@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -23,36 +24,36 @@ const defaultSuffix = "-shared"
 const maxValues = 10
 
 // sharing reads how devices are shared.
-func (p *Policy) sharing(e *Invalid, x *v1alpha1.Exposure) {
+func (p *Policy) sharing(e *topology.Listed, x *v1alpha1.Exposure) {
 	s := &inventory.Sharing{Suffix: cmp.Or(x.DeviceNameSuffix, defaultSuffix), Whole: x.DeviceNameSuffix != ""}
 	if !strings.HasPrefix(s.Suffix, "-") {
-		e.add("spec.exposure.deviceNameSuffix: %q does not begin with '-': write \"-%s\"", s.Suffix, s.Suffix)
+		e.Add("spec.exposure.deviceNameSuffix: %q does not begin with '-': write \"-%s\"", s.Suffix, s.Suffix)
 	}
 	for i, plugin := range x.SupportedCNIPlugins {
 		if plugin.Exclusive {
-			e.add("spec.exposure.supportedCNIPlugins[%d].exclusive: a shared device cannot be exclusive: remove it", i)
+			e.Add("spec.exposure.supportedCNIPlugins[%d].exclusive: a shared device cannot be exclusive: remove it", i)
 		}
 		s.By = append(s.By, plugin.Name)
 	}
 	slices.Sort(s.By)
 	if n := len(strings.Join(s.By, ",")); n > maxText {
-		e.add("spec.exposure.supportedCNIPlugins: the names have %d bytes together, with commas, and the attribute %s takes %d", n,
+		e.Add("spec.exposure.supportedCNIPlugins: the names have %d bytes together, with commas, and the attribute %s takes %d", n,
 			inventory.AttrSharedBy, maxText)
 	}
 	functions := slices.DeleteFunc(slices.Clone(s.By), func(t string) bool { return t != "sriov" && t != "vfio-pci" })
 	s.Functions = len(functions) > 0
 	if s.Functions && len(functions) < len(s.By) {
-		e.add("spec.exposure.supportedCNIPlugins: %q share functions of a PF, the others the PF itself: write a policy for each", functions)
+		e.Add("spec.exposure.supportedCNIPlugins: %q share functions of a PF, the others the PF itself: write a policy for each", functions)
 	}
 	if _, counted := x.Capacity[inventory.CapacityFunctions]; s.Functions && counted {
-		e.add("spec.exposure.capacity.%s: is the number of functions, which the node counts: remove it", inventory.CapacityFunctions)
+		e.Add("spec.exposure.capacity.%s: is the number of functions, which the node counts: remove it", inventory.CapacityFunctions)
 	}
 	beside := maxCapacities - 1
 	if _, own := x.Capacity[inventory.CapacityShares]; own {
 		beside = maxCapacities
 	}
 	if len(x.Capacity) > beside {
-		e.add("spec.exposure.capacity: has %d entries, at most %d are accepted", len(x.Capacity), beside)
+		e.Add("spec.exposure.capacity: has %d entries, at most %d are accepted", len(x.Capacity), beside)
 	}
 	for _, name := range slices.Sorted(maps.Keys(x.Capacity)) {
 		checkAmount(e, name, x.Capacity[name])
@@ -67,7 +68,7 @@ func (p *Policy) sharing(e *Invalid, x *v1alpha1.Exposure) {
 
 // checkAmount checks one capacity by the rules of the API server, which would refuse the
 // slices of a node as a whole.
-func checkAmount(e *Invalid, name string, c v1alpha1.DeviceCapacity) {
+func checkAmount(e *topology.Listed, name string, c v1alpha1.DeviceCapacity) {
 	at := "spec.exposure.capacity." + name
 	domain, id, qualified := strings.Cut(name, "/")
 	if !qualified {
@@ -75,9 +76,9 @@ func checkAmount(e *Invalid, name string, c v1alpha1.DeviceCapacity) {
 	}
 	switch {
 	case len(validation.IsCIdentifier(id)) > 0 || len(id) > resourceapi.DeviceMaxIDLength:
-		e.add("%s: %q is not a name of letters, digits and '_' of at most %d bytes", at, id, resourceapi.DeviceMaxIDLength)
+		e.Add("%s: %q is not a name of letters, digits and '_' of at most %d bytes", at, id, resourceapi.DeviceMaxIDLength)
 	case len(validation.IsDNS1123Subdomain(domain)) > 0 || len(domain) > resourceapi.DeviceMaxDomainLength:
-		e.add("%s: %q is not a domain of at most %d bytes", at, domain, resourceapi.DeviceMaxDomainLength)
+		e.Add("%s: %q is not a domain of at most %d bytes", at, domain, resourceapi.DeviceMaxDomainLength)
 	}
 	before := len(e.Problems)
 	checkInteger(e, at+".value", &c.Value)
@@ -96,20 +97,20 @@ func checkAmount(e *Invalid, name string, c v1alpha1.DeviceCapacity) {
 		return
 	}
 	if c.RequestPolicy == nil || c.RequestPolicy.Default == nil {
-		e.add("%s.requestPolicy.default: is missing: without it the first claim that names no amount takes all", at)
+		e.Add("%s.requestPolicy.default: is missing: without it the first claim that names no amount takes all", at)
 		return
 	}
 	r, def := c.RequestPolicy, *c.RequestPolicy.Default
 	at += ".requestPolicy"
 	if id == inventory.CapacityBandwidth && least(r) == 0 {
-		e.add("%s: a claim could get a bandwidth of 0, which means no limit: set 1 or more", at)
+		e.Add("%s: a claim could get a bandwidth of 0, which means no limit: set 1 or more", at)
 		return
 	}
 	switch {
 	case def.Cmp(c.Value) > 0:
-		e.add("%s.default: %s exceeds the value %s", at, def.String(), c.Value.String())
+		e.Add("%s.default: %s exceeds the value %s", at, def.String(), c.Value.String())
 	case r.ValidRange != nil && len(r.ValidValues) > 0:
-		e.add("%s: validRange and validValues exclude each other: remove one", at)
+		e.Add("%s: validRange and validValues exclude each other: remove one", at)
 	case r.ValidRange != nil:
 		checkRange(e, at, c.Value, def, r.ValidRange)
 	case len(r.ValidValues) > 0:
@@ -118,34 +119,34 @@ func checkAmount(e *Invalid, name string, c v1alpha1.DeviceCapacity) {
 }
 
 // checkInteger refuses amounts that the scheduler cannot add: it would give up on the pod.
-func checkInteger(e *Invalid, at string, q *resource.Quantity) {
+func checkInteger(e *topology.Listed, at string, q *resource.Quantity) {
 	if q == nil {
 		return
 	}
 	if n, ok := q.AsInt64(); !ok || n < 0 {
-		e.add("%s: %s is not a whole number from 0 to 2^63-1", at, q.String())
+		e.Add("%s: %s is not a whole number from 0 to 2^63-1", at, q.String())
 	}
 }
 
-func checkRange(e *Invalid, at string, value, def resource.Quantity, r *v1alpha1.CapacityRange) {
+func checkRange(e *topology.Listed, at string, value, def resource.Quantity, r *v1alpha1.CapacityRange) {
 	limit := value
 	if r.Max != nil {
 		limit = *r.Max
 	}
 	switch {
 	case limit.Cmp(value) > 0:
-		e.add("%s.validRange.max: %s exceeds the value %s", at, limit.String(), value.String())
+		e.Add("%s.validRange.max: %s exceeds the value %s", at, limit.String(), value.String())
 	case r.Min.Cmp(limit) > 0:
-		e.add("%s.validRange.min: %s is more than %s", at, r.Min.String(), limit.String())
+		e.Add("%s.validRange.min: %s is more than %s", at, r.Min.String(), limit.String())
 	case def.Cmp(r.Min) < 0 || def.Cmp(limit) > 0:
-		e.add("%s.default: %s is outside %s to %s", at, def.String(), r.Min.String(), limit.String())
+		e.Add("%s.default: %s is outside %s to %s", at, def.String(), r.Min.String(), limit.String())
 	case r.Step == nil:
 	case r.Step.Sign() <= 0:
-		e.add("%s.validRange.step: %s must be greater than 0", at, r.Step.String())
+		e.Add("%s.validRange.step: %s must be greater than 0", at, r.Step.String())
 	case !onStep(def, r) || r.Max != nil && !onStep(*r.Max, r):
-		e.add("%s.validRange.step: the default and max must be min plus a multiple of %s", at, r.Step.String())
+		e.Add("%s.validRange.step: the default and max must be min plus a multiple of %s", at, r.Step.String())
 	case secondLowest(r).Cmp(value) > 0:
-		e.add("%s.validRange.step: min plus one step of %s exceeds the value %s", at, r.Step.String(), value.String())
+		e.Add("%s.validRange.step: min plus one step of %s exceeds the value %s", at, r.Step.String(), value.String())
 	}
 }
 
@@ -171,22 +172,22 @@ func onStep(q resource.Quantity, r *v1alpha1.CapacityRange) bool {
 	return (q.Value()-r.Min.Value())%r.Step.Value() == 0
 }
 
-func checkValues(e *Invalid, at string, value, def resource.Quantity, values []resource.Quantity) {
+func checkValues(e *topology.Listed, at string, value, def resource.Quantity, values []resource.Quantity) {
 	known := false
 	for i, v := range values {
 		known = known || v.Cmp(def) == 0
 		switch {
 		case v.Cmp(value) > 0:
-			e.add("%s.validValues[%d]: %s exceeds the value %s", at, i, v.String(), value.String())
+			e.Add("%s.validValues[%d]: %s exceeds the value %s", at, i, v.String(), value.String())
 		case i > 0 && v.Cmp(values[i-1]) <= 0:
-			e.add("%s.validValues[%d]: %s is not greater than the entry before it: sort them in ascending order", at, i, v.String())
+			e.Add("%s.validValues[%d]: %s is not greater than the entry before it: sort them in ascending order", at, i, v.String())
 		}
 	}
 	if len(values) > maxValues {
-		e.add("%s.validValues: has %d entries, at most %d are accepted", at, len(values), maxValues)
+		e.Add("%s.validValues: has %d entries, at most %d are accepted", at, len(values), maxValues)
 	}
 	if !known {
-		e.add("%s.default: %s is not one of validValues", at, def.String())
+		e.Add("%s.default: %s is not one of validValues", at, def.String())
 	}
 }
 
@@ -208,7 +209,7 @@ func capacityOf(c v1alpha1.DeviceCapacity) resourceapi.DeviceCapacity {
 }
 
 // checkConsumption checks what plugins are said to consume.
-func checkConsumption(e *Invalid, x *v1alpha1.Exposure) {
+func checkConsumption(e *topology.Listed, x *v1alpha1.Exposure) {
 	for i, plugin := range x.SupportedCNIPlugins {
 		for _, name := range slices.Sorted(maps.Keys(plugin.ConsumePerAllocation)) {
 			amount := plugin.ConsumePerAllocation[name]
@@ -216,9 +217,9 @@ func checkConsumption(e *Invalid, x *v1alpha1.Exposure) {
 			at := fmt.Sprintf("spec.exposure.supportedCNIPlugins[%d].consumePerAllocation.%s", i, name)
 			switch {
 			case !known:
-				e.add("%s: spec.exposure.capacity does not list %q: add it there, or remove this key", at, name)
+				e.Add("%s: spec.exposure.capacity does not list %q: add it there, or remove this key", at, name)
 			case c.RequestPolicy != nil && c.RequestPolicy.Default != nil && c.RequestPolicy.Default.Cmp(amount) != 0:
-				e.add("%s: %s differs from requestPolicy.default %s: a claim that names no amount gets the default, whatever step uses it",
+				e.Add("%s: %s differs from requestPolicy.default %s: a claim that names no amount gets the default, whatever step uses it",
 					at, amount.String(), c.RequestPolicy.Default.String())
 			}
 		}
