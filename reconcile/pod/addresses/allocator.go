@@ -315,12 +315,12 @@ func Wants(t *topology.Topology) (out []Want, err error) {
 }
 
 // Grants returns what has been given to claims, and to pods for their own network.
-func (a *Allocator) Grants() (out []addresspool.Grant, err error) {
-	err = a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		out = h.Clone().Grants
-		return false, nil
-	})
-	return out, err
+func (a *Allocator) Grants() ([]addresspool.Grant, error) {
+	h, err := a.file.holdings()
+	if err != nil {
+		return nil, err
+	}
+	return h.Grants, nil
 }
 
 // Unused returns a function that reports whether an address is in a pool or in the networks, and this node has given
@@ -348,15 +348,14 @@ func (a *Allocator) Unused(networks []netip.Prefix) (func(netip.Addr) bool, erro
 
 // Lost returns an error if a claim has an address that another node may hold now.
 func (a *Allocator) Lost(claim types.UID) error {
-	var lost error
-	err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		lost = h.Lost(string(claim))
-		return false, nil
-	})
-	if lost != nil {
+	h, err := a.file.holdings()
+	if err != nil {
+		return err
+	}
+	if lost := h.Lost(string(claim)); lost != nil {
 		return fault.New(fault.Conflict, fmt.Errorf("%w: delete the pod, another one gets another address", lost))
 	}
-	return err
+	return nil
 }
 
 // GiveBack releases the addresses of a claim that has ended: no sandbox uses them.

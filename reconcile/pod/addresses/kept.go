@@ -210,9 +210,7 @@ func (a *Allocator) search(ctx context.Context, node string, s seek) (elsewhere 
 		has[is4] = true
 		if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
 			h.GainFor(p.layout, block, string(taken.UID), s.identity, a.Now().Unix())
-			a.mu.Lock()
-			a.checked[taken.Name] = &known{uid: string(taken.UID), at: a.Now()}
-			a.mu.Unlock()
+			a.check(taken)
 			return true, nil
 		}); err != nil {
 			return "", err

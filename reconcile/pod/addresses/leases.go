@@ -138,20 +138,17 @@ func (a *Allocator) idle() (idle bool, err error) {
 	if err != nil || len(heard) > 0 || a.waiting() || len(a.Recorded()) > 0 {
 		return false, err
 	}
-	err = a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		idle = len(h.Blocks) == 0 && len(h.Grants) == 0
-		return false, nil
-	})
-	return idle, err
+	h, err := a.file.holdings()
+	return err == nil && len(h.Blocks) == 0 && len(h.Grants) == 0, err
 }
 
 // held returns the pools of which the node has anything: a cluster may have one for each network of OVN.
-func (a *Allocator) held() (names []string, err error) {
-	err = a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		names = h.Pools()
-		return false, nil
-	})
-	return names, err
+func (a *Allocator) held() ([]string, error) {
+	h, err := a.file.holdings()
+	if err != nil {
+		return nil, err
+	}
+	return h.Pools(), nil
 }
 
 func (a *Allocator) pool(name string) *pool {
@@ -223,15 +220,14 @@ func (a *Allocator) adopt(ctx context.Context, node string) error {
 	}
 	a.mu.Unlock()
 	held := map[string]string{}
-	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		for _, b := range h.Blocks {
-			if name := addresspool.LeaseName(b.Pool, b.Block); !b.Lost {
-				names[name], held[name] = true, b.Lease
-			}
-		}
-		return false, nil
-	}); err != nil {
+	h, err := a.file.holdings()
+	if err != nil {
 		return err
+	}
+	for _, b := range h.Blocks {
+		if name := addresspool.LeaseName(b.Pool, b.Block); !b.Lost {
+			names[name], held[name] = true, b.Lease
+		}
 	}
 	a.mu.Lock()
 	maps.DeleteFunc(a.checked, func(name string, _ *known) bool { return !names[name] }) // those that were given up
@@ -347,18 +343,14 @@ func (a *Allocator) endLost(ctx context.Context) error {
 	for _, g := range a.Recorded() {
 		recorded[g.Claim] = true
 	}
-	var orphans []addresspool.Grant
-	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		for _, g := range h.Grants {
-			if !recorded[g.Claim] {
-				orphans = append(orphans, g)
-			}
-		}
-		return false, nil
-	}); err != nil {
+	h, err := a.file.holdings()
+	if err != nil {
 		return err
 	}
-	for _, g := range orphans {
+	for _, g := range h.Grants {
+		if recorded[g.Claim] {
+			continue
+		}
 		ended, err := a.Ended(ctx, g)
 		if err != nil {
 			return err
@@ -473,18 +465,19 @@ func gcd(a, b uint64) uint64 {
 
 // highest returns the number behind the last block that the node has, 0 for none.
 func (a *Allocator) highest(l *addresspool.Layout, g addresspool.Group) (next uint64, err error) {
-	err = a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		for _, b := range h.Blocks {
-			if b.Pool != l.Name || b.Block.Addr().Is4() != g.IPv4() {
-				continue
-			}
-			if i, err := l.Number(b.Block); err == nil {
-				next = max(next, i+1)
-			}
+	h, err := a.file.holdings()
+	if err != nil {
+		return 0, err
+	}
+	for _, b := range h.Blocks {
+		if b.Pool != l.Name || b.Block.Addr().Is4() != g.IPv4() {
+			continue
 		}
-		return false, nil
-	})
-	return next, err
+		if i, err := l.Number(b.Block); err == nil {
+			next = max(next, i+1)
+		}
+	}
+	return next, nil
 }
 
 // try creates the lease of a block; not done if it is another's or has nothing to give.
@@ -505,11 +498,16 @@ func (a *Allocator) try(ctx context.Context, node string, l *addresspool.Layout,
 	a.Log.Info("addresses leased", "pool", l.Name, "block", block)
 	return true, a.file.change(func(h *addresspool.Holdings) (bool, error) {
 		h.Gain(l, block, string(made.UID))
-		a.mu.Lock()
-		a.checked[made.Name] = &known{uid: string(made.UID), at: a.Now()}
-		a.mu.Unlock()
+		a.check(made)
 		return true, nil
 	})
+}
+
+// check records that the API server has a lease.
+func (a *Allocator) check(l *v1alpha1.AddressLease) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.checked[l.Name] = &known{uid: string(l.UID), at: a.Now()}
 }
 
 // giveUp ends leases of idle blocks: all of a pool that is deleted; else, of a flat pool,
@@ -539,16 +537,13 @@ func (a *Allocator) giveUp(ctx context.Context, name string) error {
 		}
 		return out[:min(len(out), drops)]
 	}
-	var found []addresspool.Held
-	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		found = idle(h)
-		return false, nil
-	}); err != nil {
+	h, err := a.file.holdings()
+	if err != nil {
 		return err
 	}
 	// They are deleted as they are before the file lacks them: whoever finds one afterwards writes it (hold).
 	read := map[string]*v1alpha1.AddressLease{}
-	for _, b := range found {
+	for _, b := range idle(h) {
 		l, err := a.Leases.Get(ctx, addresspool.LeaseName(b.Pool, b.Block))
 		if err != nil {
 			return err
@@ -642,40 +637,39 @@ func (a *Allocator) reportEvery() time.Duration {
 func (a *Allocator) report(ctx context.Context) error {
 	used, pods := map[string]int32{}, map[string]string{}
 	var counts []Count
-	if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-		usage := h.Usage(a.Now().Unix())
-		for i, b := range h.Blocks {
-			if !b.Lost {
-				name := addresspool.LeaseName(b.Pool, b.Block)
-				if used[name] = int32(usage[i].Used); b.Pool == topology.LiteralPool {
-					having := h.WithLiteral(b.Block.Addr())
-					if len(having) == 0 { // its pod is about to record it, or to release it
-						delete(used, name)
-						continue
-					}
-					pods[name] = having[0].Pod
-				}
-				if id := usage[i].For; id != "" && len(id) <= maxFor { // a longer one is from an earlier version
-					pods[name] = id
-				}
-			}
-		}
-		for _, name := range h.Pools() {
-			p := a.pool(name)
-			if p == nil || p.layout == nil {
-				continue
-			}
-			for _, is4 := range p.layout.Families() {
-				c := Count{Pool: name, Family: "ipv6", Count: h.Count(p.layout, is4, a.Now().Unix())}
-				if is4 {
-					c.Family = "ipv4"
-				}
-				counts = append(counts, c)
-			}
-		}
-		return false, nil
-	}); err != nil {
+	h, err := a.file.holdings()
+	if err != nil {
 		return err
+	}
+	usage := h.Usage(a.Now().Unix())
+	for i, b := range h.Blocks {
+		if !b.Lost {
+			name := addresspool.LeaseName(b.Pool, b.Block)
+			if used[name] = int32(usage[i].Used); b.Pool == topology.LiteralPool {
+				having := h.WithLiteral(b.Block.Addr())
+				if len(having) == 0 { // its pod is about to record it, or to release it
+					delete(used, name)
+					continue
+				}
+				pods[name] = having[0].Pod
+			}
+			if id := usage[i].For; id != "" && len(id) <= maxFor { // a longer one is from an earlier version
+				pods[name] = id
+			}
+		}
+	}
+	for _, name := range h.Pools() {
+		p := a.pool(name)
+		if p == nil || p.layout == nil {
+			continue
+		}
+		for _, is4 := range p.layout.Families() {
+			c := Count{Pool: name, Family: "ipv6", Count: h.Count(p.layout, is4, a.Now().Unix())}
+			if is4 {
+				c.Family = "ipv4"
+			}
+			counts = append(counts, c)
+		}
 	}
 	a.mu.Lock()
 	a.counts = counts

@@ -50,6 +50,12 @@ func (l *ledger) change(f func(h *addresspool.Holdings) (changed bool, err error
 	return nil
 }
 
+// holdings returns what is in the file, for the caller alone.
+func (l *ledger) holdings() (out *addresspool.Holdings, err error) {
+	err = l.change(func(h *addresspool.Holdings) (bool, error) { out = h; return false, nil })
+	return out, err
+}
+
 func flock(f *os.File) error {
 	for {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {

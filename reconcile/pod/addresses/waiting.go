@@ -319,15 +319,11 @@ func (a *Allocator) ahead(ctx context.Context, node, name string) error {
 		return nil
 	}
 	for _, g := range p.layout.Groups() {
-		need := false
-		if err := a.file.change(func(h *addresspool.Holdings) (bool, error) {
-			count := h.Count(p.layout, g.IPv4(), a.Now().Unix())
-			need = count.Free == 0 && count.Used > 0 && (p.layout.Flat() || !h.Holds(name))
-			return false, nil
-		}); err != nil {
+		h, err := a.file.holdings()
+		if err != nil {
 			return err
 		}
-		if !need {
+		if count := h.Count(p.layout, g.IPv4(), a.Now().Unix()); count.Free > 0 || count.Used == 0 || !p.layout.Flat() && h.Holds(name) {
 			continue
 		}
 		if err := a.create(ctx, node, p.layout, g); err != nil {
