@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumbline/plumbline/reconcile/loop"
@@ -37,10 +38,19 @@ func (s *Server) Run(ctx context.Context) error {
 		return fmt.Errorf("socket for the CNI plugin: %w", err)
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { s.sweepRegularly(ctx) })
+	wg.Go(func() {
+		loop.Loop{Every: s.Sweep, Pass: func(ctx context.Context) (time.Duration, error) {
+			s.sweep(ctx)
+			return 0, nil
+		}}.Run(ctx)
+	})
 	defer wg.Wait()
-	calls := newCalls(maxConnections)
-	defer calls.drain(drain)
+	calls := semaphore.NewWeighted(maxConnections)
+	defer func() {
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+		defer cancel()
+		_ = calls.Acquire(within, maxConnections)
+	}()
 	var own *listener
 	defer func() {
 		if own != nil {
@@ -92,21 +102,14 @@ func (s *Server) closeFolder() error {
 	return os.Chmod(dir, 0o700) //nolint:gosec // a folder
 }
 
-func (s *Server) sweepRegularly(ctx context.Context) {
-	loop.Loop{Every: s.Sweep, Pass: func(ctx context.Context) (time.Duration, error) {
-		s.sweep(ctx)
-		return 0, nil
-	}}.Run(ctx)
-}
-
-func (s *Server) accept(ctx context.Context, from *listener, calls *calls) {
+func (s *Server) accept(ctx context.Context, from *listener, calls *semaphore.Weighted) {
 	for {
-		if !calls.enter(ctx) {
+		if calls.Acquire(ctx, 1) != nil {
 			return
 		}
 		conn, err := from.AcceptUnix()
 		if err != nil {
-			calls.leave()
+			calls.Release(1)
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
@@ -117,7 +120,7 @@ func (s *Server) accept(ctx context.Context, from *listener, calls *calls) {
 			continue
 		}
 		go func() {
-			defer calls.leave()
+			defer calls.Release(1)
 			defer conn.Close()
 			s.converse(ctx, conn)
 		}()
@@ -230,35 +233,4 @@ func answered(path string) bool {
 	}
 	conn.Close()
 	return true
-}
-
-// calls counts and bounds what is answered at a time.
-type calls struct {
-	slots chan struct{}
-}
-
-func newCalls(most int) *calls { return &calls{make(chan struct{}, most)} }
-
-func (c *calls) enter(ctx context.Context) bool {
-	select {
-	case c.slots <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (c *calls) leave() { <-c.slots }
-
-// drain waits until all calls have ended, or for a bounded time.
-func (c *calls) drain(most time.Duration) {
-	end := time.NewTimer(most)
-	defer end.Stop()
-	for range cap(c.slots) {
-		select {
-		case c.slots <- struct{}{}:
-		case <-end.C:
-			return
-		}
-	}
 }

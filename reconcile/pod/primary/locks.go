@@ -7,18 +7,27 @@ import (
 
 // locks serializes what is done for one owner: calls, and searches for what has ended.
 type locks struct {
-	mu    sync.Mutex
-	held  map[string]*lock
-	calls map[string]int // in progress or waiting, by owner
+	mu   sync.Mutex
+	held map[string]*lock
 }
 
 type lock struct {
 	free  chan struct{} // holds a token
 	users int
+	calls int // of these
 }
 
 // take waits for the lock of an owner until ctx ends.
 func (l *locks) take(ctx context.Context, owner string) (unlock func(), err error) {
+	return l.enter(ctx, owner, 0)
+}
+
+// call is take for a call of the runtime.
+func (l *locks) call(ctx context.Context, owner string) (unlock func(), err error) {
+	return l.enter(ctx, owner, 1)
+}
+
+func (l *locks) enter(ctx context.Context, owner string, calls int) (unlock func(), err error) {
 	l.mu.Lock()
 	if l.held == nil {
 		l.held = map[string]*lock{}
@@ -29,12 +38,12 @@ func (l *locks) take(ctx context.Context, owner string) (unlock func(), err erro
 		k.free <- struct{}{}
 		l.held[owner] = k
 	}
-	k.users++
+	k.users, k.calls = k.users+1, k.calls+calls
 	l.mu.Unlock()
 	leave := func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if k.users--; k.users == 0 {
+		if k.users, k.calls = k.users-1, k.calls-calls; k.users == 0 {
 			delete(l.held, owner)
 		}
 	}
@@ -47,32 +56,10 @@ func (l *locks) take(ctx context.Context, owner string) (unlock func(), err erro
 	}
 }
 
-// call is take for a call of the runtime.
-func (l *locks) call(ctx context.Context, owner string) (unlock func(), err error) {
-	l.mu.Lock()
-	if l.calls == nil {
-		l.calls = map[string]int{}
-	}
-	l.calls[owner]++
-	l.mu.Unlock()
-	leave := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.calls[owner]--; l.calls[owner] == 0 {
-			delete(l.calls, owner)
-		}
-	}
-	free, err := l.take(ctx, owner)
-	if err != nil {
-		leave()
-		return nil, err
-	}
-	return func() { free(); leave() }, nil
-}
-
 // busy reports whether a call for an owner is in progress, or waits.
 func (l *locks) busy(owner string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.calls[owner] > 0
+	k := l.held[owner]
+	return k != nil && k.calls > 0
 }

@@ -215,10 +215,8 @@ func (c *config) valid() (out []types.GCAttachment, err error) {
 		list = c.Attachments
 	}
 	if list == nil {
-		return nil, &types.Error{
-			Code: types.ErrInvalidNetworkConfig,
-			Msg:  "GC: cni.dev/valid-attachments: is missing, so it is not known which pods have ended",
-		}
+		return nil, types.NewError(types.ErrInvalidNetworkConfig,
+			"GC: cni.dev/valid-attachments: is missing, so it is not known which pods have ended", "")
 	}
 	if err := json.Unmarshal(list, &out); err != nil {
 		return nil, &types.Error{Code: types.ErrDecodingFailure, Msg: "GC: cni.dev/valid-attachments", Details: err.Error()}
@@ -285,8 +283,8 @@ func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, 
 		return nil, &types.Error{Code: types.ErrDecodingFailure, Msg: "configuration of the network", Details: err.Error()}
 	}
 	if c.Name != Name {
-		return nil, &types.Error{Code: types.ErrInvalidNetworkConfig, Msg: fmt.Sprintf(
-			"network %q: a node has one network of plumbline, with the name %q", c.Name, Name)}
+		return nil, types.NewError(types.ErrInvalidNetworkConfig,
+			fmt.Sprintf("network %q: a node has one network of plumbline, with the name %q", c.Name, Name), "")
 	}
 	switch r.Command {
 	case cnisocket.Status:
@@ -306,10 +304,8 @@ func (s *Server) do(ctx context.Context, r cnisocket.Request) (json.RawMessage, 
 		return nil, err
 	}
 	if len(r.Container) > maxContainer {
-		return nil, &types.Error{
-			Code: types.ErrInvalidEnvironmentVariables,
-			Msg:  fmt.Sprintf("the ID of the container has more than %d bytes", maxContainer),
-		}
+		return nil, types.NewError(types.ErrInvalidEnvironmentVariables,
+			fmt.Sprintf("the ID of the container has more than %d bytes", maxContainer), "")
 	}
 	if err := utils.ValidateInterfaceName(r.IfName); err != nil {
 		return nil, err
@@ -390,17 +386,12 @@ func (s *Server) add(ctx context.Context, r cnisocket.Request, ports []any) (jso
 	first := sb == nil
 	if !first {
 		sb.Pod = podOf(r.Args).recorded() // an earlier version has not recorded it
-	} else {
-		if sb, err = s.decide(ctx, r, path, ports); err != nil {
-			// Unused addresses are returned by the runtime's DEL or by Run.
-			return nil, err
-		}
+	} else if sb, err = s.decide(ctx, r, path, ports); err != nil {
+		return nil, err // unused addresses are returned by the runtime's DEL or by Run
 	}
-	rules, err := s.rules(sb)
-	if err != nil {
+	if sb.Rules, err = s.rules(sb); err != nil {
 		return nil, err
 	}
-	sb.Rules = rules
 	s.saw(owner)
 	done := s.Yield()
 	report, err := s.Engine.Ensure(ctx, *sb)
