@@ -159,17 +159,17 @@ func (n *Northbound) named(ctx context.Context, name string, certain bool) (ovsd
 	}
 	n.mu.Unlock()
 	if uuid != "" {
-		results, err := n.db.Read(ctx, []ovsdb.Operation{selecting(tablePort, connection.Is(uuid), portColumns...)})
+		rows, err := readRows(ctx, n.db, selecting(tablePort, connection.Is(uuid), portColumns...))
 		if err != nil {
 			return nil, err
 		}
-		if rows := results[0].Rows; len(rows) > 0 && connection.Text(rows[0]["name"]) == name {
+		if len(rows) > 0 && connection.Text(rows[0]["name"]) == name {
 			return rows[0], nil
 		}
 	} else if absences > 0 && !certain {
 		return nil, nil
 	}
-	results, err := n.db.Read(ctx, []ovsdb.Operation{selecting(tablePort, connection.Named(name), portColumns...)})
+	rows, err := readRows(ctx, n.db, selecting(tablePort, connection.Named(name), portColumns...))
 	if err != nil {
 		return nil, err
 	}
@@ -181,14 +181,14 @@ func (n *Northbound) named(ctx context.Context, name string, certain bool) (ovsd
 		clear(n.uuids)
 		clear(n.absences)
 	}
-	if len(results[0].Rows) == 0 {
+	if len(rows) == 0 {
 		if !certain && changes == n.changes {
 			n.absences[name] = 1
 		}
 		return nil, nil
 	}
-	n.uuids[name] = connection.UUID(results[0].Rows[0]["_uuid"])
-	return results[0].Rows[0], nil
+	n.uuids[name] = connection.UUID(rows[0]["_uuid"])
+	return rows[0], nil
 }
 
 // find reads a port, the switch that has it, and that switch's localnet port.
@@ -203,10 +203,7 @@ func (n *Northbound) find(ctx context.Context, name string, certain bool) (logic
 	out.Addresses, out.PortSecurity = connection.Texts(row["addresses"]), connection.Texts(row["port_security"])
 	out.Holder, out.Chassis = new(connection.Text(options["iface-id-ver"])), new(connection.Text(options["requested-chassis"]))
 	made := connection.Text(connection.Pairs(row["external_ids"])[switchKey])
-	results, err := n.db.Read(ctx, []ovsdb.Operation{
-		selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes, connection.References(out.row))},
-			"_uuid", "name"),
-	})
+	switches, err := readRows(ctx, n.db, selecting(tableSwitch, withPort(out.row), "_uuid", "name"))
 	if err != nil {
 		return out, err
 	}
@@ -216,22 +213,19 @@ func (n *Northbound) find(ctx context.Context, name string, certain bool) (logic
 	}
 	if localnet != nil && !ours(localnet) {
 		// One that somebody has added to our switch is drift. Elsewhere it is not ours to change.
-		at, err := n.db.Read(ctx, []ovsdb.Operation{
-			selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes,
-				connection.References(connection.UUID(localnet["_uuid"])))}, "_uuid"),
-		})
+		at, err := readRows(ctx, n.db, selecting(tableSwitch, withPort(connection.UUID(localnet["_uuid"])), "_uuid"))
 		if err != nil {
 			return out, err
 		}
-		if !slices.ContainsFunc(at[0].Rows, func(row ovsdb.Row) bool {
-			return slices.ContainsFunc(results[0].Rows,
+		if !slices.ContainsFunc(at, func(row ovsdb.Row) bool {
+			return slices.ContainsFunc(switches,
 				func(of ovsdb.Row) bool { return connection.UUID(of["_uuid"]) == connection.UUID(row["_uuid"]) })
 		}) {
 			localnet, out.taken = nil, true
 		}
 	}
 	out.Switch, out.PhysicalNetwork, out.VLAN = new(""), new(""), new(uint16(0))
-	for _, row := range results[0].Rows {
+	for _, row := range switches {
 		out.switches = append(out.switches, connection.UUID(row["_uuid"]))
 		*out.Switch = connection.Text(row["name"])
 	}
@@ -338,10 +332,10 @@ func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
 	if rows := results[1].Rows; *want.PhysicalNetwork != "" && len(rows) > 0 && !ours(rows[0]) {
 		return localnetTaken(want)
 	}
-	port := ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tablePort, UUIDName: "port", Row: portRow(want)}
-	port.Row["name"] = want.Name
-	port.Row["external_ids"] = connection.MapOf(map[string]string{ownerKey: owner, switchKey: *want.Switch, sandboxKey: *want.Holder})
-	all := []ovsdb.Operation{port}
+	port := portRow(want)
+	port["name"] = want.Name
+	port["external_ids"] = connection.MapOf(map[string]string{ownerKey: owner, switchKey: *want.Switch, sandboxKey: *want.Holder})
+	all := []ovsdb.Operation{inserting(tablePort, "port", port)}
 	switch rows := results[0].Rows; {
 	case len(rows) > 1:
 		return fault.New(fault.Conflict, fmt.Errorf(
@@ -352,9 +346,9 @@ func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
 	case len(rows) == 1:
 		to := connection.UUID(rows[0]["_uuid"])
 		all = append(all, unchanged(tableSwitch, to, "name", *want.Switch),
-			references(tableSwitch, to, ovsdb.MutateOperationInsert, "port"))
+			references(tableSwitch, to, "ports", ovsdb.MutateOperationInsert, "port"))
 		if *want.PhysicalNetwork != "" && len(results[1].Rows) == 0 {
-			all = append(all, localnetPort(want), references(tableSwitch, to, ovsdb.MutateOperationInsert, "localnet"))
+			all = append(all, localnetPort(want), references(tableSwitch, to, "ports", ovsdb.MutateOperationInsert, "localnet"))
 		}
 	default:
 		ports := []string{"port"}
@@ -365,10 +359,10 @@ func (n *Northbound) add(ctx context.Context, want netstate.LogicalPort) error {
 		all = append(all, ovsdb.Operation{
 			Op: ovsdb.OperationWait, Table: tableSwitch, Where: connection.Named(*want.Switch), Columns: []string{"name"}, Until: "!=",
 			Rows: []ovsdb.Row{{"name": *want.Switch}}, Timeout: new(int),
-		}, ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tableSwitch, UUIDName: "switch", Row: ovsdb.Row{
+		}, inserting(tableSwitch, "switch", ovsdb.Row{
 			"name": *want.Switch, "ports": connection.References(ports...),
 			"external_ids": connection.MapOf(map[string]string{ownerKey: owner}),
-		}})
+		}))
 	}
 	_, err = n.db.Transact(ctx, all)
 	return err
@@ -384,7 +378,7 @@ func localnetPort(want netstate.LogicalPort) ovsdb.Operation {
 	row := localnetRow(want)
 	row["name"] = localnetName(*want.Switch)
 	row["external_ids"] = connection.MapOf(map[string]string{ownerKey: owner, switchKey: *want.Switch})
-	return ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tablePort, UUIDName: "localnet", Row: row}
+	return inserting(tablePort, "localnet", row)
 }
 
 func localnetRow(want netstate.LogicalPort) ovsdb.Row {
@@ -409,23 +403,21 @@ func portRow(want netstate.LogicalPort) ovsdb.Row {
 // update changes what a change names: the rest of it is as it was observed.
 func (n *Northbound) update(ctx context.Context, have logical, change netstate.LogicalPort) error {
 	want := netstate.Merge(have.LogicalPort, change)
-	all := []ovsdb.Operation{{Op: ovsdb.OperationUpdate, Table: tablePort, Where: connection.Is(have.row), Row: portRow(want)}}
+	all := []ovsdb.Operation{updating(tablePort, have.row, portRow(want))}
 	switch {
 	case change.PhysicalNetwork == nil && change.VLAN == nil || len(have.switches) == 0:
 	case *want.PhysicalNetwork == "" && have.localnet != "":
 		for _, of := range have.switches {
-			all = append(all, references(tableSwitch, of, ovsdb.MutateOperationDelete, have.localnet))
+			all = append(all, references(tableSwitch, of, "ports", ovsdb.MutateOperationDelete, have.localnet))
 		}
 	case *want.PhysicalNetwork == "":
 	case have.taken:
 		return localnetTaken(want)
 	case have.localnet == "":
-		all = append(all, localnetPort(want), references(tableSwitch, have.switches[0], ovsdb.MutateOperationInsert, "localnet"))
+		all = append(all, localnetPort(want),
+			references(tableSwitch, have.switches[0], "ports", ovsdb.MutateOperationInsert, "localnet"))
 	default:
-		all = append(all, ovsdb.Operation{
-			Op: ovsdb.OperationUpdate, Table: tablePort, Where: connection.Is(have.localnet),
-			Row: localnetRow(want),
-		})
+		all = append(all, updating(tablePort, have.localnet, localnetRow(want)))
 	}
 	_, err := n.db.Transact(ctx, all)
 	return err
@@ -440,16 +432,14 @@ const guarded = 64
 func (n *Northbound) remove(ctx context.Context, have logical) error {
 	var all []ovsdb.Operation
 	for _, of := range have.switches {
-		results, err := n.db.Read(ctx, []ovsdb.Operation{
-			selecting(tableSwitch, connection.Is(of), "name", "ports", "external_ids"),
-		})
+		rows, err := readRows(ctx, n.db, selecting(tableSwitch, connection.Is(of), "name", "ports", "external_ids"))
 		if err != nil {
 			return err
 		}
-		if len(results[0].Rows) == 0 {
+		if len(rows) == 0 {
 			continue
 		}
-		row := results[0].Rows[0]
+		row := rows[0]
 		ports := connection.UUIDs(row["ports"])
 		left := slices.DeleteFunc(slices.Clone(ports), func(p string) bool { return p == have.row || p == have.localnet })
 		if len(ports) <= guarded {
@@ -459,7 +449,7 @@ func (n *Northbound) remove(ctx context.Context, have logical) error {
 			all = append(all, ovsdb.Operation{Op: ovsdb.OperationDelete, Table: tableSwitch, Where: connection.Is(of)})
 			continue
 		}
-		all = append(all, references(tableSwitch, of, ovsdb.MutateOperationDelete, have.row))
+		all = append(all, references(tableSwitch, of, "ports", ovsdb.MutateOperationDelete, have.row))
 	}
 	if len(all) == 0 {
 		return nil

@@ -72,8 +72,7 @@ func (n *Northbound) PodPort(ctx context.Context, name string) (PodPort, bool, e
 		return out, true, nil
 	}
 	results, err := n.db.Read(ctx, []ovsdb.Operation{
-		selecting(tableSwitch, []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes,
-			connection.References(connection.UUID(row["_uuid"])))}, "ports"),
+		selecting(tableSwitch, withPort(connection.UUID(row["_uuid"])), "ports"),
 		selecting(tablePort, []ovsdb.Condition{
 			ovsdb.NewCondition("type", ovsdb.ConditionEqual, localnet),
 		}, "_uuid", "type", "options", "tag", "tag_request"),

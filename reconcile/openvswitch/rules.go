@@ -122,8 +122,7 @@ func (n *Northbound) knownRows(ctx context.Context, port string, queried []netst
 	if len(uuids) == 0 {
 		return nil, uuids != nil && len(queried) == 0, nil
 	}
-	queries := []ovsdb.Operation{selecting(tableSwitch,
-		[]ovsdb.Condition{ovsdb.NewCondition("qos_rules", ovsdb.ConditionIncludes, connection.References(uuids...))}, "_uuid", "name")}
+	queries := []ovsdb.Operation{selecting(tableSwitch, including("qos_rules", connection.References(uuids...)), "_uuid", "name")}
 	for _, uuid := range uuids {
 		queries = append(queries, selecting(tableQoS, connection.Is(uuid), ruleColumns...))
 	}
@@ -151,21 +150,20 @@ func (n *Northbound) knownRows(ctx context.Context, port string, queried []netst
 
 // rows reads the rows of ours that have a key with a value: those of a port, or one of them.
 func (n *Northbound) rows(ctx context.Context, key, value string) ([]logicalRow, error) {
-	results, err := n.db.Read(ctx, []ovsdb.Operation{selecting(tableQoS, []ovsdb.Condition{
-		ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes, connection.MapOf(map[string]string{ownerKey: owner, key: value})),
-	}, ruleColumns...)})
-	if err != nil || len(results[0].Rows) == 0 {
+	found, err := readRows(ctx, n.db, selecting(tableQoS,
+		including("external_ids", connection.MapOf(map[string]string{ownerKey: owner, key: value})), ruleColumns...))
+	if err != nil || len(found) == 0 {
 		return nil, err
 	}
 	var out []logicalRow
 	var queries []ovsdb.Operation
-	for _, row := range results[0].Rows {
+	for _, row := range found {
 		r := logicalRow{Row: row, uuid: connection.UUID(row["_uuid"]), id: connection.Text(connection.Pairs(row["external_ids"])[idKey])}
 		out = append(out, r)
-		queries = append(queries, selecting(tableSwitch,
-			[]ovsdb.Condition{ovsdb.NewCondition("qos_rules", ovsdb.ConditionIncludes, connection.References(r.uuid))}, "_uuid", "name"))
+		queries = append(queries, selecting(tableSwitch, including("qos_rules", connection.References(r.uuid)), "_uuid", "name"))
 	}
-	if results, err = n.db.Read(ctx, queries); err != nil {
+	results, err := n.db.Read(ctx, queries)
+	if err != nil {
 		return nil, err
 	}
 	for i := range out {
@@ -258,30 +256,28 @@ func (n *Northbound) applyRule(ctx context.Context, c netstate.Change) error {
 	if len(rows) == 1 && len(rows[0].switches) == 1 && rows[0].switches[0].name == *want.Switch {
 		_, err = n.db.Transact(ctx, []ovsdb.Operation{
 			unchanged(tableQoS, rows[0].uuid, "match", rows[0].Row["match"]),
-			{Op: ovsdb.OperationUpdate, Table: tableQoS, Where: connection.Is(rows[0].uuid), Row: ruleRow(want)},
+			updating(tableQoS, rows[0].uuid, ruleRow(want)),
 		})
 		return err
 	}
-	results, err := n.db.Read(ctx, []ovsdb.Operation{selecting(tableSwitch, connection.Named(*want.Switch), "_uuid", "external_ids")})
-	if err != nil {
+	on, err := readRows(ctx, n.db, selecting(tableSwitch, connection.Named(*want.Switch), "_uuid", "external_ids"))
+	switch {
+	case err != nil:
 		return err
-	}
-	switch on := results[0].Rows; {
 	case len(on) == 0:
 		return fault.New(fault.NotReady, fmt.Errorf("there is no logical switch %q: another node has deleted it meanwhile", *want.Switch))
 	case len(on) > 1 || !ours(on[0]):
 		return fault.New(fault.Conflict, fmt.Errorf(
 			"logical switch %q exists and is not plumbline's: delete it with ovn-nbctl ls-del, or rename the network", *want.Switch))
 	}
-	to := connection.UUID(results[0].Rows[0]["_uuid"])
+	to := connection.UUID(on[0]["_uuid"])
 	all := removing(rows)
 	if len(rows) == 0 {
 		all = append(all, connection.Absent(tableQoS, map[string]string{ownerKey: owner, idKey: want.Key().ID}, "direction",
 			netstate.FromPort))
 	}
 	all = append(all, unchanged(tableSwitch, to, "name", *want.Switch),
-		ovsdb.Operation{Op: ovsdb.OperationInsert, Table: tableQoS, UUIDName: "rule", Row: ruleRow(want)},
-		rulesOf(to, ovsdb.MutateOperationInsert, "rule"))
+		inserting(tableQoS, "rule", ruleRow(want)), references(tableSwitch, to, "qos_rules", ovsdb.MutateOperationInsert, "rule"))
 	_, err = n.db.Transact(ctx, all)
 	return err
 }
@@ -318,17 +314,10 @@ func removing(rows []logicalRow) []ovsdb.Operation {
 	var out []ovsdb.Operation
 	for _, r := range rows {
 		for _, s := range r.switches {
-			out = append(out, rulesOf(s.uuid, ovsdb.MutateOperationDelete, r.uuid))
+			out = append(out, references(tableSwitch, s.uuid, "qos_rules", ovsdb.MutateOperationDelete, r.uuid))
 		}
 	}
 	return out
-}
-
-// rulesOf changes the references of a switch to rows.
-func rulesOf(of string, how ovsdb.Mutator, row string) ovsdb.Operation {
-	return ovsdb.Operation{Op: ovsdb.OperationMutate, Table: tableSwitch, Where: connection.Is(of), Mutations: []ovsdb.Mutation{
-		*ovsdb.NewMutation("qos_rules", how, connection.References(row)),
-	}}
 }
 
 // Adopt implements reconcile.Adopter: rules of the sandbox's ports without a record are those of a database that was restored

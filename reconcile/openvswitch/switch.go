@@ -111,6 +111,33 @@ func selecting(table string, where []ovsdb.Condition, columns ...string) ovsdb.O
 	return ovsdb.Operation{Op: ovsdb.OperationSelect, Table: table, Where: where, Columns: columns}
 }
 
+// readRows reads the rows of one query.
+func readRows(ctx context.Context, db *connection.Connection, query ovsdb.Operation) ([]ovsdb.Row, error) {
+	results, err := db.Read(ctx, []ovsdb.Operation{query})
+	if err != nil {
+		return nil, err
+	}
+	return results[0].Rows, nil
+}
+
+// inserting inserts a row that other operations of the transaction name.
+func inserting(table, name string, row ovsdb.Row) ovsdb.Operation {
+	return ovsdb.Operation{Op: ovsdb.OperationInsert, Table: table, UUIDName: name, Row: row}
+}
+
+// updating sets columns of a row.
+func updating(table, row string, columns ovsdb.Row) ovsdb.Operation {
+	return ovsdb.Operation{Op: ovsdb.OperationUpdate, Table: table, Where: connection.Is(row), Row: columns}
+}
+
+// including selects rows that have all of a value in a column.
+func including(column string, value any) []ovsdb.Condition {
+	return []ovsdb.Condition{ovsdb.NewCondition(column, ovsdb.ConditionIncludes, value)}
+}
+
+// withPort selects switches or bridges that have a port.
+func withPort(row string) []ovsdb.Condition { return including("ports", connection.References(row)) }
+
 // Extend implements reconcile.External.
 func (s *Switch) Extend(ctx context.Context, snapshot *netstate.Snapshot, queried []netstate.Object) error {
 	for _, o := range queried {
@@ -240,15 +267,12 @@ func (s *Switch) find(ctx context.Context, link string) (found, error) {
 		out.iface = connection.UUID(rows[0]["_uuid"])
 		out.read(rows[0])
 	}
-	results, err = s.db.Read(ctx, []ovsdb.Operation{
-		selecting("Bridge", []ovsdb.Condition{ovsdb.NewCondition("ports", ovsdb.ConditionIncludes, connection.References(out.port))},
-			"_uuid", "name"),
-	})
+	bridges, err := readRows(ctx, s.db, selecting("Bridge", withPort(out.port), "_uuid", "name"))
 	if err != nil {
 		return out, err
 	}
 	out.Bridge = new("")
-	for _, row := range results[0].Rows {
+	for _, row := range bridges {
 		out.bridges = append(out.bridges, connection.UUID(row["_uuid"]))
 		*out.Bridge = connection.Text(row["name"])
 	}
@@ -308,17 +332,17 @@ func (s *Switch) apply(ctx context.Context, c netstate.Change) error {
 func (s *Switch) remove(ctx context.Context, have found) error {
 	var all []ovsdb.Operation
 	for _, bridge := range have.bridges { // a port that no bridge has is deleted by the database
-		all = append(all, references("Bridge", bridge, ovsdb.MutateOperationDelete, have.port))
+		all = append(all, references("Bridge", bridge, "ports", ovsdb.MutateOperationDelete, have.port))
 	}
 	_, err := s.db.Transact(ctx, all)
 	return err
 }
 
-// references adds references to the ports of a row, or removes them.
-func references(table, row string, how ovsdb.Mutator, of ...string) ovsdb.Operation {
+// references adds a reference to a column of a row, or removes it.
+func references(table, row, column string, how ovsdb.Mutator, to string) ovsdb.Operation {
 	return ovsdb.Operation{
 		Op: ovsdb.OperationMutate, Table: table, Where: connection.Is(row),
-		Mutations: []ovsdb.Mutation{*ovsdb.NewMutation("ports", how, connection.References(of...))},
+		Mutations: []ovsdb.Mutation{*ovsdb.NewMutation(column, how, connection.References(to))},
 	}
 }
 
@@ -333,8 +357,7 @@ func unchanged(table, row, column string, is any) ovsdb.Operation {
 // add adds a port to its bridge. The interfaces of earlier sandboxes that are bound to the same
 // logical port are removed: OVN would bind either.
 func (s *Switch) add(ctx context.Context, o netstate.OVSPort) error {
-	bound := []ovsdb.Condition{ovsdb.NewCondition("external_ids", ovsdb.ConditionIncludes,
-		connection.MapOf(map[string]string{"iface-id": *o.LogicalPort}))}
+	bound := including("external_ids", connection.MapOf(map[string]string{"iface-id": *o.LogicalPort}))
 	results, err := s.db.Read(ctx, []ovsdb.Operation{
 		selecting("Bridge", connection.Named(*o.Bridge), "_uuid"),
 		selecting("Interface", bound, "_uuid", "name"),
@@ -363,16 +386,13 @@ func (s *Switch) add(ctx context.Context, o netstate.OVSPort) error {
 	mark := connection.MapOf(map[string]string{ownerKey: owner})
 	_, err = s.db.Transact(ctx, []ovsdb.Operation{
 		unchanged("Bridge", to, "name", *o.Bridge), // it exists
-		{
-			Op: ovsdb.OperationInsert, Table: "Interface", UUIDName: "iface",
-			Row: ovsdb.Row{"name": name, "external_ids": connection.MapOf(binding(o))},
-		},
-		{Op: ovsdb.OperationInsert, Table: "Port", UUIDName: "port", Row: ovsdb.Row{
+		inserting("Interface", "iface", ovsdb.Row{"name": name, "external_ids": connection.MapOf(binding(o))}),
+		inserting("Port", "port", ovsdb.Row{
 			"name": name, "interfaces": connection.References("iface"), "external_ids": mark,
 			// Scripts of Open vSwitch remove it at a boot, when there is no such link any more.
 			"other_config": connection.MapOf(map[string]string{"transient": "true"}),
-		}},
-		references("Bridge", to, ovsdb.MutateOperationInsert, "port"),
+		}),
+		references("Bridge", to, "ports", ovsdb.MutateOperationInsert, "port"),
 	})
 	return err
 }
