@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/plumbline/plumbline/inventory"
 )
@@ -96,10 +97,7 @@ func Find(ctx context.Context, kube kubernetes.Interface, word string) ([]Device
 }
 
 func attribute(d *resourceapi.Device, name resourceapi.QualifiedName) string {
-	if a, ok := d.Attributes[name]; ok && a.StringValue != nil {
-		return *a.StringValue
-	}
-	return ""
+	return ptr.Deref(d.Attributes[name].StringValue, "")
 }
 
 // Users returns the pods that have one of the devices, in order of their names. Whether an eviction

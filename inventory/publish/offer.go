@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/utils/ptr"
 
 	"github.com/plumbline/plumbline/inventory"
 )
@@ -246,9 +247,7 @@ func (k known) describe(d inventory.Device, used map[string]bool) (entry, string
 // while its interface is in a pod.
 func (e entry) asPublished(d inventory.Device) inventory.Device {
 	read := func(name resourceapi.QualifiedName, to *string) {
-		if a, ok := e.Device.Attributes[name]; ok && a.StringValue != nil {
-			*to = *a.StringValue
-		}
+		*to = ptr.Deref(e.Device.Attributes[name].StringValue, *to)
 	}
 	read(inventory.AttrIfName, &d.IfName)
 	read(inventory.AttrDriver, &d.Driver)
@@ -256,9 +255,7 @@ func (e entry) asPublished(d inventory.Device) inventory.Device {
 	read(inventory.AttrLinkType, &linkType)
 	d.LinkType = inventory.LinkType(linkType)
 	read(inventory.AttrRDMANetns, &d.RDMANetns)
-	if a, ok := e.Device.Attributes[inventory.AttrRDMA]; ok && a.BoolValue != nil {
-		d.RDMA = *a.BoolValue
-	}
+	d.RDMA = ptr.Deref(e.Device.Attributes[inventory.AttrRDMA].BoolValue, d.RDMA)
 	return d
 }
 

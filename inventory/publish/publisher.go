@@ -16,6 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/utils/ptr"
 
 	"github.com/plumbline/plumbline/inventory"
 )
@@ -455,10 +456,7 @@ func (p *Publisher) seed() {
 	}
 	for _, e := range p.before {
 		read := func(name resourceapi.QualifiedName) string {
-			if a, ok := e.Device.Attributes[name]; ok && a.StringValue != nil {
-				return *a.StringValue
-			}
-			return ""
+			return ptr.Deref(e.Device.Attributes[name].StringValue, "")
 		}
 		n := inventory.Neighbour{Switch: read(inventory.AttrSwitch), Port: read(inventory.AttrSwitchPort)}
 		if port := cmp.Or(read(inventory.AttrPFName), read(inventory.AttrIfName)); port != "" && n != (inventory.Neighbour{}) {

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 )
@@ -16,7 +18,12 @@ func Read(objects []netstate.Filter) (*Filters, error) {
 	out := &Filters{}
 	for i := range objects {
 		o := &objects[i]
-		f := Filter{Chain: o.Chain, Pref: o.Pref, Handle: o.Handle, Family: IPv4, Rule: i}
+		f := Filter{
+			Chain: o.Chain, Pref: o.Pref, Handle: o.Handle, Family: IPv4, Rule: i, Port: ptr.Deref(o.Port, 0),
+			// Records of earlier versions have neither of these.
+			Fragment: ptr.Deref(o.Fragment, false), Goto: ptr.Deref(o.Goto, 0),
+			DSCP: ptr.Deref(o.DSCP, 0), Policer: ptr.Deref(o.Policer, 0),
+		}
 		if o.Family == nil || o.To == nil || o.Protocol == nil || o.Port == nil {
 			return nil, fmt.Errorf("%s has no match", o.Key())
 		}
@@ -33,18 +40,6 @@ func Read(objects []netstate.Filter) (*Filters, error) {
 			if name == *o.Protocol {
 				f.Protocol = protocol
 			}
-		}
-		f.Port = *o.Port
-		// Records of earlier versions have neither of these.
-		f.Fragment = o.Fragment != nil && *o.Fragment
-		if o.Goto != nil {
-			f.Goto = *o.Goto
-		}
-		if o.DSCP != nil {
-			f.DSCP = *o.DSCP
-		}
-		if o.Policer != nil {
-			f.Policer = *o.Policer
 		}
 		out.Filters = append(out.Filters, f)
 	}
