@@ -465,6 +465,9 @@ func (c *Compiler) SetNamespace(name string, of map[string]string) Changed {
 	return changed
 }
 
+// NamespaceLabels are the labels of a namespace, none of one that is not known.
+func (c *Compiler) NamespaceLabels(name string) map[string]string { return c.namespaces[name] }
+
 // DeleteNamespace removes a namespace. Its pods are removed by themselves.
 func (c *Compiler) DeleteNamespace(name string) Changed {
 	changed := newChanged()

@@ -325,8 +325,7 @@ func (r *reader) to(path string, in []v1alpha1.Destination, out *PolicyRule) {
 			r.add("%s: can't specify both podSelector/namespaceSelector and ipBlock: make two destinations of it", at)
 			continue
 		case d.IPBlock != nil:
-			r.blocks++
-			r.blocks++
+			r.blocks += 2
 			to.Addresses = r.block(at+".ipBlock", d.IPBlock)
 		case d.PodSelector == nil && d.NamespaceSelector == nil:
 			r.add("%s: selects nothing: give ipBlock, podSelector or namespaceSelector; without to a rule matches every destination", at)
@@ -453,24 +452,22 @@ func (r *reader) port(path string, p v1alpha1.Port) (Port, bool) {
 	switch {
 	case p.Protocol == "" && p.Port == nil:
 		r.add("%s: is empty: give protocol, or remove the entry; without ports a rule matches all", path)
-		return Port{}, false
 	case p.Protocol == "":
 		r.add("%s.protocol: is missing, and port %d alone does not say which: add TCP, UDP or SCTP", path, *p.Port)
-		return Port{}, false
 	case !ok:
 		hint := suggest.Hint(strings.ToUpper(p.Protocol), []string{"TCP", "UDP", "SCTP"})
 		if strings.HasPrefix(strings.ToUpper(p.Protocol), "ICMP") {
 			hint = ": a rule without ports matches it, with all other protocols"
 		}
 		r.add("%s.protocol: %q is not TCP, UDP or SCTP%s", path, p.Protocol, hint)
-		return Port{}, false
 	case p.Port == nil:
 		return Port{Protocol: protocol}, true
 	case *p.Port < 1 || *p.Port > 65535:
 		r.add("%s.port: is %d, and must be 1 to 65535", path, *p.Port)
-		return Port{}, false
+	default:
+		return Port{Protocol: protocol, Port: uint16(*p.Port)}, true
 	}
-	return Port{Protocol: protocol, Port: uint16(*p.Port)}, true
+	return Port{}, false
 }
 
 // absorb sorts ports, and removes those that another one contains.

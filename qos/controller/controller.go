@@ -236,13 +236,14 @@ func (c *NetworkQoS) followTopologies(ctx context.Context) error {
 // define registers the networks of a topology's interfaces, and the primary network, for destinations that are pods.
 func (c *NetworkQoS) define(o any) {
 	t, ok := o.(*v1alpha1.NetworkTopology)
-	if ok {
-		c.destinations.setNamed(t.Name, qos.DefinitionsIn(qosLabels(t, c.Contracts)))
+	if !ok {
+		return
 	}
-	if ok && c.Contracts != nil {
+	c.destinations.setNamed(t.Name, qos.DefinitionsIn(qosLabels(t, c.Contracts)))
+	if c.Contracts != nil {
 		c.destinations.setDefinitions(t.Name, topology.DefinitionsOf(t, c.Contracts))
 	}
-	if ok && c.PodNetwork {
+	if c.PodNetwork {
 		c.destinations.SetPrimary(t.Name, qos.TopologyLabels(&t.ObjectMeta), t.Spec.Role != v1alpha1.Primary)
 	}
 }
@@ -327,7 +328,7 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) (rest bool
 				without = share.Put(p)
 			}
 			for _, p := range without {
-				outcome, is := c.without(p, statuses[p])
+				outcome, is := Without(p, c.speaks(statuses[p]), c.PodNetwork)
 				if rest = rest || is && written == maxWithout; is && !rest {
 					wrote, err := c.write(ctx, statuses[p], &outcome)
 					if err != nil {
@@ -384,11 +385,6 @@ func (c *NetworkQoS) reconcile(ctx context.Context, namespace string) (rest bool
 // when it was enforced.
 func (c *NetworkQoS) speaks(has *qosv1alpha1.Status) bool {
 	return c.Ours || meta.FindStatusCondition(has.Conditions, qosv1alpha1.ConditionAccepted) != nil
-}
-
-// without is Without for an object with a status.
-func (c *NetworkQoS) without(p *qos.Policy, has *qosv1alpha1.Status) (Outcome, bool) {
-	return Without(p, c.speaks(has), c.PodNetwork)
 }
 
 // write writes the status of an object where it differs from the one that it has.

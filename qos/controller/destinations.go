@@ -36,12 +36,11 @@ type Destinations struct {
 	// before anything else.
 	PodNetwork bool
 	primaries  map[string]map[string]string // labels of topologies of role primary
-	// networks are the objects of others that define networks, namespaces the labels of namespaces, and stale the policies that may select
-	// other networks than those they were compiled with.
+	// networks are the objects of others that define networks, and stale the policies that may select other networks than those they were
+	// compiled with.
 	networks   qos.Definitions
 	named      map[string][]string // NetworkAttachmentDefinitions by topology, see setNamed
 	onTopology map[string]int      // on how many topologies these are
-	namespaces map[string]map[string]string
 	stale      map[types.NamespacedName]bool
 	selected   map[types.NamespacedName]qos.Selection
 	edited     map[types.NamespacedName]bool // objects that are to be read
@@ -59,11 +58,10 @@ type Destinations struct {
 	wake   chan struct{} // has an element when there are some
 }
 
-// decision is whether the destinations of a generation of an object are too many, and which networks it selects by labels.
+// decision is what was written of a generation of an object.
 type decision struct {
 	generation int64
-	over       bool
-	qos.Selection
+	Decision
 }
 
 // labelled is the part of a pod that is kept.
@@ -82,9 +80,8 @@ func NewDestinations() *Destinations {
 		deleted: map[string]bool{}, claims: map[string]*claim.Held{}, edited: map[types.NamespacedName]bool{},
 		decided: map[types.NamespacedName]decision{}, changed: func(types.NamespacedName) {},
 		named: map[string][]string{}, onTopology: map[string]int{},
-		namespaces: map[string]map[string]string{}, stale: map[types.NamespacedName]bool{},
-		selected: map[types.NamespacedName]qos.Selection{},
-		room:     func(string) {}, held: map[string]*claim.Held{}, wake: make(chan struct{}, 1),
+		stale: map[types.NamespacedName]bool{}, selected: map[types.NamespacedName]qos.Selection{},
+		room: func(string) {}, held: map[string]*claim.Held{}, wake: make(chan struct{}, 1),
 	}
 }
 
@@ -216,8 +213,7 @@ func (d *Destinations) reread(namespace string, enforced []*qos.Policy) {
 func (d *Destinations) SetNamespace(name string, of map[string]string) {
 	d.lock()
 	defer d.mu.Unlock()
-	d.relabelled(d.namespaces[name], of)
-	d.namespaces[name] = of
+	d.relabelled(d.compiler.NamespaceLabels(name), of)
 	d.report(d.compiler.SetNamespace(name, of))
 }
 
@@ -225,8 +221,7 @@ func (d *Destinations) SetNamespace(name string, of map[string]string) {
 func (d *Destinations) DeleteNamespace(name string) {
 	d.lock()
 	defer d.mu.Unlock()
-	d.relabelled(d.namespaces[name], nil)
-	delete(d.namespaces, name)
+	d.relabelled(d.compiler.NamespaceLabels(name), nil)
 	d.report(d.compiler.DeleteNamespace(name))
 }
 
@@ -421,11 +416,11 @@ func (d *Destinations) report(changed qos.Changed) {
 func (d *Destinations) decide(key types.NamespacedName, status *v1alpha1.Destinations) (changed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := decision{status.ObservedGeneration, status.TooMany > 0, qos.Selection{Names: status.Networks, TooMany: status.TooManyNetworks}}
+	now := decision{status.ObservedGeneration, Decision{status.TooMany > 0, status.Networks, status.TooManyNetworks}}
 	before, known := d.decided[key]
 	d.decided[key] = now
-	return !known || before.generation != now.generation || before.over != now.over ||
-		before.TooMany != now.TooMany || !slices.Equal(before.Names, now.Names)
+	return !known || before.generation != now.generation || before.Over != now.Over ||
+		before.TooManyNetworks != now.TooManyNetworks || !slices.Equal(before.Networks, now.Networks)
 }
 
 // Decided returns what was written of an object, if that is known: what Conditions is told of it.
@@ -433,7 +428,7 @@ func (d *Destinations) Decided(p *qos.Policy) (_ Decision, known bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, known := d.decided[p.Key]
-	return Decision{Over: now.over, Networks: now.Names, TooManyNetworks: now.TooMany}, known && now.generation == p.Generation
+	return now.Decision, known && now.generation == p.Generation
 }
 
 // maxMeant bounds how many labels of pods are compared for unaddressed in one go.

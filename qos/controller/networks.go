@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"github.com/plumbline/plumbline/qos"
 )
@@ -30,8 +31,7 @@ func (d *Destinations) deleteNetwork(id qos.NetworkID) {
 // defined has those policies resolved again that select other networks since an object has changed. Which ones these are is computed
 // when a policy is written, at most once a second for each: users may edit such objects at any rate. The caller holds mu.
 func (d *Destinations) defined(old, now *qos.Definition) {
-	if old != nil && now != nil && maps.Equal(old.Labels, now.Labels) && old.Owner == now.Owner &&
-		(old.Primary == nil) == (now.Primary == nil) && (old.Primary == nil || *old.Primary == *now.Primary) {
+	if old != nil && now != nil && maps.Equal(old.Labels, now.Labels) && old.Owner == now.Owner && ptr.Equal(old.Primary, now.Primary) {
 		return
 	}
 	for key, p := range d.policies {
@@ -44,7 +44,7 @@ func (d *Destinations) defined(old, now *qos.Definition) {
 
 // selects reports whether a policy selects an object, which may be nil. The caller holds mu.
 func (d *Destinations) selects(p *qos.Policy, o *qos.Definition) bool {
-	return o != nil && p.SelectsDefinition(o, d.namespaces[o.Namespace])
+	return o != nil && p.SelectsDefinition(o, d.compiler.NamespaceLabels(o.Namespace))
 }
 
 // ownerOf reports whether a policy selects the owner of an object, which may be nil. The caller holds mu.
@@ -72,8 +72,8 @@ func (d *Destinations) resolve(p *qos.Policy) {
 		return
 	}
 	delete(d.stale, p.Key)
-	now := d.networks.Selected(p, func(name string) map[string]string { return d.namespaces[name] },
-		func(name string) bool { return d.onTopology[name] > 0 }, d.selected[p.Key].Names)
+	now := d.networks.Selected(p, d.compiler.NamespaceLabels, func(name string) bool { return d.onTopology[name] > 0 },
+		d.selected[p.Key].Names)
 	d.selected[p.Key] = now
 	d.report(d.compiler.SetPolicy(p.WithNetworks(now.Names)))
 }

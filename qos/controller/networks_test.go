@@ -147,12 +147,12 @@ func TestObjectsOfOVNKubernetes(t *testing.T) {
 		}
 	}
 	// One that plumbline has enforced says that it no longer does.
-	c, had := &NetworkQoS{PodNetwork: true}, &qosv1alpha1.Status{Conditions: []metav1.Condition{{Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: reasonAccepted}}}
+	c, had := &NetworkQoS{}, &qosv1alpha1.Status{Conditions: []metav1.Condition{{Type: qosv1alpha1.ConditionAccepted, Status: metav1.ConditionTrue, Reason: reasonAccepted}}}
 	for reason, p := range map[string]*qos.Policy{reasonTooMany: valid, reasonInvalid: &invalid} {
-		if o, is := c.without(p, &qosv1alpha1.Status{}); is {
+		if o, is := Without(p, c.speaks(&qosv1alpha1.Status{}), true); is {
 			t.Errorf("beside ovn-kubernetes: %+v", o.Conditions)
 		}
-		if o, is := c.without(p, had); !is || o.Conditions[0].Reason != reason || o.Conditions[0].Status != metav1.ConditionFalse {
+		if o, is := Without(p, c.speaks(had), true); !is || o.Conditions[0].Reason != reason || o.Conditions[0].Status != metav1.ConditionFalse {
 			t.Errorf("after it was enforced: %t, %+v, want %s", is, o.Conditions, reason)
 		}
 	}

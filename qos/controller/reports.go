@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/ptr"
 
 	"github.com/plumbline/plumbline/qos"
 	qosv1alpha1 "github.com/plumbline/plumbline/qos/v1alpha1"
@@ -86,13 +87,7 @@ func keptOfReport(objects []v1alpha1.QoSReport) map[string][]qosReport {
 	out := make(map[string][]qosReport, len(count))
 	for i := range objects {
 		o := &objects[i]
-		var others otherBackends
-		if o.OVN != nil {
-			others.ovn = *o.OVN
-		}
-		if o.PF != nil {
-			others.pf = *o.PF
-		}
+		others := otherBackends{ptr.Deref(o.OVN, v1alpha1.QoSReportOVN{}), ptr.Deref(o.PF, v1alpha1.QoSReportPF{})}
 		if out[o.Namespace] == nil {
 			out[o.Namespace] = make([]qosReport, 0, count[o.Namespace])
 		}
@@ -122,11 +117,9 @@ func (r *Reports) set(node string, now map[string][]qosReport, touched map[strin
 
 // Sum adds up the reports of all nodes on one generation of an object.
 type Sum struct {
-	Pods, InPlace, Bypassed int
-	Nodes                   int
-	Late                    int // nodes that report on another generation, or an earlier object of the name
-	FailingNodes            int
-	Failing                 []qosv1alpha1.FailingNode // the first by name
+	Part     // of all backends
+	Bypassed int
+	Late     int // nodes that report on another generation, or an earlier object of the name
 	// TC, OVN and PF are those of the pods in which the backend enforces the object.
 	TC, OVN, PF Part
 }
@@ -135,13 +128,17 @@ type Sum struct {
 type Part struct {
 	Pods, InPlace       int
 	Nodes, FailingNodes int
-	Failing             []qosv1alpha1.FailingNode
+	Failing             []qosv1alpha1.FailingNode // the first by name
+}
+
+// addSome adds what a node reports, if it has pods of the backend.
+func (s *Part) addSome(node string, pods, inPlace int32, current bool, problem string) {
+	if pods > 0 {
+		s.add(node, pods, inPlace, current, problem)
+	}
 }
 
 func (s *Part) add(node string, pods, inPlace int32, current bool, problem string) {
-	if pods <= 0 {
-		return
-	}
 	s.Nodes++
 	s.Pods += int(pods)
 	if !current {
@@ -185,37 +182,26 @@ func (r *Reports) Sum(namespace string, policies []*qos.Policy) map[string]*Sum 
 }
 
 func (s *Sum) add(node string, current bool, o qosReport) {
-	s.Nodes++
-	s.Pods += int(o.pods)
+	problem, ovn, pf := o.problem.Value(), o.others.Value().ovn, o.others.Value().pf
+	s.Part.add(node, o.pods, o.inPlace, current, problem)
 	s.Bypassed += int(o.bypassed)
-	ovn, pf := o.others.Value().ovn, o.others.Value().pf
+	if !current {
+		s.Late++
+	}
 	byTC, inPlace := o.pods-ovn.Only, o.inPlace-ovn.OnlyInPlace
-	tcFails, ovnFails := o.problem.Value(), o.problem.Value()
+	tcFails, ovnFails, pfFails := problem, problem, ""
 	switch { // it is that of a pod where the rules are not in place
 	case inPlace == byTC && ovn.InPlace < ovn.Pods:
 		tcFails = ""
 	case inPlace < byTC && ovn.InPlace == ovn.Pods:
 		ovnFails = ""
 	}
-	s.TC.add(node, byTC, inPlace, current, tcFails)
-	s.OVN.add(node, ovn.Pods, ovn.InPlace, current, ovnFails)
-	pfFails := ""
 	if pf.InPlace < pf.Pods {
-		pfFails = o.problem.Value()
+		pfFails = problem
 	}
-	s.PF.add(node, pf.Pods, pf.InPlace, current, pfFails)
-	if !current {
-		s.Late++
-		return
-	}
-	s.InPlace += int(o.inPlace)
-	problem := o.problem.Value()
-	if problem == "" {
-		return
-	}
-	if s.FailingNodes++; len(s.Failing) < qosv1alpha1.MaxFailing {
-		s.Failing = append(s.Failing, qosv1alpha1.FailingNode{Node: node, Message: problem})
-	}
+	s.TC.addSome(node, byTC, inPlace, current, tcFails)
+	s.OVN.addSome(node, ovn.Pods, ovn.InPlace, current, ovnFails)
+	s.PF.addSome(node, pf.Pods, pf.InPlace, current, pfFails)
 }
 
 // The reasons of the conditions that follow from reports.

@@ -136,21 +136,19 @@ func reportOf(by map[*qos.Policy]map[types.UID]covered) *v1alpha1.NetworkQoSRepo
 	for p, pods := range by {
 		r := v1alpha1.QoSReport{Namespace: p.Key.Namespace, Name: p.Key.Name, UID: p.UID, Generation: p.Generation, Pods: int32(len(pods))}
 		for _, pod := range pods {
-			if pod.inPlace {
-				r.InPlace++
-			}
-			if pod.bypassed {
-				r.MarkingUnsupported++
-			}
+			r.InPlace += count(pod.inPlace)
+			r.MarkingUnsupported += count(pod.bypassed)
 			if pod.ovn {
-				r.OVN = withPod(r.OVN, pod)
+				r.OVN = cmp.Or(r.OVN, &v1alpha1.QoSReportOVN{})
+				r.OVN.Pods++
+				r.OVN.InPlace += count(pod.inPlace)
+				r.OVN.Only += count(!pod.tc)
+				r.OVN.OnlyInPlace += count(!pod.tc && pod.inPlace)
 			}
 			if pod.pf {
 				r.PF = cmp.Or(r.PF, &v1alpha1.QoSReportPF{})
 				r.PF.Pods++
-				if pod.inPlace {
-					r.PF.InPlace++
-				}
+				r.PF.InPlace += count(pod.inPlace)
 			}
 			// Of several the first as a text, so that the report does not change for nothing.
 			if pod.problem != "" && (r.Problem == "" || pod.problem < r.Problem) {
@@ -160,47 +158,38 @@ func reportOf(by map[*qos.Policy]map[types.UID]covered) *v1alpha1.NetworkQoSRepo
 		r.Problem = excerpt.Of(r.Problem, v1alpha1.MaxQoSProblem)
 		out.Objects = append(out.Objects, r)
 	}
-	slices.SortFunc(out.Objects, func(a, b v1alpha1.QoSReport) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(out.Objects, byName)
 	if left := len(out.Objects) - v1alpha1.MaxQoSReports; left > 0 {
 		out.Objects, out.LeftOut = fairly(out.Objects, v1alpha1.MaxQoSReports), int32(left)
 	}
 	return out
 }
 
-// withPod counts a pod in which OVN enforces an object.
-func withPod(r *v1alpha1.QoSReportOVN, pod covered) *v1alpha1.QoSReportOVN {
-	r = cmp.Or(r, &v1alpha1.QoSReportOVN{})
-	r.Pods++
-	if pod.inPlace {
-		r.InPlace++
+// count is 1 if so.
+func count(so bool) int32 {
+	if so {
+		return 1
 	}
-	if !pod.tc {
-		r.Only++
-		if pod.inPlace {
-			r.OnlyInPlace++
-		}
-	}
-	return r
+	return 0
+}
+
+func byName(a, b v1alpha1.QoSReport) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 // fairly returns some of the objects, which are sorted: the first of each namespace, then the
 // second of each, and so on.
 func fairly(all []v1alpha1.QoSReport, most int) []v1alpha1.QoSReport {
-	rank, place := map[string]int{}, make(map[types.NamespacedName]int, len(all))
+	var ranks [][]v1alpha1.QoSReport // the first of each namespace, the second, and so on
+	next := map[string]int{}
 	for _, r := range all {
-		place[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}] = rank[r.Namespace]
-		rank[r.Namespace]++
+		rank := next[r.Namespace]
+		if next[r.Namespace]++; rank == len(ranks) {
+			ranks = append(ranks, nil)
+		}
+		ranks[rank] = append(ranks[rank], r)
 	}
-	of := func(r v1alpha1.QoSReport) int {
-		return place[types.NamespacedName{Namespace: r.Namespace, Name: r.Name}]
-	}
-	out := slices.Clone(all)
-	slices.SortStableFunc(out, func(a, b v1alpha1.QoSReport) int { return cmp.Compare(of(a), of(b)) })
-	out = out[:most]
-	slices.SortFunc(out, func(a, b v1alpha1.QoSReport) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	out := slices.Concat(ranks...)[:most]
+	slices.SortFunc(out, byName)
 	return out
 }
