@@ -233,8 +233,6 @@ func checkRollout(inv *Invalid, r *v1alpha1.Rollout) {
 		"%s is neither a number of nodes above 0 nor a percentage from 1%% to 100%%", excerpt.Of(r.MaxUnavailable.String(), maxKey))
 }
 
-var shortTime = regexp.MustCompile(`^[1-9][0-9]{0,4}[smh]$`)
-
 // checkOnFailure is the CRD's rule for onFailure.
 func checkOnFailure(inv *Invalid, p *v1alpha1.FailurePolicy) {
 	if p == nil {
@@ -252,7 +250,7 @@ func checkOnFailure(inv *Invalid, p *v1alpha1.FailurePolicy) {
 		oneOf("degraded", p.Degraded, string(v1alpha1.Report))
 	}
 	oneOf("lost", p.Lost, string(v1alpha1.Report), string(v1alpha1.Evict))
-	if p.After != "" && !shortTime.MatchString(p.After) {
+	if p.After != "" && v1alpha1.Seconds(p.After) == 0 {
 		inv.add("", "spec.onFailure.after", "%q is not a time such as 60s, 5m or 1h", excerpt.Of(p.After, maxKey))
 	}
 }

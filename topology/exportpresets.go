@@ -48,7 +48,7 @@ var presets = []preset{
 	{v1alpha1.ExportMPI, func(_ *Topology, of steps) []Variable {
 		return listed(list("OMPI_MCA_btl_tcp_if_include", of.addressed()))
 	}, func(t *Topology, set contract.Set) string {
-		return unless(t, set, ref.IPs, "", "no step has an interface with addresses")
+		return unless(t, set, "no step has an interface with addresses", addresses)
 	}},
 	{v1alpha1.ExportDPDK, func(t *Topology, of steps) []Variable {
 		return listed(list("DPDK_PCI_ADDRESSES", of.pci(t.Roots())))
@@ -77,7 +77,7 @@ var presets = []preset{
 		if noDevice(t, set) == "" {
 			return ""
 		}
-		return unlessDevice(t, set, "rdmaDevice", "no step takes a device, or gives its pod the RDMA device of a shared one")
+		return unless(t, set, "no step takes a device, or gives its pod the RDMA device of a shared one", rdmaDevice)
 	}},
 }
 
@@ -110,26 +110,18 @@ func noDevice(t *Topology, set contract.Set) string {
 
 // noNetwork says that no step can have an address or an RDMA device.
 func noNetwork(t *Topology, set contract.Set) string {
-	return unless(t, set, ref.IPs, "rdmaDevice", "no step has an interface with addresses, or an RDMA device")
+	return unless(t, set, "no step has an interface with addresses, or an RDMA device", addresses, rdmaDevice)
 }
 
-// unless returns why, unless a step may have a part of a result, or a field of its device.
-func unless(t *Topology, set contract.Set, part ref.Source, device, why string) string {
-	for i := range t.Steps {
-		if mayHave(set, &t.Steps[i], ref.Field{Source: part}) {
-			return ""
-		}
-	}
-	if device == "" {
-		return why
-	}
-	return unlessDevice(t, set, device, why)
-}
+var (
+	addresses  = ref.Field{Source: ref.IPs}
+	rdmaDevice = ref.Field{Path: "rdmaDevice", Source: ref.Devices}
+)
 
-// unlessDevice returns why, unless a step may have a field of its device.
-func unlessDevice(t *Topology, set contract.Set, device, why string) string {
+// unless returns why, unless a step may have one of these fields.
+func unless(t *Topology, set contract.Set, why string, fields ...ref.Field) string {
 	for i := range t.Steps {
-		if mayHave(set, &t.Steps[i], ref.Field{Path: device, Source: ref.Devices}) {
+		if slices.ContainsFunc(fields, func(f ref.Field) bool { return mayHave(set, &t.Steps[i], f) }) {
 			return ""
 		}
 	}

@@ -103,10 +103,6 @@ func (p Problem) String() string {
 }
 
 func (e *Invalid) add(step, field, format string, args ...any) {
-	if e.Full() {
-		e.More = true
-		return
-	}
 	e.Add(Problem{Step: step, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 

@@ -2,8 +2,10 @@ package topology
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -120,16 +122,7 @@ func FromPool(s *Step) (pool string, iface int, ok bool) {
 		return "", 0, false
 	}
 	pool, _ = ipam["pool"].(string)
-	switch n := ipam["interface"].(type) {
-	case int:
-		iface = n
-	case int64:
-		iface = int(n)
-	case uint64:
-		iface = int(n)
-	case float64:
-		iface = int(n)
-	}
+	iface, _ = strconv.Atoi(fmt.Sprint(ipam["interface"])) // 0 if it is missing
 	return pool, iface, true
 }
 

@@ -39,21 +39,13 @@ func foldMultiNIC(topology string, s *Step, wrong func(field, format string, arg
 	switch {
 	case s.Type != "ipvlan":
 		wrong("config.ipam.vlanMode", "is the mode of ipvlan links, and the step is of type %q: remove it, or change the type", s.Type)
-	case !isText || !isVLANMode(mode):
+	case !isText || !slices.Contains([]string{"l2", "l3", "l3s"}, strings.ToLower(mode)):
 		wrong("config.ipam.vlanMode", "%v is not one of l2, l3, l3s", written)
 	case hasOwn && !strings.EqualFold(mode, ownText):
 		wrong("config.ipam.vlanMode", "%q is not the step's mode, %v: remove one of them", mode, own)
 	default:
 		s.Config["mode"] = strings.ToLower(mode)
 	}
-}
-
-func isVLANMode(mode string) bool {
-	switch strings.ToLower(mode) {
-	case "l2", "l3", "l3s":
-		return true
-	}
-	return false
 }
 
 // maxMasterNets is as many as an AddressPool has parts for.
@@ -74,23 +66,19 @@ func standsFor(step string, networks int) []string {
 func StepNames(o *v1alpha1.NetworkTopology) (root, derived []string) {
 	for i := range o.Spec.Steps {
 		s := &o.Spec.Steps[i]
-		if names := s.ForEach; len(names) > 0 && len(names) <= maxForEach {
-			of := &derived
-			if len(s.DependOn) == 0 {
-				of = &root
+		names := []string{s.Name}
+		if n := len(s.ForEach); n > 0 && n <= maxForEach {
+			names = nil
+			for _, value := range s.ForEach {
+				names = append(names, s.Name+value)
 			}
-			for _, value := range names {
-				*of = append(*of, s.Name+value)
-			}
-			continue
+		} else if networks := masterNets(s); networks > 0 {
+			names = standsFor(s.Name, networks)
 		}
-		switch networks := masterNets(s); {
-		case len(s.DependOn) > 0:
-			derived = append(derived, s.Name)
-		case networks > 0:
-			root = append(root, standsFor(s.Name, networks)...)
-		default:
-			root = append(root, s.Name)
+		if len(s.DependOn) > 0 {
+			derived = append(derived, names...)
+		} else {
+			root = append(root, names...)
 		}
 	}
 	return root, derived
@@ -146,32 +134,29 @@ func expand(s Step, before int, wrong func(field, format string, args ...any)) [
 		return []Step{s}
 	}
 	delete(s.Config, "masterNets")
-	networks, ok := checkMasterNets(written, wrong)
+	ok := true
+	bad := func(field, format string, args ...any) { wrong(field, format, args...); ok = false }
+	networks := checkMasterNets(written, bad)
 	for _, key := range []string{"master", "masterNet", "linkInContainer", "deviceID", "pciAddress", "pciBusID", "runtimeConfig"} {
 		if _, has := s.Config[key]; has {
-			wrong("config."+key, "does not go with masterNets, which name the interfaces below: remove one of them")
-			ok = false
+			bad("config."+key, "does not go with masterNets, which name the interfaces below: remove one of them")
 		}
 	}
 	if _, has := s.Config["addresses"]; has {
-		wrong("config.addresses",
+		bad("config.addresses",
 			"would be those of each interface of masterNets: use ipam of type %q or %q, or a step with masterNet for each", IPAMPool,
 			IPAMMultiNIC)
-		ok = false
 	}
 	if s.ExtendedResourceName != "" {
-		wrong("extendedResourceName", "is of one device, and masterNets are several: use a step with masterNet for each")
-		ok = false
+		bad("extendedResourceName", "is of one device, and masterNets are several: use a step with masterNet for each")
 	}
 	ipam, hasIPAM := s.Config["ipam"].(map[string]any)
 	if kind := ipamType(s.Config); hasIPAM && kind != IPAMPool && kind != IPAMMultiNIC {
-		wrong("config.ipam.type",
+		bad("config.ipam.type",
 			"%q does not go with masterNets, of which each interface has addresses of its own: use %q or %q", kind, IPAMPool, IPAMMultiNIC)
-		ok = false
 	}
 	if _, has := ipam["interface"]; has {
-		wrong("config.ipam.interface", "is the position in masterNets: remove it")
-		ok = false
+		bad("config.ipam.interface", "is the position in masterNets: remove it")
 	}
 	if !ok {
 		return []Step{s}
@@ -220,27 +205,24 @@ func (t *Topology) dependOnEach(several map[string][]Step) {
 	}
 }
 
-func checkMasterNets(written any, wrong func(field, format string, args ...any)) (networks []string, ok bool) {
+func checkMasterNets(written any, wrong func(field, format string, args ...any)) (networks []string) {
 	list, isList := written.([]any)
 	switch {
 	case !isList || len(list) == 0:
 		wrong("config.masterNets", "is not a list of networks such as [10.0.1.0/24, 10.0.2.0/24]")
-		return nil, false
+		return nil
 	case len(list) > maxMasterNets:
 		wrong("config.masterNets", "has %d entries, at most %d are accepted", len(list), maxMasterNets)
-		return nil, false
+		return nil
 	}
-	ok = true
 	for i, e := range list {
 		network, isText := e.(string)
 		if !isText {
 			wrong(fmt.Sprintf("config.masterNets[%d]", i), "is not a network such as 10.0.1.0/24")
-			ok = false
 		} else if slices.Contains(networks, network) {
 			wrong(fmt.Sprintf("config.masterNets[%d]", i), "%q is listed twice", network)
-			ok = false
 		}
 		networks = append(networks, network)
 	}
-	return networks, ok
+	return networks
 }

@@ -51,18 +51,19 @@ const (
 
 // OnBridge reports whether the first root step connects pods with a bridge of the host.
 func (t *Topology) OnBridge(set contract.Set) bool {
-	i := t.firstRoot()
-	if i < 0 {
-		return false
-	}
-	c, _ := set.Contract(t.Steps[i].Type)
+	_, c := t.firstRoot(set)
 	_, takes := param(c, hairpinKey)
 	return takes
 }
 
-// firstRoot returns the position of the first root step, -1 for none.
-func (t *Topology) firstRoot() int {
-	return slices.IndexFunc(t.Steps, func(s Step) bool { return s.Root() })
+// firstRoot returns the first root step, with its contract; empty ones if there is none.
+func (t *Topology) firstRoot(set contract.Set) (Step, contract.Contract) {
+	i := slices.IndexFunc(t.Steps, func(s Step) bool { return s.Root() })
+	if i < 0 {
+		return Step{}, contract.Contract{}
+	}
+	c, _ := set.Contract(t.Steps[i].Type)
+	return t.Steps[i], c
 }
 
 // withOwnRoot returns a copy of the topology, and its first root step, whose config can be changed;
@@ -70,7 +71,7 @@ func (t *Topology) firstRoot() int {
 func (t *Topology) withOwnRoot() (*Topology, *Step) {
 	out := *t
 	out.Steps = slices.Clone(t.Steps)
-	i := t.firstRoot()
+	i := slices.IndexFunc(t.Steps, func(s Step) bool { return s.Root() })
 	if i < 0 {
 		return &out, nil
 	}
@@ -101,11 +102,9 @@ func (t *Topology) WithoutMasquerading(set contract.Set, networks []netip.Prefix
 		if on, _ := s.Config[masqueradeKey].(bool); !on || !takes {
 			continue
 		}
-		key := exceptKey
-		for _, alias := range p.Aliases {
-			if _, has := s.Config[alias]; has {
-				key = alias
-			}
+		key, has := spelling(p, s.Config)
+		if !has {
+			key = exceptKey
 		}
 		config := maps.Clone(s.Config)
 		named, _ := config[key].([]any)
@@ -140,30 +139,17 @@ const portMappingsKey = "portMappings"
 // UsesPodCIDRs reports whether the addresses of pods are of the node's pod CIDRs: the config
 // of the first root step does not say otherwise.
 func (t *Topology) UsesPodCIDRs(set contract.Set) bool {
-	i := t.firstRoot()
-	if i < 0 {
-		return false
-	}
-	c, _ := set.Contract(t.Steps[i].Type)
+	s, c := t.firstRoot(set)
 	_, takes := param(c, "ipam")
-	return takes && !sets(c, t.Steps[i].Config, "ipam") && !sets(c, t.Steps[i].Config, "addresses")
+	return takes && !sets(c, s.Config, "ipam") && !sets(c, s.Config, "addresses")
 }
 
 // NamesPodInterface reports whether the config of the first root step names its interface,
 // and under which key.
 func (t *Topology) NamesPodInterface(set contract.Set) (key string, sets bool) {
-	i := t.firstRoot()
-	if i < 0 {
-		return "", false
-	}
-	c, _ := set.Contract(t.Steps[i].Type)
+	s, c := t.firstRoot(set)
 	p, _ := param(c, ifNameKey)
-	for _, key := range append([]string{p.Name}, p.Aliases...) {
-		if _, has := t.Steps[i].Config[key]; has {
-			return key, true
-		}
-	}
-	return "", false
+	return spelling(p, s.Config)
 }
 
 // ConnectsWithHost reports whether a step type creates an interface with addresses by which a
@@ -214,10 +200,17 @@ func param(c contract.Contract, name string) (contract.Param, bool) {
 // sets reports whether a config has a key, in any of its spellings.
 func sets(c contract.Contract, config map[string]any, name string) bool {
 	p, _ := param(c, name)
-	for _, key := range append([]string{name, p.Name}, p.Aliases...) {
+	_, spelled := spelling(p, config)
+	_, has := config[name]
+	return has || spelled
+}
+
+// spelling returns the name under which a config has a parameter.
+func spelling(p contract.Param, config map[string]any) (key string, has bool) {
+	for _, key := range append([]string{p.Name}, p.Aliases...) {
 		if _, has := config[key]; has {
-			return true
+			return key, true
 		}
 	}
-	return false
+	return "", false
 }

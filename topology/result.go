@@ -12,6 +12,7 @@ import (
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/ref"
 )
 
@@ -219,7 +220,7 @@ func (r Result) ipField(f ref.Ref) (any, error) {
 		for i := range r.IPs {
 			have[i] = r.IPs[i].Address
 		}
-		return nil, fmt.Errorf("no address %d: the result has %s", *f.Index, count(len(have), "address", "addresses", have))
+		return nil, fmt.Errorf("no address %d: the result has %s", *f.Index, count("address", have))
 	}
 	ip := r.IPs[*f.Index]
 	switch {
@@ -266,7 +267,7 @@ func (r Result) deviceField(f ref.Ref) (any, error) {
 		}
 		if *f.Index >= len(d.DeviceNodes) {
 			return nil, fmt.Errorf("no device node %d: the result has %s", *f.Index,
-				count(len(d.DeviceNodes), "device node", "device nodes", d.DeviceNodes))
+				count("device node", d.DeviceNodes))
 		}
 		return d.DeviceNodes[*f.Index], nil
 	}
@@ -296,19 +297,15 @@ func (r Result) list() string {
 	for i := range r.Interfaces {
 		names[i] = r.Interfaces[i].Name
 	}
-	return count(len(names), "interface", "interfaces", names)
+	if len(names) == 0 {
+		return "no interfaces"
+	}
+	return count("interface", names)
 }
 
-// count prints "no interfaces", "1 interface [a]", "2 interfaces [a, b]".
-func count(n int, one, many string, names []string) string {
-	switch n {
-	case 0:
-		return "no " + many
-	case 1:
-		return "1 " + one + " [" + names[0] + "]"
-	default:
-		return fmt.Sprintf("%d %s [%s]", n, many, strings.Join(names, ", "))
-	}
+// count prints "1 interface [a]", "2 interfaces [a, b]".
+func count(what string, names []string) string {
+	return fmt.Sprintf("%s [%s]", excerpt.Count(len(names), what), strings.Join(names, ", "))
 }
 
 // cniVersion is the first version with mtu, pciID and socketPath.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/ref"
 	"github.com/plumbline/plumbline/topology/suggest"
 )
@@ -297,12 +298,7 @@ func (v *validator) tooFew(i int, c contract.Contract, have int) string {
 		s.Name, bracket(s.DependOn), produce(s.DependOn), interfaces(have), add)
 }
 
-func interfaces(n int) string {
-	if n == 1 {
-		return "1 interface"
-	}
-	return fmt.Sprintf("%d interfaces", n)
-}
+func interfaces(n int) string { return excerpt.Count(n, "interface") }
 
 func produce(names []string) string {
 	if len(names) == 1 {

@@ -2,7 +2,6 @@ package addresspool
 
 import (
 	"fmt"
-	"regexp"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -10,9 +9,6 @@ import (
 
 // MaxQuarantine is the longest rest of an address, a day in seconds.
 const MaxQuarantine = 86400
-
-// reclaimForm matches what the CRD accepts.
-var reclaimForm = regexp.MustCompile(`^[1-9][0-9]{0,4}[smh]$`)
 
 // Of reads and checks the object of a pool. The error is a *topology.Listed. It applies the
 // bounds of the CRD once more: an object need not have come through the API server's
@@ -27,7 +23,7 @@ func Of(o *v1alpha1.AddressPool) (*Layout, error) {
 	if n := o.Spec.QuarantineSeconds; n != nil && (*n < 0 || *n > MaxQuarantine) {
 		wrong.add("quarantineSeconds", "%d is not from 0 to %d", *n, MaxQuarantine)
 	}
-	if o.Spec.ReclaimAfter != "" && !reclaimForm.MatchString(o.Spec.ReclaimAfter) {
+	if o.Spec.ReclaimAfter != "" && v1alpha1.Seconds(o.Spec.ReclaimAfter) == 0 {
 		wrong.add("reclaimAfter", "%q is not a whole number up to 99999 with s, m or h, such as 24h", o.Spec.ReclaimAfter)
 	}
 	if len(wrong) > 0 {
@@ -51,12 +47,7 @@ func value(p *int32) int32 {
 // Reclaim is for how many seconds an address of the pool is kept for the next pod of the same
 // name.
 func Reclaim(o *v1alpha1.AddressPool) int64 {
-	var n int64
-	var unit rune
-	if _, err := fmt.Sscanf(o.Spec.ReclaimAfter, "%d%c", &n, &unit); err != nil || n < 0 {
-		return 0 // Of refuses it
-	}
-	return n * map[rune]int64{'s': 1, 'm': 60, 'h': 3600}[unit]
+	return int64(v1alpha1.Seconds(o.Spec.ReclaimAfter)) // Of refuses other forms
 }
 
 // ReportSeconds is the average time between a node's writes of how many addresses are used into its leases of a pool that so many

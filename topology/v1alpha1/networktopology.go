@@ -1,6 +1,10 @@
 package v1alpha1
 
 import (
+	"cmp"
+	"regexp"
+	"strconv"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -233,24 +237,18 @@ const (
 )
 
 // Seconds returns After in seconds, or the default if it is invalid.
-func (p *FailurePolicy) Seconds() int {
-	n := 0
-	for _, c := range p.After {
-		switch {
-		case c >= '0' && c <= '9' && n < 100_000:
-			n = 10*n + int(c-'0')
-			continue
-		case n == 0:
-		case c == 's':
-			return n
-		case c == 'm':
-			return n * 60
-		case c == 'h':
-			return n * 3600
-		}
-		break
+func (p *FailurePolicy) Seconds() int { return cmp.Or(Seconds(p.After), 60) }
+
+var shortTime = regexp.MustCompile(`^([1-9][0-9]{0,4})([smh])$`)
+
+// Seconds reads a time such as 60s, 5m or 1h; 0 for a text of another form.
+func Seconds(text string) int {
+	m := shortTime.FindStringSubmatch(text)
+	if m == nil {
+		return 0
 	}
-	return 60
+	n, _ := strconv.Atoi(m[1])
+	return n * map[string]int{"s": 1, "m": 60, "h": 3600}[m[2]]
 }
 
 // ClaimTemplate is the ResourceClaimTemplate of a topology. It has a request for each
