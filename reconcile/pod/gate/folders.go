@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
@@ -50,10 +48,7 @@ func (d Dir) writeFolders(uid types.UID, folders []Folder) error {
 		for _, file := range f.Files {
 			path := filepath.Join(dir, file.Name)
 			keep[path] = true
-			if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, []byte(file.Content)) {
-				continue
-			}
-			if _, err := recordfile.Replace(path, []byte(file.Content), recordfile.Options{Mode: 0o644}); err != nil {
+			if err := write(path, []byte(file.Content)); err != nil {
 				return err
 			}
 		}

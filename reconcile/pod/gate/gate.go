@@ -67,13 +67,9 @@ func (d Dir) Open(uid types.UID, sandbox, netns string, gives Gives) error {
 	if err != nil {
 		return fmt.Errorf("open gate: %w", err)
 	}
-	data, err := json.Marshal(d.spec(uid, sandbox, netns, gives))
-	data = append(data, '\n')
+	err = d.writeFolders(uid, gives.Folders) // first: who comes through the gate finds them
 	if err == nil {
-		err = d.writeFolders(uid, gives.Folders) // first: who comes through the gate finds them
-	}
-	if have, read := os.ReadFile(path); err == nil && (read != nil || !bytes.Equal(have, data)) {
-		err = write(path, data)
+		err = writeSpec(path, d.spec(uid, sandbox, netns, gives))
 	}
 	if err != nil {
 		return fmt.Errorf("open gate of claim %q: %w", uid, err)
@@ -87,12 +83,8 @@ func (d Dir) Open(uid types.UID, sandbox, netns string, gives Gives) error {
 // no agent answers the hook, the container does not start either.
 func (d Dir) Hold(uid types.UID) error {
 	path, err := d.path(uid)
-	var data []byte
 	if err == nil {
-		data, err = json.Marshal(d.spec(uid, "", unusablePath, Gives{}))
-	}
-	if err == nil {
-		err = write(path, append(data, '\n'))
+		err = writeSpec(path, d.spec(uid, "", unusablePath, Gives{}))
 	}
 	if err != nil {
 		return fmt.Errorf("hold gate of claim %q: %w", uid, err)
@@ -136,9 +128,20 @@ func variable(uid types.UID) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(string(uid), "-", "_"))
 }
 
-// write replaces a file atomically. It need not be durable: the directory is of
+func writeSpec(path string, spec cdi.Spec) error {
+	data, err := json.Marshal(spec)
+	if err != nil {
+		return err
+	}
+	return write(path, append(data, '\n'))
+}
+
+// write replaces a file atomically, unless it has this content. It need not be durable: the directory is of
 // this boot. Runtimes only read names that end in .json and .yaml.
 func write(path string, data []byte) error {
+	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, data) {
+		return nil
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}

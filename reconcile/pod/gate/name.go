@@ -1,10 +1,7 @@
 package gate
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -30,15 +27,10 @@ func (d Dir) Name(device string) (id string, err error) {
 	if problems := validation.IsDNS1123Label(device); len(problems) > 0 {
 		return "", fault.New(fault.Invalid, fmt.Errorf("device %q: %s", device, problems[0]))
 	}
-	data, err := json.Marshal(cdi.Spec{Version: cdiVersion, Kind: nameKind, Devices: []cdi.Device{{
+	err = writeSpec(filepath.Join(string(d), namePrefix+device+fileSuffix), cdi.Spec{Version: cdiVersion, Kind: nameKind, Devices: []cdi.Device{{
 		Name:           device,
 		ContainerEdits: cdi.ContainerEdits{Env: []string{nameEnv + strings.ToUpper(strings.ReplaceAll(device, "-", "_")) + "=" + device}},
 	}}})
-	data = append(data, '\n')
-	path := filepath.Join(string(d), namePrefix+device+fileSuffix)
-	if have, read := os.ReadFile(path); err == nil && (read != nil || !bytes.Equal(have, data)) {
-		err = write(path, data)
-	}
 	if err != nil {
 		return "", fmt.Errorf("CDI device of %q: %w", device, err)
 	}
