@@ -335,7 +335,11 @@ func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns r
 	}
 	a.attends(nil)
 	if err == nil {
-		k.refine(ctx, &e.Claim, resultsOf(reports))
+		var results [][]topology.StepResult
+		for _, r := range reports {
+			results = append(results, r.Results)
+		}
+		k.refine(ctx, &e.Claim, results)
 		s := e.Sandbox(pod.Sandbox)
 		s.Phase, s.Failure = claims.Attached, ""
 		if err = k.Store.PutSandboxes(*e); err == nil {
@@ -352,14 +356,6 @@ func (k *Keeper) apply(ctx context.Context, e *claims.Entry, a *attempt, netns r
 	}
 	k.Reporter.Attached(pod, e.Claim, reports)
 	return nil
-}
-
-func resultsOf(reports []reconcile.Report) [][]topology.StepResult {
-	var results [][]topology.StepResult
-	for _, r := range reports {
-		results = append(results, r.Results)
-	}
-	return results
 }
 
 func (k *Keeper) refine(ctx context.Context, c *claims.Claim, results [][]topology.StepResult) {
@@ -498,7 +494,7 @@ func (k *Keeper) release(ctx context.Context, e *claims.Entry, sandbox string, t
 		}
 	}
 	if s.Phase == claims.Stopping {
-		k.again(e, s)
+		k.retry(task{Pod: podIn(e, s)})
 	}
 	return err
 }
@@ -739,7 +735,7 @@ func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
 	// The sandboxes of another boot, or of a record that was damaged.
 	ids, _ := k.Engine.IDs()
 	for _, id := range ids {
-		if claimOf(id) != uid {
+		if types.UID(id.Origin().ClaimUID) != uid {
 			continue
 		}
 		if err := k.releaseRecord(ctx, id); err != nil {
@@ -760,6 +756,3 @@ func (k *Keeper) Withdraw(ctx context.Context, uid types.UID) error {
 	}
 	return nil
 }
-
-// claimOf returns the claim in an ID that claims.Claim.SandboxID has made.
-func claimOf(id reconcile.SandboxID) types.UID { return types.UID(id.Origin().ClaimUID) }

@@ -48,7 +48,7 @@ func (k *Keeper) Refilter(ctx context.Context, uid types.UID) (changed bool, err
 		return false, err
 	}
 	defer unlock()
-	s := attachedIn(&e)
+	s := e.Attached()
 	switch {
 	case !known || s == nil:
 		return false, nil

@@ -30,7 +30,10 @@ func (k *Keeper) Synchronize(pods []Pod) error {
 	for _, e := range k.list() {
 		known[e.UID] = true
 		errs = append(errs, k.checkGate(e))
-		k.queueEnded(e, listed)
+		for _, s := range e.In {
+			_, there := listed[s.ID]
+			k.queueRelease(e, s, !there)
+		}
 		k.queueMissed(e, pods)
 	}
 	open, err := k.Gate.List()
@@ -114,14 +117,6 @@ func (k *Keeper) netnsSeen(s claims.Sandbox) bool {
 	return k.seen[s.ID]
 }
 
-// queueEnded queues the sandboxes that no longer exist for Run.
-func (k *Keeper) queueEnded(e claims.Entry, listed map[string]Pod) {
-	for _, s := range e.In {
-		_, there := listed[s.ID]
-		k.queueRelease(e, s, !there)
-	}
-}
-
 // queueRelease queues for Run what is to be released of a claim, if anything. ended says that the
 // runtime does not list the sandbox.
 func (k *Keeper) queueRelease(e claims.Entry, s claims.Sandbox, ended bool) {
@@ -191,11 +186,6 @@ func (k *Keeper) later(t task) {
 	if k.queue != nil {
 		k.queue.Add(t.Sandbox)
 	}
-}
-
-// again queues the release of a claim that could not be finished for Run.
-func (k *Keeper) again(e *claims.Entry, s *claims.Sandbox) {
-	k.retry(task{Pod: podIn(e, s)})
 }
 
 // detachLater queues a sandbox that could not be released, with backoff: its device may

@@ -48,7 +48,7 @@ func (k *Keeper) Update(ctx context.Context, uid types.UID, o *v1alpha1.NetworkT
 		return err
 	}
 	next := claims.Pinned(o)
-	s := attachedIn(&e)
+	s := e.Attached()
 	switch {
 	case s == nil && !t.Prepared: // from now on, a new sandbox gets it
 		t.Object = next
@@ -80,7 +80,7 @@ func (k *Keeper) finishUpdate(ctx context.Context, e *claims.Entry) error {
 	if !e.Updating() {
 		return nil
 	}
-	s := attachedIn(e)
+	s := e.Attached()
 	switch {
 	case s == nil:
 		return k.abandon(ctx, e)
@@ -105,63 +105,50 @@ func (k *Keeper) finishUpdate(ctx context.Context, e *claims.Entry) error {
 
 // finishUpdates finishes the updates of all claims.
 func (k *Keeper) finishUpdates(ctx context.Context) {
-	for _, e := range k.list() {
-		if !e.Updating() || k.attaching(e.UID) { // an attachment abandons the update
-			continue
-		}
-		k.Alive(2 * k.Sweep)
-		within, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
-		err := k.FinishUpdate(within, e.UID)
-		cancel()
-		if err != nil && fault.Of(err) != fault.Gone {
-			k.Log.Warn("cannot finish an interrupted update", "claim", e.Namespace+"/"+e.Name, "kind", fault.Of(err), "error", err)
-		}
-	}
+	k.forClaims(ctx, func(e *claims.Entry) bool { return e.Updating() }, k.FinishUpdate, "cannot finish an interrupted update")
 }
 
 // noteAttached records durably which generations running pods have. It is not recorded on
 // attachment, which would delay pods: only a later version needs it, and records it when it
 // starts.
 func (k *Keeper) noteAttached(ctx context.Context) {
-	for _, e := range k.list() {
-		if !unnoted(&e) || k.attaching(e.UID) {
-			continue
-		}
-		within, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
-		err := k.noteAttachedOf(within, e.UID)
-		cancel()
-		if err != nil && fault.Of(err) != fault.Gone {
-			k.Log.Warn("cannot record that a claim is attached", "claim", e.Namespace+"/"+e.Name, "kind", fault.Of(err), "error", err)
-		}
+	note := func(ctx context.Context, uid types.UID) error {
+		return k.held(ctx, uid, func(e *claims.Entry) error {
+			if !unnoted(e) {
+				return nil
+			}
+			for i := range e.Topologies {
+				e.Topologies[i].Attached = e.Topologies[i].Object.Generation
+			}
+			return k.Store.Put(e.Claim)
+		})
 	}
+	k.forClaims(ctx, unnoted, note, "cannot record that a claim is attached")
 }
 
-func (k *Keeper) noteAttachedOf(ctx context.Context, uid types.UID) error {
-	return k.held(ctx, uid, func(e *claims.Entry) error {
-		if !unnoted(e) {
-			return nil
+// forClaims calls do with those of the claims that are due and not being attached: an attachment abandons an update. Errors are logged.
+func (k *Keeper) forClaims(
+	ctx context.Context, due func(*claims.Entry) bool, do func(ctx context.Context, uid types.UID) error, failed string,
+) {
+	for _, e := range k.list() {
+		if !due(&e) || k.attaching(e.UID) {
+			continue
 		}
-		for i := range e.Topologies {
-			e.Topologies[i].Attached = e.Topologies[i].Object.Generation
+		k.Alive(2 * k.Sweep)
+		within, cancel := context.WithTimeout(ctx, k.ReleaseTimeout)
+		err := do(within, e.UID)
+		cancel()
+		if err != nil && fault.Of(err) != fault.Gone {
+			k.Log.Warn(failed, "claim", e.Namespace+"/"+e.Name, "kind", fault.Of(err), "error", err)
 		}
-		return k.Store.Put(e.Claim)
-	})
+	}
 }
 
 // unnoted reports whether the pod of a claim has a generation that is not recorded as
 // attached. While it is updated it had the earlier one.
 func unnoted(e *claims.Entry) bool {
-	return attachedIn(e) != nil &&
+	return e.Attached() != nil &&
 		slices.ContainsFunc(e.Topologies, func(t claims.Topology) bool { return t.Attached != t.Object.Generation })
-}
-
-// attachedIn returns the sandbox of the claim, nil for none.
-func attachedIn(e *claims.Entry) *claims.Sandbox {
-	i := slices.IndexFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })
-	if i < 0 {
-		return nil
-	}
-	return &e.In[i]
 }
 
 // advance applies the generation that is recorded as Next in a sandbox, nil for what is

@@ -362,6 +362,15 @@ func (e *Entry) Sandbox(id string) *Sandbox {
 	return &e.In[i]
 }
 
+// Attached returns the sandbox that has all topologies, nil for none.
+func (e *Entry) Attached() *Sandbox {
+	i := slices.IndexFunc(e.In, func(s Sandbox) bool { return s.Phase == Attached })
+	if i < 0 {
+		return nil
+	}
+	return &e.In[i]
+}
+
 // remembered bounds how many released sandboxes stay listed.
 const remembered = 16
 

@@ -302,8 +302,7 @@ func (f *Follower) failed(e *claims.Entry, t *claims.Topology, o *v1alpha1.Netwo
 // written.
 func (f *Follower) reportGeneration(e *claims.Entry, t *claims.Topology) {
 	k := key{e.UID, t.Object.Name}
-	if f.reported[k].generation >= t.Object.Generation || t.Next != nil ||
-		!slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached }) {
+	if f.reported[k].generation >= t.Object.Generation || t.Next != nil || e.Attached() == nil {
 		return
 	}
 	f.reported[k] = verdict{generation: t.Object.Generation}
@@ -312,5 +311,5 @@ func (f *Follower) reportGeneration(e *claims.Entry, t *claims.Topology) {
 
 // ended reports whether the claim was in a pod that no longer exists.
 func ended(e *claims.Entry) bool {
-	return len(e.In) > 0 && !slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Held() })
+	return len(e.In) > 0 && !e.Held()
 }
