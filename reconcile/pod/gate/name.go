@@ -27,7 +27,8 @@ func (d Dir) Name(device string) (id string, err error) {
 	if problems := validation.IsDNS1123Label(device); len(problems) > 0 {
 		return "", fault.New(fault.Invalid, fmt.Errorf("device %q: %s", device, problems[0]))
 	}
-	err = writeSpec(filepath.Join(string(d), namePrefix+device+fileSuffix), cdi.Spec{Version: cdiVersion, Kind: nameKind, Devices: []cdi.Device{{
+	path := filepath.Join(string(d), namePrefix+device+fileSuffix)
+	err = writeSpec(path, cdi.Spec{Version: cdiVersion, Kind: nameKind, Devices: []cdi.Device{{
 		Name:           device,
 		ContainerEdits: cdi.ContainerEdits{Env: []string{nameEnv + strings.ToUpper(strings.ReplaceAll(device, "-", "_")) + "=" + device}},
 	}}})
