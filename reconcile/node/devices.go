@@ -70,12 +70,11 @@ func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
 	a.Records = sync.OnceValue(a.Records)
 	r := &assigner{Assignment: a, out: map[string]string{}, holder: map[string]string{}}
 	if a.Own != nil {
-		r.own, r.known = *a.Own, true
-		r.alive = r.own.Phase != reconcile.Releasing && a.Alive(r.own)
+		r.alive = a.Own.Phase != reconcile.Releasing && a.Alive(*a.Own)
 	}
-	if r.alive && r.own.Sandbox.Netns != a.Netns.Path {
+	if r.alive && a.Own.Sandbox.Netns != a.Netns.Path {
 		return reconcile.Sandbox{}, fault.New(fault.Conflict,
-			fmt.Errorf("sandbox %q is in network namespace %q, which has the same name: delete it first", a.ID, r.own.Sandbox.Netns))
+			fmt.Errorf("sandbox %q is in network namespace %q, which has the same name: delete it first", a.ID, a.Own.Sandbox.Netns))
 	}
 	if err := r.assign(ctx); err != nil {
 		return reconcile.Sandbox{}, err
@@ -90,9 +89,7 @@ func (a Assignment) Sandbox(ctx context.Context) (reconcile.Sandbox, error) {
 // assigner is one run of an Assignment.
 type assigner struct {
 	Assignment
-	own    reconcile.Record
-	known  bool // there is a record of this sandbox
-	alive  bool // and its namespace exists
+	alive  bool // there is a record of this sandbox, and its namespace exists
 	out    map[string]string
 	holder map[string]string // by device: the step that has it exclusively
 
@@ -154,22 +151,17 @@ const (
 	takesOne       // it takes one exclusively
 )
 
-func needOf(c contract.Contract) need {
-	if c.Input.Device {
+func (r *assigner) need(s *topology.Step) need {
+	c, _ := r.Contracts.Contract(s.Type)
+	switch {
+	case !s.Root():
+		return takesNone
+	case c.Input.Device:
 		return takesOne
-	}
-	if c.Input.Shares {
+	case c.Input.Shares:
 		return mayShare
 	}
 	return takesNone
-}
-
-func (r *assigner) need(s *topology.Step) need {
-	c, ok := r.Contracts.Contract(s.Type)
-	if !ok || !s.Root() {
-		return takesNone
-	}
-	return needOf(c)
 }
 
 func (r *assigner) checkRequested() error {
@@ -207,8 +199,8 @@ func (r *assigner) chosen(ctx context.Context, s *topology.Step) error {
 		return nil
 	}
 	kept := ""
-	if r.known {
-		kept = r.own.Sandbox.Given[s.Name].Device
+	if r.Own != nil {
+		kept = r.Own.Sandbox.Given[s.Name].Device
 	}
 	id := ""
 	if word, ok := r.Requested[s.Name]; ok {
@@ -396,7 +388,7 @@ func (r *assigner) moved(match func(before netstate.Device) bool) string {
 	if !r.alive {
 		return ""
 	}
-	for _, c := range r.own.History {
+	for _, c := range r.Own.History {
 		if d, ok := c.Before.(netstate.Device); ok && match(d) {
 			return d.ID
 		}
@@ -434,7 +426,7 @@ func (r *assigner) named(s *topology.Step, kept string) (string, error) {
 	}
 	if kept != "" && r.alive {
 		// The device is in the sandbox, where none of these finds it.
-		if before, ok := r.own.Sandbox.Topology.Step(s.Name); ok && reflect.DeepEqual(before.Config, s.Config) {
+		if before, ok := r.Own.Sandbox.Topology.Step(s.Name); ok && reflect.DeepEqual(before.Config, s.Config) {
 			return kept, nil
 		}
 	}
