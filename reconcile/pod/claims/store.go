@@ -330,13 +330,7 @@ func (s *Store) InUse() (map[string]inventory.Device, error) {
 	return out, errors.Join(errs...)
 }
 
-// writable refuses to overwrite or remove a record of another version.
-func (s *Store) writable(uid types.UID) error {
-	_, err := s.exists(uid)
-	return err
-}
-
-// exists reports whether a claim is recorded, and fails as writable.
+// exists reports whether a claim is recorded. A record of another version, which is neither overwritten nor removed, is an error.
 func (s *Store) exists(uid types.UID) (known bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -374,7 +368,7 @@ func (s *Store) Put(c Claim) error {
 func (s *Store) PutSandboxes(e Entry) error {
 	path, err := s.path(e.UID, sandboxesSuffix)
 	if err == nil {
-		err = s.writable(e.UID)
+		_, err = s.exists(e.UID)
 	}
 	if err == nil {
 		err = s.write(path, boot{s.BootID, e.In}, false)
@@ -389,7 +383,7 @@ func (s *Store) PutSandboxes(e Entry) error {
 // Remove forgets a claim; an absent one is no error.
 func (s *Store) Remove(uid types.UID) error {
 	defer s.Records.Changed()
-	if err := s.writable(uid); err != nil {
+	if _, err := s.exists(uid); err != nil {
 		return fmt.Errorf("delete record of claim %q: %w", uid, err)
 	}
 	for _, suffix := range []string{sandboxesSuffix, claimSuffix} {

@@ -178,7 +178,7 @@ func (p *Plugin) Run(ctx context.Context, s Serving, publish func(context.Contex
 	}
 	p.Registration.helper.Set(helper)
 	defer helper.Stop()
-	if p.awaitRuntime(ctx) == nil {
+	if p.awaitRuntime(ctx) {
 		err = publish(ctx, helper)
 	}
 	if err == nil {

@@ -623,21 +623,9 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 		if other.UID == c.UID || detached(&other) {
 			continue
 		}
-		if why := p.mixed(c, &other.Claim); why != "" {
-			return &taken{by: other, err: fault.Detailed(errors.New(why),
-				fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
-		}
-		if port := samePort(c, &other.Claim); port != nil {
-			return &taken{by: other, err: fault.Detailed(
-				fmt.Errorf("the port of pod %q on network %q is still used by another claim: a pod has one interface there", c.Pod.Name,
-					port.Attachment),
-				fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
-		}
-		if device := common(c, &other.Claim); device != "" {
+		if err := p.conflict(c, &other.Claim); err != nil {
 			// Other tenants must not see whose it is.
-			return &taken{by: other, err: fault.Detailed(
-				fmt.Errorf(
-					"device %q is still in use by another pod: it becomes free when the network of that pod has been released", device),
+			return &taken{by: other, err: fault.Detailed(err,
 				fmt.Sprintf("ResourceClaim %q of pod %q in namespace %q has it", other.Name, other.Pod.Name, other.Namespace))}
 		}
 	}
@@ -652,6 +640,22 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 		return err // retrying does not make it smaller
 	}
 	return passing(err)
+}
+
+// conflict returns an error if another claim has something that both cannot have.
+func (p *Plugin) conflict(c, other *claims.Claim) error {
+	if why := p.mixed(c, other); why != "" {
+		return errors.New(why)
+	}
+	if port := samePort(c, other); port != nil {
+		return fmt.Errorf("the port of pod %q on network %q is still used by another claim: a pod has one interface there", c.Pod.Name,
+			port.Attachment)
+	}
+	if device := common(c, other); device != "" {
+		return fmt.Errorf("device %q is still in use by another pod: it becomes free when the network of that pod has been released",
+			device)
+	}
+	return nil
 }
 
 // together refuses a claim whose topologies cannot be in one pod with each other, or with those of another claim

@@ -37,12 +37,12 @@ func (p *Plugin) drain() {
 // the API server does not answer: the helper reads the claims before it calls the plugin.
 func (p *Plugin) intercept(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	context.AfterFunc(ctx, p.calls.Begin()) // which ends with the answer
+	within, cancel := context.WithTimeout(ctx, p.Patience)
+	defer cancel()
 	switch path.Base(info.FullMethod) {
 	case "NodePrepareResources":
 	case "NodeUnprepareResources":
-		waiting, cancel := context.WithTimeout(ctx, p.Patience)
-		defer cancel()
-		if p.awaitRuntime(waiting) != nil {
+		if !p.awaitRuntime(within) {
 			return nil, errNoRuntime
 		}
 		return handler(ctx, req)
@@ -55,13 +55,11 @@ func (p *Plugin) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	default:
 		return handler(ctx, req)
 	}
-	ctx, cancel := context.WithTimeout(ctx, p.Patience)
-	defer cancel()
-	if p.awaitRuntime(ctx) != nil {
+	if !p.awaitRuntime(within) {
 		return nil, errNoRuntime
 	}
-	return retry(ctx, func() (any, error) {
-		resp, err := handler(ctx, req)
+	return retry(within, func() (any, error) {
+		resp, err := handler(within, req)
 		if unanswered(err) {
 			err = passing(err)
 		}
@@ -69,12 +67,9 @@ func (p *Plugin) intercept(ctx context.Context, req any, info *grpc.UnaryServerI
 	}, func(err error) { p.Log.Info("waiting to prepare", "reason", err) })
 }
 
-// awaitRuntime waits until the runtime has listed its sandboxes.
-func (p *Plugin) awaitRuntime(ctx context.Context) error {
-	if p.Runtime == nil || loop.Wait(ctx, loop.Forever, p.Runtime) {
-		return nil
-	}
-	return context.Cause(ctx)
+// awaitRuntime waits until the runtime has listed its sandboxes; false if ctx ended before.
+func (p *Plugin) awaitRuntime(ctx context.Context) bool {
+	return p.Runtime == nil || loop.Wait(ctx, loop.Forever, p.Runtime)
 }
 
 // errNoRuntime is the answer to a request that has waited for the runtime.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"syscall"
 	"time"
 
@@ -70,11 +71,16 @@ func dead(ctx context.Context, path string, f fs.DirEntry, now time.Time) bool {
 	if err != nil || info.Mode()&fs.ModeSocket == 0 || now.Sub(info.ModTime()) < deadAfter {
 		return false
 	}
+	return errors.Is(dial(ctx, path), syscall.ECONNREFUSED)
+}
+
+// dial returns nil if somebody listens on a socket.
+func dial(ctx context.Context, path string) error {
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path)
 	if err == nil {
 		_ = conn.Close()
 	}
-	return errors.Is(err, syscall.ECONNREFUSED)
+	return err
 }
 
 // othersEvery is the interval at which an agent checks whether another one still serves the node.
@@ -96,18 +102,8 @@ func (p *Plugin) awaitNeed(ctx context.Context, s Serving) bool {
 
 // othersServe reports whether another agent answers the kubelet.
 func othersServe(ctx context.Context, registrarDir string) bool {
-	files, err := os.ReadDir(registrarDir)
-	if err != nil {
-		return false
-	}
-	for _, f := range files {
-		if !ownRegistration.MatchString(f.Name()) {
-			continue
-		}
-		if conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", filepath.Join(registrarDir, f.Name())); err == nil {
-			_ = conn.Close()
-			return true
-		}
-	}
-	return false
+	files, _ := os.ReadDir(registrarDir)
+	return slices.ContainsFunc(files, func(f fs.DirEntry) bool {
+		return ownRegistration.MatchString(f.Name()) && dial(ctx, filepath.Join(registrarDir, f.Name())) == nil
+	})
 }
