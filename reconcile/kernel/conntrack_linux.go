@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"encoding/binary"
 	"errors"
 	"net/netip"
 
@@ -44,8 +43,8 @@ func (h *Host) forgetConnections(port netstate.HostPort, pod netip.AddrPort) err
 	if err != nil {
 		return err
 	}
-	selection, err := selectConnections(port, pod)
-	if err = errors.Join(err, setNATDeadline(c)); err == nil {
+	selection := selectConnections(port, pod)
+	if err = setNATDeadline(c); err == nil {
 		if err = deleteSelected(c, selection); errors.Is(err, unix.EINVAL) {
 			err = deleteListed(c, selection)
 		}
@@ -85,47 +84,34 @@ func deleteListed(c *netlink.Conn, selection []byte) error {
 }
 
 // selectConnections is the body of a message about the connections of forgetConnections.
-func selectConnections(port netstate.HostPort, pod netip.AddrPort) ([]byte, error) {
-	family, source := byte(unix.AF_INET), uint16(nl.CTA_IP_V4_SRC)
+func selectConnections(port netstate.HostPort, pod netip.AddrPort) []byte {
+	family, source := byte(unix.AF_INET), nl.CTA_IP_V4_SRC
 	if !port.Addr().Is4() {
 		family, source = unix.AF_INET6, nl.CTA_IP_V6_SRC
 	}
-	e := netlink.NewAttributeEncoder()
-	e.ByteOrder = binary.BigEndian
-	e.Nested(nl.CTA_TUPLE_ORIG, func(e *netlink.AttributeEncoder) error {
-		e.Nested(nl.CTA_TUPLE_PROTO, func(e *netlink.AttributeEncoder) error {
-			e.Uint8(nl.CTA_PROTO_NUM, portProtocols[port.Protocol])
-			e.Uint16(nl.CTA_PROTO_DST_PORT, port.Port())
-			return nil
-		})
-		return nil
-	})
-	reply := uint32(0)
+	tuple := func(typ, of int, port uint16, protocol byte) *nl.RtAttr {
+		out := attr(typ|unix.NLA_F_NESTED, nil)
+		ports := out.AddRtAttr(nl.CTA_TUPLE_PROTO|unix.NLA_F_NESTED, nil)
+		ports.AddRtAttr(nl.CTA_PROTO_NUM, nl.Uint8Attr(protocol))
+		ports.AddRtAttr(of, nl.BEUint16Attr(port))
+		return out
+	}
+	protocol := portProtocols[port.Protocol]
+	parts, reply := []*nl.RtAttr{tuple(nl.CTA_TUPLE_ORIG, nl.CTA_PROTO_DST_PORT, port.Port(), protocol)}, uint32(0)
 	if pod.IsValid() {
 		reply = bySource | byProtocol | bySourcePort
-		e.Nested(nl.CTA_TUPLE_REPLY, func(e *netlink.AttributeEncoder) error {
-			e.Nested(nl.CTA_TUPLE_IP, func(e *netlink.AttributeEncoder) error {
-				e.Bytes(source, pod.Addr().AsSlice())
-				return nil
-			})
-			e.Nested(nl.CTA_TUPLE_PROTO, func(e *netlink.AttributeEncoder) error {
-				e.Uint8(nl.CTA_PROTO_NUM, portProtocols[port.Protocol])
-				e.Uint16(nl.CTA_PROTO_SRC_PORT, pod.Port())
-				return nil
-			})
-			return nil
-		})
+		back := tuple(nl.CTA_TUPLE_REPLY, nl.CTA_PROTO_SRC_PORT, pod.Port(), protocol)
+		back.AddRtAttr(nl.CTA_TUPLE_IP|unix.NLA_F_NESTED, nil).AddRtAttr(source, pod.Addr().AsSlice())
+		parts = append(parts, back)
 	} else {
-		e.Uint32(nl.CTA_STATUS, 0)
-		e.Uint32(ctaStatusMask, translated)
+		parts = append(parts, attr(nl.CTA_STATUS, nl.BEUint32Attr(0)), attr(ctaStatusMask, nl.BEUint32Attr(translated)))
 	}
-	e.Nested(ctaFilter, func(e *netlink.AttributeEncoder) error {
-		e.ByteOrder = binary.NativeEndian
-		e.Uint32(ctaFilterOrig, byProtocol|byPort)
-		e.Uint32(ctaFilterReply, reply)
-		return nil
-	})
-	data, err := e.Encode()
-	// A version other than 0 makes the family count.
-	return append([]byte{family, 1, 0, 0}, data...), err
+	filter := attr(ctaFilter|unix.NLA_F_NESTED, nil)
+	filter.AddRtAttr(ctaFilterOrig, nl.Uint32Attr(byProtocol|byPort))
+	filter.AddRtAttr(ctaFilterReply, nl.Uint32Attr(reply))
+	out := []byte{family, 1, 0, 0} // a version other than 0 makes the family count
+	for _, p := range append(parts, filter) {
+		out = append(out, p.Serialize()...)
+	}
+	return out
 }

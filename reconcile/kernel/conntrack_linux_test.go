@@ -64,11 +64,7 @@ func TestForgetConnections(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		selection, err := selectConnections(port, pod)
-		if err == nil {
-			err = deleteListed(c, selection)
-		}
-		return errors.Join(err, c.Close())
+		return errors.Join(deleteListed(c, selectConnections(port, pod)), c.Close())
 	}
 	port := func(s string) netstate.HostPort {
 		p, err := netstate.ParseHostPort(s)

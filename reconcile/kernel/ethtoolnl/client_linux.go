@@ -98,11 +98,7 @@ func (c *Client) featureNames(ctx context.Context) ([]string, error) {
 	if c.features != nil {
 		return c.features, nil
 	}
-	m, err := encodeFeatureNames()
-	if err != nil {
-		return nil, err
-	}
-	reply, err := c.query(ctx, m)
+	reply, err := c.query(ctx, encodeFeatureNames())
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -15,14 +16,16 @@ const (
 	maxFeatures   = 1 << 10
 )
 
-func header(ae *netlink.AttributeEncoder, index int, flags uint32) {
-	ae.Nested(unix.ETHTOOL_A_FEATURES_HEADER, func(h *netlink.AttributeEncoder) error {
-		h.Uint32(unix.ETHTOOL_A_HEADER_DEV_INDEX, uint32(index))
-		if flags != 0 {
-			h.Uint32(unix.ETHTOOL_A_HEADER_FLAGS, flags)
-		}
-		return nil
-	})
+// nested is an attribute that contains others.
+func nested(typ int) *nl.RtAttr { return nl.NewRtAttr(typ|unix.NLA_F_NESTED, nil) }
+
+func header(index int, flags uint32) *nl.RtAttr {
+	h := nested(unix.ETHTOOL_A_FEATURES_HEADER)
+	h.AddRtAttr(unix.ETHTOOL_A_HEADER_DEV_INDEX, nl.Uint32Attr(uint32(index)))
+	if flags != 0 {
+		h.AddRtAttr(unix.ETHTOOL_A_HEADER_FLAGS, nl.Uint32Attr(flags))
+	}
+	return h
 }
 
 // encodeGet requests a class of settings of the device with that index.
@@ -31,28 +34,20 @@ func encodeGet(c Class, index int) (genetlink.Message, error) {
 	if !ok {
 		return genetlink.Message{}, fmt.Errorf("no class %q of ethtool settings", c)
 	}
-	ae := netlink.NewAttributeEncoder()
 	flags := uint32(0)
 	if c == Feature {
 		flags = unix.ETHTOOL_FLAG_COMPACT_BITSETS // without the names of bits
 	}
-	header(ae, index, flags)
-	return message(k.get, ae)
+	return message(k.get, header(index, flags)), nil
 }
 
-// encodeFeatureNames requests the names of features by bit, which are the same for all devices.
-func encodeFeatureNames() (genetlink.Message, error) {
-	ae := netlink.NewAttributeEncoder()
-	// The kernel wants a header, though it names no device.
-	ae.Nested(unix.ETHTOOL_A_STRSET_HEADER, func(*netlink.AttributeEncoder) error { return nil })
-	ae.Nested(unix.ETHTOOL_A_STRSET_STRINGSETS, func(sets *netlink.AttributeEncoder) error {
-		sets.Nested(unix.ETHTOOL_A_STRINGSETS_STRINGSET, func(set *netlink.AttributeEncoder) error {
-			set.Uint32(unix.ETHTOOL_A_STRINGSET_ID, namesFeatures)
-			return nil
-		})
-		return nil
-	})
-	return message(unix.ETHTOOL_MSG_STRSET_GET, ae)
+// encodeFeatureNames requests the names of features by bit, which are the same for all devices. The kernel wants a header, though
+// it names no device.
+func encodeFeatureNames() genetlink.Message {
+	sets := nested(unix.ETHTOOL_A_STRSET_STRINGSETS)
+	set := sets.AddRtAttr(unix.ETHTOOL_A_STRINGSETS_STRINGSET|unix.NLA_F_NESTED, nil)
+	set.AddRtAttr(unix.ETHTOOL_A_STRINGSET_ID, nl.Uint32Attr(namesFeatures))
+	return message(unix.ETHTOOL_MSG_STRSET_GET, nested(unix.ETHTOOL_A_STRSET_HEADER), sets)
 }
 
 // decodeFeatureNames reads the reply to encodeFeatureNames.
@@ -101,45 +96,41 @@ func encodeSet(c Class, index int, name string, value uint32) (genetlink.Message
 	if !ok {
 		return genetlink.Message{}, fmt.Errorf("no class %q of ethtool settings", c)
 	}
-	ae := netlink.NewAttributeEncoder()
-	header(ae, index, unix.ETHTOOL_FLAG_OMIT_REPLY) // the ack is enough
+	h := header(index, unix.ETHTOOL_FLAG_OMIT_REPLY) // the ack is enough
 	if k.bits != 0 {
-		wantBit(ae, k.bits, name, value != 0)
-		return message(k.set, ae)
+		return message(k.set, h, wantedBit(k.bits, name, value != 0)), nil
 	}
 	for _, f := range k.fields {
-		if f.name != name {
-			continue
+		switch {
+		case f.name != name:
+		case f.size == 1:
+			return message(k.set, h, nl.NewRtAttr(int(f.attr), []byte{uint8(value)})), nil
+		default:
+			return message(k.set, h, nl.NewRtAttr(int(f.attr), nl.Uint32Attr(value))), nil
 		}
-		if f.size == 1 {
-			ae.Uint8(f.attr, uint8(value))
-		} else {
-			ae.Uint32(f.attr, value)
-		}
-		return message(k.set, ae)
 	}
 	return genetlink.Message{}, fmt.Errorf("%w: %s %q", ErrUnknown, c, name)
 }
 
-// wantBit adds a bit set with one bit: without ETHTOOL_A_BITSET_NOMASK the bits that
+// wantedBit is a bit set with one bit: without ETHTOOL_A_BITSET_NOMASK the bits that
 // are not listed stay.
-func wantBit(ae *netlink.AttributeEncoder, in uint16, name string, on bool) {
-	ae.Nested(in, func(set *netlink.AttributeEncoder) error {
-		set.Nested(unix.ETHTOOL_A_BITSET_BITS, func(bits *netlink.AttributeEncoder) error {
-			bits.Nested(unix.ETHTOOL_A_BITSET_BITS_BIT, func(bit *netlink.AttributeEncoder) error {
-				bit.String(unix.ETHTOOL_A_BITSET_BIT_NAME, name)
-				bit.Flag(unix.ETHTOOL_A_BITSET_BIT_VALUE, on)
-				return nil
-			})
-			return nil
-		})
-		return nil
-	})
+func wantedBit(in uint16, name string, on bool) *nl.RtAttr {
+	set := nested(int(in))
+	bits := set.AddRtAttr(unix.ETHTOOL_A_BITSET_BITS|unix.NLA_F_NESTED, nil)
+	bit := bits.AddRtAttr(unix.ETHTOOL_A_BITSET_BITS_BIT|unix.NLA_F_NESTED, nil)
+	bit.AddRtAttr(unix.ETHTOOL_A_BITSET_BIT_NAME, nl.ZeroTerminated(name))
+	if on {
+		bit.AddRtAttr(unix.ETHTOOL_A_BITSET_BIT_VALUE, nil)
+	}
+	return set
 }
 
-func message(command uint8, ae *netlink.AttributeEncoder) (genetlink.Message, error) {
-	data, err := ae.Encode()
-	return genetlink.Message{Header: genetlink.Header{Command: command, Version: unix.ETHTOOL_GENL_VERSION}, Data: data}, err
+func message(command uint8, parts ...*nl.RtAttr) genetlink.Message {
+	m := genetlink.Message{Header: genetlink.Header{Command: command, Version: unix.ETHTOOL_GENL_VERSION}}
+	for _, p := range parts {
+		m.Data = append(m.Data, p.Serialize()...)
+	}
+	return m
 }
 
 // decode reads a reply. Features are named by names, see decodeFeatureNames.
