@@ -227,14 +227,11 @@ func SinceBoot() int64 {
 // one with this ID. An address that does not exist is not created, which is up to the engine, and one
 // that is not leased stays as it is.
 func (h *Host) Prolong(ctx context.Context, path string, id reconcile.NetnsID, a netstate.Addr) error {
-	s, err := h.Sandbox(path)
+	s, err := h.sandboxOf(path, id)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if s.NetnsID() != id {
-		return errGone
-	}
 	return s.onLink(ctx, a.Link, func(c *conn, index int) error {
 		all, err := c.addresses(ctx, index)
 		if err != nil {

@@ -1,10 +1,11 @@
 package kernel
 
 import (
-	"bytes"
 	"encoding/binary"
 	"iter"
 	"net"
+
+	"golang.org/x/sys/unix"
 )
 
 // attributes walks netlink attributes: type without its flag bits, and value.
@@ -26,6 +27,21 @@ func attributes(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
+// attribute returns the value of the first attribute of a type, with more types of one within it; nil without one.
+func attribute(b []byte, path ...uint16) []byte {
+	for _, want := range path {
+		within := b
+		b = nil
+		for typ, v := range attributes(within) {
+			if typ == want {
+				b = v
+				break
+			}
+		}
+	}
+	return b
+}
+
 // The readers below give zero for a value that is too short.
 
 func u8(b []byte) uint8    { return orZeros(b, 1)[0] }
@@ -45,12 +61,7 @@ func orZeros(b []byte, n int) []byte {
 	return b
 }
 
-func text(b []byte) string {
-	if i := bytes.IndexByte(b, 0); i >= 0 {
-		b = b[:i]
-	}
-	return string(b)
-}
+func text(b []byte) string { return unix.ByteSliceToString(b) }
 
 func mac(b []byte) string { return net.HardwareAddr(b).String() }
 

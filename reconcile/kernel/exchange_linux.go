@@ -234,10 +234,8 @@ func refusal(typ, flags uint16, b []byte) error {
 	if flags&unix.NLM_F_ACK_TLVS == 0 {
 		return err
 	}
-	for typ, v := range attributes(b) {
-		if typ == nl.NLMSGERR_ATTR_MSG {
-			return &refused{unix.Errno(errno), text(v)}
-		}
+	if v := attribute(b, nl.NLMSGERR_ATTR_MSG); v != nil {
+		return &refused{unix.Errno(errno), text(v)}
 	}
 	return err
 }

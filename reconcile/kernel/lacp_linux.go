@@ -82,13 +82,9 @@ func lacpOf(w ifLink) *netstate.LACPPort {
 	if w.port != "bond" || len(w.raw) < unix.SizeofIfInfomsg {
 		return nil
 	}
-	for typ, v := range attributes(w.raw[unix.SizeofIfInfomsg:]) {
-		if typ != unix.IFLA_LINKINFO {
-			continue
-		}
-		if port := decodeBondPort(v); port.LACP {
-			return &netstate.LACPPort{Agreed: port.Partner && w.link.Carrier}
-		}
+	port := decodeBondPort(attribute(w.raw[unix.SizeofIfInfomsg:], unix.IFLA_LINKINFO))
+	if !port.LACP {
+		return nil
 	}
-	return nil
+	return &netstate.LACPPort{Agreed: port.Partner && w.link.Carrier}
 }

@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"reflect"
@@ -179,17 +178,8 @@ func (h *Host) nftGeneration() (uint32, bool) {
 	if err != nil || len(answers) != 1 || len(answers[0].Data) < 4 {
 		return 0, false
 	}
-	d, err := netlink.NewAttributeDecoder(answers[0].Data[4:])
-	if err != nil {
-		return 0, false
-	}
-	d.ByteOrder = binary.BigEndian
-	for d.Next() {
-		if d.Type() == unix.NFTA_GEN_ID {
-			return d.Uint32(), d.Err() == nil
-		}
-	}
-	return 0, false
+	id := attribute(answers[0].Data[4:], unix.NFTA_GEN_ID)
+	return be32(id), len(id) == 4
 }
 
 // tableCache is the state of a table after a read or a change. It is valid while the generation of the rule set stays the same,

@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"slices"
 
@@ -205,10 +204,8 @@ func (s *Sandbox) nsid(ctx context.Context, c, other *conn) (int32, error) {
 		return -1, err
 	}
 	id = -1
-	for typ, v := range attributes(b[min(4, len(b)):]) {
-		if typ == unix.NETNSA_NSID && len(v) == 4 {
-			id = int32(binary.NativeEndian.Uint32(v))
-		}
+	if v := attribute(b[min(4, len(b)):], unix.NETNSA_NSID); len(v) == 4 {
+		id = int32(u32(v))
 	}
 	if id >= 0 {
 		s.mu.Lock()

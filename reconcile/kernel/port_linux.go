@@ -94,19 +94,14 @@ const (
 // The state in LACP is there in mode 802.3ad only.
 func decodeBondPort(info []byte) *ports.BondPort {
 	out := &ports.BondPort{}
-	for typ, data := range attributes(info) {
-		if typ != unix.IFLA_INFO_SLAVE_DATA {
-			continue
-		}
-		for typ, v := range attributes(data) {
-			switch typ {
-			case unix.IFLA_BOND_SLAVE_MII_STATUS:
-				out.MII = u8(v) == 0
-			case unix.IFLA_BOND_SLAVE_AD_ACTOR_OPER_PORT_STATE:
-				state := u8(v)
-				out.LACP = true
-				out.Partner = state&lacpAgreed == lacpAgreed && state&(lacpDefaulted|lacpExpired) == 0
-			}
+	for typ, v := range attributes(attribute(info, unix.IFLA_INFO_SLAVE_DATA)) {
+		switch typ {
+		case unix.IFLA_BOND_SLAVE_MII_STATUS:
+			out.MII = u8(v) == 0
+		case unix.IFLA_BOND_SLAVE_AD_ACTOR_OPER_PORT_STATE:
+			state := u8(v)
+			out.LACP = true
+			out.Partner = state&lacpAgreed == lacpAgreed && state&(lacpDefaulted|lacpExpired) == 0
 		}
 	}
 	return out

@@ -274,8 +274,7 @@ func nameKey(name string) string {
 }
 
 func nameOf(key string) string {
-	name, _, _ := strings.Cut(key[:unix.IFNAMSIZ], "\x00")
-	return name
+	return text([]byte(key[:unix.IFNAMSIZ]))
 }
 
 // padded is a part of a key: of whole registers of four bytes.

@@ -50,12 +50,7 @@ type softRDMADevice struct {
 func (c *conn) softRDMADevices(ctx context.Context, f sysfs, first string) ([]softRDMADevice, error) {
 	var out []softRDMADevice
 	err := c.eachRDMADevice(ctx, func(index uint32, name string, message []byte) {
-		d := softRDMADevice{index: index, name: name}
-		for typ, v := range attributes(message) {
-			if typ == rdmaProtocol {
-				d.typ = softRDMATypes[text(v)]
-			}
-		}
+		d := softRDMADevice{index, name, softRDMATypes[text(attribute(message, rdmaProtocol))]}
 		switch {
 		case d.typ == "", name != first && len(out) >= rdmaDevices, !f.isSoftRDMA(name): // a card may have been given the name
 		case name == first:

@@ -104,25 +104,15 @@ func decodeFilterCounters(b []byte) (f filterCounters, ok bool) {
 		return f, false
 	}
 	f.Pref, f.Handle = uint16(u32(b[16:])>>16), u32(b[8:])
-	for typ, options := range attributes(b[nl.SizeofTcMsg:]) {
-		if typ != nl.TCA_OPTIONS {
-			continue
+	first := true
+	for _, v := range attributes(attribute(b[nl.SizeofTcMsg:], nl.TCA_OPTIONS, nl.TCA_FLOWER_ACT)) {
+		kind, marked, dropped := decodeActionCounters(v)
+		if first && kind != "police" { // a filter of fragments marks nothing
+			f.FilterCount = marked
 		}
-		for typ, actions := range attributes(options) {
-			if typ != nl.TCA_FLOWER_ACT {
-				continue
-			}
-			first := true
-			for _, v := range attributes(actions) {
-				kind, marked, dropped := decodeActionCounters(v)
-				if first && kind != "police" { // a filter of fragments marks nothing
-					f.FilterCount = marked
-				}
-				first = false
-				if kind == "police" {
-					f.dropped = dropped
-				}
-			}
+		first = false
+		if kind == "police" {
+			f.dropped = dropped
 		}
 	}
 	return f, true

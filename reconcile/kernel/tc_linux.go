@@ -232,15 +232,11 @@ func encodePolice(to *nl.RtAttr, f netstate.Filter, index int) error {
 	case burst < netstate.BurstUnit || burst > netstate.MaxBurstNanos || burst%netstate.BurstUnit != 0:
 		return invalid("burst: %d ns is not a multiple of %d up to %d", burst, netstate.BurstUnit, uint64(netstate.MaxBurstNanos))
 	}
-	parms := make([]byte, nl.SizeofTcPolice)
-	put := func(at int, n uint32) { binary.NativeEndian.PutUint32(parms[at:], n) }
-	put(0, policerIndex(index, number))
-	put(4, actShot)
-	put(12, uint32(burst/netstate.BurstUnit))
-	put(16, policeMTU)
-	parms[20], parms[21] = policeCellLog, linkLayerEther
-	put(28, uint32(min(rate, 1<<32-1)))
-	to.AddRtAttr(nl.TCA_POLICE_TBF, parms)
+	parms := nl.TcPolice{
+		Index: policerIndex(index, number), Action: actShot, Burst: uint32(burst / netstate.BurstUnit), Mtu: policeMTU,
+		Rate: nl.TcRateSpec{CellLog: policeCellLog, Linklayer: linkLayerEther, Rate: uint32(min(rate, 1<<32-1))},
+	}
+	to.AddRtAttr(nl.TCA_POLICE_TBF, parms.Serialize())
 	to.AddRtAttr(nl.TCA_POLICE_RATE, make([]byte, sizeofRateTable))
 	// What follows says what becomes of a packet within the limit: nothing, and it passes, or the verdict for fragments.
 	to.AddRtAttr(nl.TCA_POLICE_RESULT, nl.Uint32Attr(actPipe))
@@ -637,10 +633,8 @@ func (c *conn) clsacts(ctx context.Context) ([]int, error) {
 		if len(b) < nl.SizeofTcMsg || u32(b[12:]) != clsactParent {
 			return nil
 		}
-		for typ, v := range attributes(b[nl.SizeofTcMsg:]) {
-			if typ == nl.TCA_KIND && text(v) == "clsact" {
-				keep(int(int32(u32(b[4:]))))
-			}
+		if text(attribute(b[nl.SizeofTcMsg:], nl.TCA_KIND)) == "clsact" {
+			keep(int(int32(u32(b[4:]))))
 		}
 		return nil
 	})

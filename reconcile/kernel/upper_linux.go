@@ -196,12 +196,7 @@ func (s *Sandbox) withoutOwn(ctx context.Context, w ifLink, found map[string]str
 // device without a unicast filter the kernel corrects it when it comes up, not before
 // (__dev_set_rx_mode).
 func allmultiUsers(message []byte) uint32 {
-	var users uint32
-	for typ, v := range attributes(message[unix.SizeofIfInfomsg:]) {
-		if typ == unix.IFLA_ALLMULTI {
-			users = u32(v)
-		}
-	}
+	users := u32(attribute(message[unix.SizeofIfInfomsg:], unix.IFLA_ALLMULTI))
 	if users > 0 && u32(message[8:])&unix.IFF_ALLMULTI != 0 {
 		users--
 	}

@@ -75,12 +75,8 @@ func decodeVF(b []byte) (int, netstate.VF) {
 // vfProtocol reads the first struct ifla_vf_vlan_info of a list: vf, vlan, qos,
 // and the protocol in network order.
 func vfProtocol(b []byte) *string {
-	for typ, v := range attributes(b) {
-		if typ == nl.IFLA_VF_VLAN_INFO && len(v) >= 14 {
-			return vlanProtocols.word(uint32(be16(v[12:])))
-		}
-	}
-	return nil
+	v := attribute(b, nl.IFLA_VF_VLAN_INFO)
+	return vlanProtocols.word(uint32(be16(v[min(12, len(v)):])))
 }
 
 // readVF reads what the physical function holds for a virtual one, with the physical
