@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -197,10 +198,7 @@ func seen(devices []Device, name resourceapi.QualifiedName) string {
 		count[value]++
 	}
 	values := slices.SortedFunc(maps.Keys(count), func(a, b string) int {
-		if c := count[b] - count[a]; c != 0 {
-			return c
-		}
-		return strings.Compare(a, b)
+		return cmp.Or(count[b]-count[a], strings.Compare(a, b))
 	})
 	for i, v := range values {
 		values[i] = fmt.Sprintf("%s on %d", v, count[v])

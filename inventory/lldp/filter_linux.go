@@ -21,16 +21,6 @@ const (
 	maxOwn = 512
 )
 
-// fromOne keeps the frames of a speaker, none if it is "".
-func fromOne(own []string, speaker string) []bpf.Instruction {
-	return program(own, speaker, all, 0)
-}
-
-// fromOthers keeps the frames of all but a speaker.
-func fromOthers(own []string, speaker string) []bpf.Instruction {
-	return program(own, speaker, 0, all)
-}
-
 // program drops what is not sent to the group of LLDP, what the host or a function of the port sends, and keeps so much
 // of a frame of a speaker and of others.
 func program(own []string, speaker string, ofSpeaker, ofOthers uint32) []bpf.Instruction {

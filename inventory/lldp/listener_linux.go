@@ -204,7 +204,9 @@ func (l *Listener) filter(name string, s *socket) error {
 	if by == s.filtered {
 		return nil
 	}
-	for conn, program := range map[*packet.Conn][]bpf.Instruction{s.conn: fromOne(own, speaker), s.others: fromOthers(own, speaker)} {
+	for conn, program := range map[*packet.Conn][]bpf.Instruction{
+		s.conn: program(own, speaker, all, 0), s.others: program(own, speaker, 0, all),
+	} {
 		raw, err := bpf.Assemble(program)
 		if err != nil {
 			return err

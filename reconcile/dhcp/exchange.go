@@ -116,11 +116,7 @@ func (h *Host) await(ctx context.Context, w *wire, q question, kind dhcpv4.Messa
 	answers *int,
 ) (Lease, error) {
 	for {
-		if *answers >= maxAnswers {
-			<-ctx.Done() // somebody floods
-			return Lease{}, context.DeadlineExceeded
-		}
-		if pace.Wait(ctx) != nil {
+		if *answers >= maxAnswers || pace.Wait(ctx) != nil { // somebody floods
 			<-ctx.Done()
 			return Lease{}, context.DeadlineExceeded
 		}

@@ -107,15 +107,12 @@ func (o *observer) queryBridgeVLAN(ctx context.Context, queried netstate.BridgeV
 	if !netstate.OnHost(queried.Link) {
 		return nil
 	}
+	o.snap.PutAbsent(queried.Key())
 	have, ok, err := o.readBridgeVLAN(ctx, queried)
-	switch {
-	case err != nil:
+	if err != nil || !ok {
 		return err
-	case ok:
-		o.snap.Put(have)
-	default:
-		o.snap.PutAbsent(queried.Key())
 	}
+	o.snap.Put(have)
 	return nil
 }
 

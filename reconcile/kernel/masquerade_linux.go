@@ -119,7 +119,10 @@ func natTableOf() ownTable {
 		sources, excepts := f.sets(t.Table)
 		t.sets = append(t.sets, sources, excepts)
 	}
-	t.chains = []ownChain{{natChainOf(t.Table), slices.Concat(nat4.rules(), nat6.rules())}}
+	t.chains = []ownChain{{&nftables.Chain{
+		Name: natChain, Table: t.Table, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
+	}, slices.Concat(nat4.rules(), nat6.rules())}}
 	return t
 }
 
@@ -179,13 +182,6 @@ func rangeText(first, last []byte) string {
 		return p.String()
 	}
 	return from.String() + "-" + to.String()
-}
-
-func natChainOf(t *nftables.Table) *nftables.Chain {
-	return &nftables.Chain{
-		Name: natChain, Table: t, Type: nftables.ChainTypeNAT,
-		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
-	}
 }
 
 // queryMasquerades reads the table once for all of them. In a table that is not as we write

@@ -40,13 +40,9 @@ func decodeNeighbor(b []byte) (n netstate.Neighbor, index int, static bool) {
 	if len(b) < unix.SizeofNdMsg || u16(b[8:])&unix.NUD_PERMANENT == 0 {
 		return n, 0, false
 	}
-	for typ, v := range attributes(b[unix.SizeofNdMsg:]) {
-		switch typ {
-		case unix.NDA_DST:
-			n.Address = ipText(v)
-		case unix.NDA_LLADDR:
-			n.MAC = new(net.HardwareAddr(v).String())
-		}
+	n.Address = ipText(attribute(b[unix.SizeofNdMsg:], unix.NDA_DST))
+	if v := attribute(b[unix.SizeofNdMsg:], unix.NDA_LLADDR); v != nil {
+		n.MAC = new(mac(v))
 	}
 	return n, int(u32(b[4:])), n.Address != ""
 }

@@ -333,23 +333,11 @@ func (c *conn) rdmaPorts(ctx context.Context, names map[string]bool) ([]foundRDM
 func (c *conn) eachRDMADevice(ctx context.Context, take func(index uint32, name string, message []byte)) error {
 	typ := rdmaType(nl.RDMA_NLDEV_CMD_GET)
 	return c.send(ctx, typ, unix.NLM_F_DUMP, nil, uint16(typ), func(b []byte) error {
-		if index, name := decodeRDMADevice(b); index != nil {
-			take(*index, name, b)
+		if index := attribute(b, nl.RDMA_NLDEV_ATTR_DEV_INDEX); index != nil {
+			take(u32(index), text(attribute(b, nl.RDMA_NLDEV_ATTR_DEV_NAME)), b)
 		}
 		return nil
 	})
-}
-
-func decodeRDMADevice(b []byte) (index *uint32, name string) {
-	for typ, v := range attributes(b) {
-		switch typ {
-		case nl.RDMA_NLDEV_ATTR_DEV_INDEX:
-			index = new(u32(v))
-		case nl.RDMA_NLDEV_ATTR_DEV_NAME:
-			name = text(v)
-		}
-	}
-	return index, name
 }
 
 // rdmaPort reads one port.
@@ -365,17 +353,6 @@ func (c *conn) rdmaPort(ctx context.Context, at rdmaPort) (link int, active bool
 }
 
 func decodeRDMAPort(b []byte) (at rdmaPort, link int, active bool) {
-	for typ, v := range attributes(b) {
-		switch typ {
-		case nl.RDMA_NLDEV_ATTR_DEV_INDEX:
-			at.device = u32(v)
-		case nl.RDMA_NLDEV_ATTR_PORT_INDEX:
-			at.port = u32(v)
-		case nl.RDMA_NLDEV_ATTR_PORT_STATE:
-			active = u8(v) == rdmaPortActive
-		case rdmaNetdev:
-			link = int(u32(v))
-		}
-	}
-	return at, link, active
+	at = rdmaPort{u32(attribute(b, nl.RDMA_NLDEV_ATTR_DEV_INDEX)), u32(attribute(b, nl.RDMA_NLDEV_ATTR_PORT_INDEX))}
+	return at, int(u32(attribute(b, rdmaNetdev))), u8(attribute(b, nl.RDMA_NLDEV_ATTR_PORT_STATE)) == rdmaPortActive
 }

@@ -17,16 +17,12 @@ func decodeUnreachable(b []byte) (netstate.Unreachable, bool) {
 	if len(b) < unix.SizeofRtMsg || b[7] != unix.RTN_UNREACHABLE || b[2] != 0 || b[3] != 0 {
 		return netstate.Unreachable{}, false
 	}
-	u := netstate.Unreachable{Dst: prefixOf(b[0], nil, b[1]), Table: uint32(b[4])}
-	for typ, v := range attributes(b[unix.SizeofRtMsg:]) {
-		switch typ {
-		case unix.RTA_DST:
-			u.Dst = prefixOf(b[0], v, b[1])
-		case unix.RTA_TABLE:
-			u.Table = u32(v)
-		case unix.RTA_PRIORITY:
-			u.Metric = u32(v)
-		}
+	rest := b[unix.SizeofRtMsg:]
+	u := netstate.Unreachable{
+		Dst: prefixOf(b[0], attribute(rest, unix.RTA_DST), b[1]), Table: uint32(b[4]), Metric: u32(attribute(rest, unix.RTA_PRIORITY)),
+	}
+	if v := attribute(rest, unix.RTA_TABLE); v != nil {
+		u.Table = u32(v)
 	}
 	return u, true
 }

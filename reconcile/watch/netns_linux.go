@@ -45,14 +45,6 @@ func unshareNetns() (*os.File, error) {
 // takes a number back when the namespace dies, and has no way to do so before.
 type numberer struct{ *netlink.Conn }
 
-func newNumberer(in *os.File) (*numberer, error) {
-	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: int(in.Fd())})
-	if err != nil {
-		return nil, err
-	}
-	return &numberer{conn}, nil
-}
-
 // number returns the number of a namespace, which is given one if it has none.
 func (n *numberer) number(ns *os.File) (int32, error) {
 	byFD := func(e *netlink.AttributeEncoder) { e.Uint32(unix.NETNSA_FD, uint32(ns.Fd())) }

@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -108,7 +111,7 @@ func (w *Watcher) share() error {
 		return err
 	}
 	defer ns.Close()
-	numbers, err := newNumberer(ns)
+	numbers, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: int(ns.Fd())})
 	if err != nil {
 		return err
 	}
@@ -120,7 +123,7 @@ func (w *Watcher) share() error {
 		numbers.Close()
 		return err
 	}
-	w.numbers = numbers
+	w.numbers = &numberer{numbers}
 	return nil
 }
 
