@@ -88,22 +88,31 @@ func ClassName(topology, step string) string { return topology + "-" + step }
 // change what a class of a later version means.
 func ParseConfig(parameters []byte) (Config, error) {
 	var c Config
-	dec := json.NewDecoder(bytes.NewReader(parameters))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&c); err != nil {
+	err := strictly(parameters, &c)
+	switch {
+	case err != nil:
+	case c.NetworkTopologyRef.Name == "":
+		err = errors.New("networkTopologyRef.name is missing")
+	case c.Step == "":
+		err = errors.New("step is missing")
+	case len(c.ThenSteps) >= MaxRequests || slices.Contains(c.ThenSteps, ""):
+		err = fmt.Errorf("thenSteps has an empty name, or more than %d", MaxRequests-1)
+	}
+	if err != nil {
 		return Config{}, fmt.Errorf("opaque parameters: %w", err)
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return Config{}, errors.New("opaque parameters: more than one JSON value")
-	}
-	if c.NetworkTopologyRef.Name == "" {
-		return Config{}, errors.New("opaque parameters: networkTopologyRef.name is missing")
-	}
-	if c.Step == "" {
-		return Config{}, errors.New("opaque parameters: step is missing")
-	}
-	if steps := c.Steps(); len(steps) > MaxRequests || slices.Contains(steps, "") {
-		return Config{}, fmt.Errorf("opaque parameters: thenSteps has an empty name, or more than %d", MaxRequests-1)
-	}
 	return c, nil
+}
+
+// strictly decodes one JSON value whose keys are all known.
+func strictly(raw []byte, into any) error {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(into); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("more than one JSON value")
+	}
+	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -27,13 +26,8 @@ var errFromClaim = errors.New("in a claim, config for driver \"" + Driver +
 // parseParameters decodes the opaque config of a claim.
 func parseParameters(raw []byte) ([]topology.Parameters, error) {
 	var s Set
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&s); err != nil {
+	if err := strictly(raw, &s); err != nil {
 		return nil, fmt.Errorf("%w: %w", errFromClaim, err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: more than one JSON value", errFromClaim)
 	}
 	if len(s.Parameters) == 0 {
 		return nil, fmt.Errorf("%w: parameters is missing", errFromClaim)
@@ -42,7 +36,9 @@ func parseParameters(raw []byte) ([]topology.Parameters, error) {
 		return nil, fmt.Errorf("parameters has %d entries, at most %d are accepted", len(s.Parameters), topology.MaxParameters)
 	}
 	// The API server refuses our report of the status when it comes to other bytes than the allocation has, see TopologyRef.
-	if sorted, err := json.Marshal(s); err != nil || !bytes.Equal(compact(raw), sorted) {
+	var compact bytes.Buffer
+	_ = json.Compact(&compact, raw) // it was decoded
+	if sorted, err := json.Marshal(s); err != nil || !bytes.Equal(compact.Bytes(), sorted) {
 		return nil, fmt.Errorf(
 			"parameters: write the keys in alphabetical order and without empty values, as %s: the API server compares them as text",
 			sorted)
@@ -63,14 +59,6 @@ func SetParameters(spec *resourceapi.ResourceClaimSpec, set []topology.Parameter
 		one.Requests = append(one.Requests, r.Name)
 	}
 	spec.Devices.Config = append(spec.Devices.Config, one)
-}
-
-func compact(raw []byte) []byte {
-	var out bytes.Buffer
-	if err := json.Compact(&out, raw); err != nil {
-		return raw
-	}
-	return out.Bytes()
 }
 
 // isFor reports whether config for these requests, for all if there are none, is for a request or an alternative of it.

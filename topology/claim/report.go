@@ -2,10 +2,9 @@ package claim
 
 import (
 	"encoding/json"
-	"slices"
+	"reflect"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/topology"
 )
@@ -95,12 +94,9 @@ func Reports(c *resourceapi.ResourceClaim) []Reported {
 	for _, a := range assignments {
 		d := a.Devices[0]
 		r := Reported{Node: d.Pool} // the pool of a node's devices has the node's name
-		i := slices.IndexFunc(c.Status.Devices, func(s resourceapi.AllocatedDeviceStatus) bool {
-			return s.Driver == Driver && s.Pool == d.Pool && s.Device == d.Name && sameShare(s.ShareID, d.ShareID)
-		})
-		if i >= 0 && c.Status.Devices[i].Data != nil {
+		if of := StatusOf(c, d); of != nil && of.Data != nil {
 			var report Report
-			if json.Unmarshal(c.Status.Devices[i].Data.Raw, &report) == nil && report.Topology == a.Topology.Name {
+			if json.Unmarshal(of.Data.Raw, &report) == nil && report.Topology == a.Topology.Name {
 				r.Report = report
 			}
 		}
@@ -110,6 +106,13 @@ func Reports(c *resourceapi.ResourceClaim) []Reported {
 	return out
 }
 
-func sameShare(a *string, b *types.UID) bool {
-	return a == nil && b == nil || a != nil && b != nil && *a == string(*b)
+// StatusOf returns the status of a device of a claim, nil if there is none.
+func StatusOf(c *resourceapi.ResourceClaim, d Device) *resourceapi.AllocatedDeviceStatus {
+	for i := range c.Status.Devices {
+		s := &c.Status.Devices[i]
+		if s.Driver == Driver && s.Pool == d.Pool && s.Device == d.Name && reflect.DeepEqual(s.ShareID, (*string)(d.ShareID)) {
+			return s
+		}
+	}
+	return nil
 }

@@ -333,7 +333,7 @@ func (d *decoder) str(path string, p Param, v any) (any, bool) {
 	}
 	if !ok {
 		hint := quoteHint(v)
-		if list, _ := elements(v); len(list) == 1 {
+		if list, _ := v.([]any); len(list) == 1 {
 			if text, isText := list[0].(string); isText {
 				hint = fmt.Sprintf(": write %s, without a list", quote(text))
 			}
@@ -520,7 +520,7 @@ func (d *decoder) free(path string, p Param, v any) (any, bool) {
 }
 
 func (d *decoder) list(path string, p Param, v any) (any, bool) {
-	in, ok := elements(v)
+	in, ok := v.([]any)
 	if !ok {
 		hint := ""
 		switch v := v.(type) {
@@ -563,18 +563,4 @@ func entries(n int) string {
 		return "1 entry"
 	}
 	return fmt.Sprintf("%d entries", n)
-}
-
-func elements(v any) ([]any, bool) {
-	switch v := v.(type) {
-	case []any:
-		return v, true
-	case []string:
-		out := make([]any, len(v))
-		for i := range v {
-			out[i] = v[i]
-		}
-		return out, true
-	}
-	return nil, false
 }

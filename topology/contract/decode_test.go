@@ -83,7 +83,7 @@ func TestDecode(t *testing.T) {
 			"net/core/somaxconn": "512", "net/ipv4/conf/a.1/x": "1", "net/ipv4/ip_local_port_range": "1 2",
 		}}},
 		{"any", object{"free": []any{1.5, nil}}, object{"free": []any{1.5, nil}}},
-		{"list of strings", object{"names": []string{"a", "b"}}, object{"names": []any{"a", "b"}}},
+		{"list of strings", object{"names": []any{"a", "b"}}, object{"names": []any{"a", "b"}}},
 		// The expansion of "{{ step.interfaces }}" may have keys that a config must not.
 		{"interfaces of a result as objects", object{"links": []any{ref.Object{"name": "net1", "mac": "x"}}}, object{"links": []any{object{"name": "net1", "weight": int64(1)}}}},
 		{"interfaces of a result as names", object{"names": []any{ref.Object{"name": "net1", "mac": "x"}}}, object{"names": []any{"net1"}}},

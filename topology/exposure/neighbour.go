@@ -131,18 +131,3 @@ func neighbours(devices []inventory.Device, deciding []*Policy) {
 		}
 	}
 }
-
-// sameNeighbour reports whether two policies expect the same at the other end of the wire.
-func sameNeighbour(a, b *neighbour) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return same(a.rules.Expect, b.rules.Expect) && same(a.rules.Rail, b.rules.Rail)
-}
-
-func same[T comparable](a, b *T) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return *a == *b
-}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -281,5 +282,5 @@ func (p *Policy) On(node map[string]string) bool {
 func (p *Policy) same(q *Policy) bool {
 	return p.Action == q.Action && slices.Equal(p.Networks, q.Networks) && maps.Equal(p.Attributes, q.Attributes) &&
 		slices.Equal(p.Beside, q.Beside) && p.BesideFunctions == q.BesideFunctions && equality.Semantic.DeepEqual(p.Sharing, q.Sharing) &&
-		sameNeighbour(p.Neighbour, q.Neighbour)
+		reflect.DeepEqual(p.Neighbour, q.Neighbour)
 }

@@ -18,24 +18,30 @@ type Finding struct {
 	Do      string `json:"do,omitempty"` // what to do
 }
 
+// findings collects them.
+type findings []Finding
+
+func (f *findings) problem(do, format string, args ...any) {
+	*f = append(*f, Finding{Problem: true, What: fmt.Sprintf(format, args...), Do: do})
+}
+
+func (f *findings) remark(do, format string, args ...any) {
+	*f = append(*f, Finding{What: fmt.Sprintf(format, args...), Do: do})
+}
+
 // Explain says what is wrong with the network of the pod, or what it waits for, the cause first. It is empty if nothing
 // is.
-func (s *Status) Explain() (out []Finding) {
-	problem := func(do, format string, args ...any) {
-		out = append(out, Finding{Problem: true, What: fmt.Sprintf(format, args...), Do: do})
-	}
-	remark := func(do, format string, args ...any) {
-		out = append(out, Finding{What: fmt.Sprintf(format, args...), Do: do})
-	}
+func (s *Status) Explain() []Finding {
+	var out findings
 	switch {
 	case len(s.Claims) == 0:
-		remark("to give it a network of plumbline, request a topology: plumbline claim -f TOPOLOGY prints a claim",
+		out.remark("to give it a network of plumbline, request a topology: plumbline claim -f TOPOLOGY prints a claim",
 			"the pod has no claim, and none was made for its extended resources: it has only its network of the cluster")
 	case s.Phase == "Succeeded" || s.Phase == "Failed":
-		remark("", "the pod has ended (%s): it has no network any more", s.Phase)
+		out.remark("", "the pod has ended (%s): it has no network any more", s.Phase)
 		return out
 	case s.Deleting:
-		remark("if this lasts, a device has not been returned: see the status of the pod's claims, or the log of the node's agent",
+		out.remark("if this lasts, a device has not been returned: see the status of the pod's claims, or the log of the node's agent",
 			"the pod is being deleted")
 	}
 	for i := range s.Claims {
@@ -43,7 +49,7 @@ func (s *Status) Explain() (out []Finding) {
 	}
 	for i := range s.Topologies {
 		if t := &s.Topologies[i]; t.Deleting {
-			remark("pods that run keep their network; let new ones use another topology", "NetworkTopology %q is being deleted", t.Name)
+			out.remark("pods that run keep their network; let new ones use another topology", "NetworkTopology %q is being deleted", t.Name)
 		}
 	}
 	// Conditions of others count only until the pod has its network.
@@ -52,7 +58,7 @@ func (s *Status) Explain() (out []Finding) {
 		if e.Count > 1 {
 			what += fmt.Sprintf(" (%d times)", e.Count)
 		}
-		problem(adviceFor(e), "%s: %s", what, e.Message)
+		out.problem(adviceFor(e), "%s: %s", what, e.Message)
 	}
 	return out
 }
@@ -80,26 +86,23 @@ func adviceFor(e Event) string {
 }
 
 // ofClaim are the findings about one claim.
-func (s *Status) ofClaim(c *Claim) (out []Finding) {
-	problem := func(do, format string, args ...any) {
-		out = append(out, Finding{Problem: true, What: fmt.Sprintf(format, args...), Do: do})
-	}
+func (s *Status) ofClaim(c *Claim) (out findings) {
 	switch c.State {
 	case NotCreated:
-		problem(fmt.Sprintf("see whether it exists: kubectl get resourceclaimtemplate -n %s %s", s.Namespace, c.Template),
+		out.problem(fmt.Sprintf("see whether it exists: kubectl get resourceclaimtemplate -n %s %s", s.Namespace, c.Template),
 			"the claim %q of the pod was not created from ResourceClaimTemplate %q yet", c.As, c.Template)
 	case Missing:
-		problem("create it, for example with plumbline claim -f TOPOLOGY, or correct the name in the pod",
+		out.problem("create it, for example with plumbline claim -f TOPOLOGY, or correct the name in the pod",
 			"ResourceClaim %q does not exist: the pod waits for it", c.Name)
 	case NotAllocated:
-		problem("", "ResourceClaim %q is not allocated: no node has free devices for all of its requests (DeviceClasses %s)", c.Name,
+		out.problem("", "ResourceClaim %q is not allocated: no node has free devices for all of its requests (DeviceClasses %s)", c.Name,
 			strings.Join(c.Classes, ", "))
 		for _, u := range c.Uses {
 			out = append(out, s.notAllocated(u.Topology)...)
 		}
 	case Allocated:
 		if c.Invalid != "" {
-			problem("", "the allocation of the claim cannot be used: %s", c.Invalid)
+			out.problem("", "the allocation of the claim cannot be used: %s", c.Invalid)
 		}
 		for i := range c.Uses {
 			out = append(out, s.ofUse(c, &c.Uses[i])...)
@@ -110,13 +113,14 @@ func (s *Status) ofClaim(c *Claim) (out []Finding) {
 }
 
 // notAllocated are the reasons for which a topology offers no devices.
-func (s *Status) notAllocated(name string) (out []Finding) {
+func (s *Status) notAllocated(name string) (out findings) {
 	t := s.topology(name)
 	if t == nil {
 		return nil
 	}
 	if t.Missing {
-		return []Finding{{Problem: true, What: fmt.Sprintf("NetworkTopology %q does not exist", name), Do: "create it, or request another"}}
+		out.problem("create it, or request another", "NetworkTopology %q does not exist", name)
+		return out
 	}
 	for _, of := range []struct{ kind, do string }{
 		{"Valid", "correct the topology: plumbline validate -f FILE shows all problems"},
@@ -124,8 +128,7 @@ func (s *Status) notAllocated(name string) (out []Finding) {
 		{"Shared", "apply the DeviceExposurePolicy that the message has (docs/policies.md, \"Shared devices\")"},
 	} {
 		if c, there := condition(t.Conditions, of.kind); there && c.Status == "False" && c.Reason != "NoDevice" {
-			out = append(out, Finding{Problem: true, What: fmt.Sprintf("NetworkTopology %q has the condition %s: False (%s): %s", name,
-				of.kind, c.Reason, c.Message), Do: of.do})
+			out.problem(of.do, "NetworkTopology %q has the condition %s: False (%s): %s", name, of.kind, c.Reason, c.Message)
 		}
 	}
 	return out
@@ -135,12 +138,9 @@ func (s *Status) notAllocated(name string) (out []Finding) {
 func (s *Status) ofUse(c *Claim, u *Use) (out []Finding) {
 	problem := func(do, format string, args ...any) {
 		f := Finding{Problem: true, What: fmt.Sprintf(format, args...), Do: do}
-		for _, have := range out {
-			if have.What == f.What { // of another device of the topology
-				return
-			}
+		if !slices.ContainsFunc(out, func(have Finding) bool { return have.What == f.What }) { // of another device of the topology
+			out = append(out, f)
 		}
-		out = append(out, f)
 	}
 	reported := false
 	for _, d := range u.Devices {

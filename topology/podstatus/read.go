@@ -206,23 +206,12 @@ func (s *Status) use(c *resourceapi.ResourceClaim, a claim.Assignment) Use {
 	for _, d := range a.Devices {
 		u.Node = d.Pool // the pool of a node's devices has the node's name
 		to := Device{Step: d.Step, Name: d.Name}
-		i := slices.IndexFunc(c.Status.Devices, func(of resourceapi.AllocatedDeviceStatus) bool {
-			return of.Driver == claim.Driver && of.Pool == d.Pool && of.Device == d.Name &&
-				cmp.Or(pointed(of.ShareID), "") == pointed((*string)(d.ShareID))
-		})
-		if i >= 0 {
-			s.report(&u, &to, &c.Status.Devices[i])
+		if of := claim.StatusOf(c, d); of != nil {
+			s.report(&u, &to, of)
 		}
 		u.Devices = append(u.Devices, to)
 	}
 	return u
-}
-
-func pointed(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
 
 // report adds what the node has reported of a device.

@@ -188,15 +188,6 @@ func transform(value any, path string, replace func(path, s string) (any, error)
 			out[i] = e
 		}
 		return out, nil
-	case []string:
-		if !slices.ContainsFunc(v, Has) {
-			return slices.Clone(v), nil
-		}
-		elems := make([]any, len(v))
-		for i := range v {
-			elems[i] = v[i]
-		}
-		return transform(elems, path, replace, badKey)
 	default:
 		return v, nil
 	}

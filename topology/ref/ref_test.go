@@ -164,8 +164,8 @@ func TestExpand(t *testing.T) {
 		"nodes": "{{ vf0.deviceNodes }}",
 		"brace": `{{ "{{" }} x`,
 		"list":  []any{object{"name": "{{vf0.interfaceName}}"}, 7, nil, true},
-		"names": []string{"{{vf0.interfaceName}}"},
-		"plain": []string{"a"},
+		"names": []any{"{{vf0.interfaceName}}"},
+		"plain": []any{"a"},
 		"empty": map[string]any(nil),
 	}
 	before := fmt.Sprintf("%#v", in)
@@ -181,7 +181,7 @@ func TestExpand(t *testing.T) {
 		"brace": "{{ x",
 		"list":  []any{object{"name": "net1"}, 7, nil, true},
 		"names": []any{"net1"},
-		"plain": []string{"a"},
+		"plain": []any{"a"},
 		"empty": map[string]any(nil),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

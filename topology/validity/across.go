@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -114,11 +115,7 @@ func Across(ctx context.Context, o Objects, set contract.Set) (notes []string, e
 
 // pools are notes on the AddressPools that the steps of a topology name.
 func (o Objects) pools(t *topology.Topology) (notes []string) {
-	var names []string
-	for name := range o.Pools {
-		names = append(names, name)
-	}
-	slices.Sort(names)
+	names := slices.Sorted(maps.Keys(o.Pools))
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		pool, _, ok := topology.FromPool(s)

@@ -238,7 +238,7 @@ func (f *Follower) current() exposure.Set {
 		all = append(all, p)
 	}
 	f.read = kept
-	f.set = exposure.NewSet(all, f.labels())
+	f.set = exposure.NewSet(all, f.self().Labels)
 	return f.set
 }
 
@@ -253,30 +253,17 @@ func policyOf(u *unstructured.Unstructured) *exposure.Policy {
 	return exposure.New(o)
 }
 
-func (f *Follower) labels() map[string]string {
-	if n := f.self(); n != nil {
-		return n.Labels
-	}
-	return nil
-}
-
-// self is the node's object, nil when there is none.
+// self is the node's object, an empty one when there is none.
 func (f *Follower) self() *corev1.Node {
-	v, ok, err := f.node.GetStore().GetByKey(f.NodeName)
-	if err != nil || !ok {
-		return nil
+	v, _, _ := f.node.GetStore().GetByKey(f.NodeName)
+	if n, ok := v.(*corev1.Node); ok {
+		return n
 	}
-	n, _ := v.(*corev1.Node)
-	return n
+	return &corev1.Node{}
 }
 
 // NodeUID returns the UID of the Node object, "" while it is not known.
-func (f *Follower) NodeUID() types.UID {
-	if n := f.self(); n != nil {
-		return n.UID
-	}
-	return ""
-}
+func (f *Follower) NodeUID() types.UID { return f.self().UID }
 
 // Decide says of each device what the policies decide, and which attributes any policy
 // of the cluster adds. It fails until Ready.
@@ -294,10 +281,7 @@ func (f *Follower) Decide(ctx context.Context, devices []inventory.Device) ([]in
 // Node returns the labels and the pod CIDRs of the node; false while they are not known.
 func (f *Follower) Node() (labels map[string]string, podCIDRs []string, known bool) {
 	n := f.self()
-	if n == nil {
-		return nil, nil, false
-	}
-	return n.Labels, n.Spec.PodCIDRs, true
+	return n.Labels, n.Spec.PodCIDRs, n.Name != ""
 }
 
 // ofNode keeps in memory what policies select nodes by, and where the addresses of its
