@@ -128,8 +128,8 @@ func (w *Webhook) deviceClass(ctx context.Context, name string) (*resourceapi.De
 		if err != nil {
 			return nil, err
 		}
-		if c, err := controller.Unselective(o, t, set, name); c != nil || err != nil {
-			return c, err
+		if c := controller.Unselective(o, t, set, name); c != nil {
+			return c, nil
 		}
 	}
 	return nil, nil

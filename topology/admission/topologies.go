@@ -57,11 +57,7 @@ func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, 
 	if err := w.unshared(ctx, t, set, &a); err != nil {
 		return a, err
 	}
-	classes, err := controller.Classes(o, t, set)
-	if err != nil {
-		return a, err
-	}
-	for _, c := range classes {
+	for _, c := range controller.Classes(o, t, set) {
 		clash, err := w.clash(ctx, o, c.Name)
 		if err != nil {
 			return a, err

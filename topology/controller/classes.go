@@ -19,16 +19,11 @@ import (
 )
 
 // Classes returns the DeviceClass of every root step that is given a device, in order of
-// declaration: o is the topology's object, t the same decoded. Only encoding can fail, and
-// no input is known for which it does.
-func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set) ([]*resourceapi.DeviceClass, error) {
+// declaration: o is the topology's object, t the same decoded.
+func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set) []*resourceapi.DeviceClass {
 	var out []*resourceapi.DeviceClass
 	named := map[string]bool{} // extended resource names that a class has
 	for _, s := range claim.Roots(t, set) {
-		config, err := configOf(o, s.Name)
-		if err != nil {
-			return nil, err
-		}
 		c, _ := set.Contract(s.Type)
 		var resource *string
 		if name := s.ExtendedResourceName; name != "" && !named[name] {
@@ -43,12 +38,12 @@ func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set
 			},
 			Spec: resourceapi.DeviceClassSpec{
 				Selectors:            selectors(s, c),
-				Config:               config,
+				Config:               configOf(o, s.Name),
 				ExtendedResourceName: resource,
 			},
 		})
 	}
-	return out, nil
+	return out
 }
 
 // ownerOf is the owner reference of objects that are created for a topology. It does not
@@ -62,30 +57,24 @@ func ownerOf(o *v1alpha1.NetworkTopology) metav1.OwnerReference {
 }
 
 // configOf returns the config that names the topology and step of a class.
-func configOf(o *v1alpha1.NetworkTopology, step string) ([]resourceapi.DeviceClassConfiguration, error) {
-	parameters, err := json.Marshal(claim.ConfigOf(o, step))
-	if err != nil {
-		return nil, fmt.Errorf("DeviceClass %q: %w", claim.ClassName(o.Name, step), err)
-	}
+func configOf(o *v1alpha1.NetworkTopology, step string) []resourceapi.DeviceClassConfiguration {
+	parameters, _ := json.Marshal(claim.ConfigOf(o, step)) // of strings and numbers
 	return []resourceapi.DeviceClassConfiguration{{DeviceConfiguration: resourceapi.DeviceConfiguration{
 		Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: claim.Driver, Parameters: runtime.RawExtension{Raw: parameters}},
-	}}}, nil
+	}}}
 }
 
 // Unselective returns the DeviceClass that Classes would make with a name, without its
 // selectors and so without compiling any; nil when it would make none.
-func Unselective(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set, name string) (*resourceapi.DeviceClass, error) {
+func Unselective(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set, name string) *resourceapi.DeviceClass {
 	for _, s := range claim.Roots(t, set) {
-		if claim.ClassName(o.Name, s.Name) != name {
-			continue
+		if claim.ClassName(o.Name, s.Name) == name {
+			return &resourceapi.DeviceClass{
+				ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{Config: configOf(o, s.Name)},
+			}
 		}
-		config, err := configOf(o, s.Name)
-		if err != nil {
-			return nil, err
-		}
-		return &resourceapi.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.DeviceClassSpec{Config: config}}, nil
 	}
-	return nil, nil
+	return nil
 }
 
 // selectors returns the selectors of a root step's class: one for devices that the step's type can take, and the
@@ -185,13 +174,7 @@ func Owned(class *resourceapi.DeviceClass, o *v1alpha1.NetworkTopology) bool {
 	if ref := metav1.GetControllerOf(class); ref != nil {
 		return ref.UID == o.UID
 	}
-	return slices.ContainsFunc(class.Spec.Config, func(c resourceapi.DeviceClassConfiguration) bool {
-		if c.Opaque == nil || c.Opaque.Driver != claim.Driver {
-			return false
-		}
-		cfg, err := claim.ParseConfig(c.Opaque.Parameters.Raw)
-		return err == nil && o.UID != "" && cfg.NetworkTopologyRef.UID == o.UID
-	})
+	return slices.ContainsFunc(refsOfClass(class), func(r claim.TopologyRef) bool { return o.UID != "" && r.UID == o.UID })
 }
 
 // Clash describes the owner of a class that has a name which a topology wants, for a

@@ -409,10 +409,7 @@ func (c *Controller) program(ctx context.Context, o *v1alpha1.NetworkTopology, f
 	if found.Unknown = Unknown(t, c.Contracts.BuiltIn); len(found.Unknown) > 0 {
 		return nil
 	}
-	want, err := Classes(o, t, set)
-	if err != nil {
-		return err
-	}
+	want := Classes(o, t, set)
 	if found.Clashes, err = c.clashes(ctx, o, have, want); err != nil || len(found.Clashes) > 0 {
 		return err
 	}

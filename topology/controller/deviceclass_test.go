@@ -75,10 +75,7 @@ func TestClasses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	classes, err := controller.Classes(o, decoded, set)
-	if err != nil {
-		t.Fatal(err)
-	}
+	classes := controller.Classes(o, decoded, set)
 	var got strings.Builder
 	for _, c := range classes {
 		text, err := yaml.Marshal(c)
@@ -191,10 +188,7 @@ func TestRepair(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	classes, err := controller.Classes(o, decoded, set)
-	if err != nil {
-		t.Fatal(err)
-	}
+	classes := controller.Classes(o, decoded, set)
 	want := classes[0]
 	for name, disturb := range map[string]func(*resourceapi.DeviceClass){
 		"label":    func(c *resourceapi.DeviceClass) { delete(c.Labels, "networking.dra.io/step") },

@@ -217,11 +217,7 @@ func (n *NetworkStatus) write(ctx context.Context, pod podKey) error {
 	if text == have.Annotations[networkstatus.Annotation] {
 		return tooLarge
 	}
-	patch, err := networkStatusPatch(have, text)
-	if err != nil {
-		return err
-	}
-	_, err = n.pods.Namespace(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, patch,
+	_, err = n.pods.Namespace(pod.Namespace).Patch(ctx, pod.Name, types.MergePatchType, networkStatusPatch(have, text),
 		metav1.PatchOptions{FieldManager: statusManager}, "status")
 	if apierrors.IsConflict(err) {
 		return err
@@ -255,17 +251,13 @@ func (n *NetworkStatus) ofClaim(ctx context.Context, key string, pod podKey) ([]
 }
 
 // networkStatusPatch sets the annotation of a pod that has not changed since it was read, or removes it if the text is empty.
-func networkStatusPatch(pod *metav1.PartialObjectMetadata, text string) ([]byte, error) {
+func networkStatusPatch(pod *metav1.PartialObjectMetadata, text string) []byte {
 	annotations := map[string]any{networkstatus.Annotation: nil, networkstatus.Mark: nil}
 	if text != "" {
 		annotations = map[string]any{networkstatus.Annotation: text, networkstatus.Mark: networkstatus.Digest(text)}
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": pod.UID, "resourceVersion": pod.ResourceVersion,
-		"annotations": annotations,
+	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{ // of strings
+		"uid": pod.UID, "resourceVersion": pod.ResourceVersion, "annotations": annotations,
 	}})
-	if err != nil {
-		return nil, fmt.Errorf("network status: %w", err)
-	}
-	return patch, nil
+	return patch
 }

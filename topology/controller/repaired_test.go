@@ -42,10 +42,7 @@ func TestRepairedEvent(t *testing.T) {
 	// pass returns the Event of a pass after which the class has an expression.
 	pass := func(expression string) (event string) {
 		t.Helper()
-		want, err := Classes(o, decoded, registry)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := Classes(o, decoded, registry)
 		want[0].Spec.Selectors[0].CEL.Expression = expression
 		var have resourceapi.DeviceClassList
 		if err := kube.List(t.Context(), &have); err != nil {

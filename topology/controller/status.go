@@ -18,7 +18,6 @@ import (
 // Outcome is the result of a pass over a topology.
 type Outcome struct {
 	Steps   int              // of the topology, when it is valid
-	Role    v1alpha1.Role    // of the topology; set by StatusOf
 	Invalid error            // why it is not valid
 	Unknown []*topology.Step // steps no node can run
 	Clashes []string         // messages about names it wants and others have
@@ -56,7 +55,6 @@ const (
 // its transition time.
 func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopologyStatus {
 	s := *o.Status.DeepCopy()
-	found.Role = o.Spec.Role
 	s.ObservedGeneration = o.Generation
 	s.DeviceClasses = int32(found.Classes)
 	s.Sandboxes = int32(found.Use.Pods)
@@ -68,7 +66,7 @@ func StatusOf(o *v1alpha1.NetworkTopology, found Outcome) v1alpha1.NetworkTopolo
 		return c
 	}
 	valid := set(validCondition(found))
-	programmed := set(programming(found))
+	programmed := set(programming(o, found))
 	ready := metav1.Condition{
 		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: reasonSucceeded,
 		Message: programmed.Message,
@@ -109,7 +107,7 @@ func validCondition(found Outcome) metav1.Condition {
 	return c
 }
 
-func programming(found Outcome) metav1.Condition {
+func programming(o *v1alpha1.NetworkTopology, found Outcome) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionProgrammed, Status: metav1.ConditionFalse}
 	stay := "no DeviceClass is created"
 	if found.Classes > 0 {
@@ -131,7 +129,7 @@ func programming(found Outcome) metav1.Condition {
 		c.Reason, c.Message = string(fault.Conflict), "new pods wait for their addresses:\n"+strings.Join(found.Pools, "\n")
 	case found.Err != nil:
 		c.Reason, c.Message = string(fault.Internal), found.Err.Error()
-	case found.Role != "":
+	case o.Spec.Role != "":
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonSucceeded,
 			"agents with --pod-network give it to new pods on the nodes that it selects"
 	case found.Classes == 0:

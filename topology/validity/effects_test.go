@@ -44,10 +44,7 @@ func madeOfTopology(t *testing.T, spec string) string {
 	if err != nil {
 		return err.Error()
 	}
-	classes, err := controller.Classes(o, topo, set)
-	if err != nil {
-		t.Fatal(err)
-	}
+	classes := controller.Classes(o, topo, set)
 	run := func(node string) controller.Run {
 		r := controller.Run{Claim: node, PodUID: types.UID(node), Reported: claim.Reported{Node: node}}
 		r.Generation = o.Generation - 1

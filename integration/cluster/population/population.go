@@ -140,10 +140,7 @@ func topologyOf(size Size, i int, set contract.Set) (*v1alpha1.NetworkTopology, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("topology: %w", err)
 	}
-	classes, err := controller.Classes(o, t, set)
-	if err != nil {
-		return nil, nil, fmt.Errorf("topology: %w", err)
-	}
+	classes := controller.Classes(o, t, set)
 	o.Status = controller.StatusOf(o, controller.Outcome{Steps: len(o.Spec.Steps), Classes: len(classes), Use: useOf(size, i)})
 	for n := range o.Status.Conditions {
 		o.Status.Conditions[n].LastTransitionTime = created
