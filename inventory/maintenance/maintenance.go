@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/ptr"
 
@@ -115,7 +116,7 @@ func Users(ctx context.Context, kube kubernetes.Interface, devices []Device) ([]
 			return nil, fmt.Errorf("list ResourceClaims: %w", err)
 		}
 		for i := range claims.Items {
-			out = append(out, server.usersOf(&claims.Items[i], devices)...)
+			out = append(out, usersOf(server, &claims.Items[i], devices)...)
 		}
 		if more.Continue = claims.Continue; more.Continue == "" {
 			break
@@ -128,7 +129,7 @@ func Users(ctx context.Context, kube kubernetes.Interface, devices []Device) ([]
 	return out, nil
 }
 
-func (s Server) usersOf(c *resourceapi.ResourceClaim, devices []Device) []User {
+func usersOf(server *version.Version, c *resourceapi.ResourceClaim, devices []Device) []User {
 	if c.Status.Allocation == nil {
 		return nil
 	}
@@ -144,8 +145,8 @@ func (s Server) usersOf(c *resourceapi.ResourceClaim, devices []Device) []User {
 				continue
 			}
 			u := User{Namespace: c.Namespace, Pod: pod.Name, Claim: c.Name, Device: d, Stays: tolerated(r.Tolerations)}
-			if c.Annotations[extended] == "true" && !s.evictsExtended() {
-				u.Stays = fmt.Sprintf("it asks without a claim, and Kubernetes %s does not evict such pods (%s and later do)", s,
+			if c.Annotations[extended] == "true" && server.LessThan(evictsExtended) {
+				u.Stays = fmt.Sprintf("it asks without a claim, and Kubernetes %s does not evict such pods (%s and later do)", server,
 					evictsExtended)
 			}
 			out = append(out, u)

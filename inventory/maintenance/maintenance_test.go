@@ -7,11 +7,19 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/plumbline/plumbline/inventory"
 )
 
 // The report of a pod that asks by extended resources agrees with its Kubernetes.
+// gitVersion is a server of this version.
+type gitVersion string
+
+func (v gitVersion) ServerVersion() (*version.Info, error) {
+	return &version.Info{GitVersion: string(v)}, nil
+}
+
 func TestUsersByVersion(t *testing.T) {
 	claim := &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "c", Annotations: map[string]string{extended: "true"}},
@@ -25,15 +33,15 @@ func TestUsersByVersion(t *testing.T) {
 	for git, stays := range map[string]bool{
 		"v1.36.3": true, "v1.37.0": true, "v1.37.1": true, "v1.37.2": false, "v1.37.3+vendor.1": false, "v1.38.0-alpha.2": false,
 	} {
-		server, err := parse(git)
+		server, err := serverOf(gitVersion(git))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if users := server.usersOf(claim, []Device{{"n1", "d"}}); len(users) != 1 || (users[0].Stays != "") != stays {
+		if users := usersOf(server, claim, []Device{{"n1", "d"}}); len(users) != 1 || (users[0].Stays != "") != stays {
 			t.Errorf("%s: %v; stays: %t", git, users, stays)
 		}
 	}
-	if s, err := parse("unknown"); err == nil {
+	if s, err := serverOf(gitVersion("unknown")); err == nil {
 		t.Errorf("a server without a version: %v", s)
 	}
 }

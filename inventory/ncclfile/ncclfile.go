@@ -196,14 +196,12 @@ func lanes(widths ...string) int {
 
 // read returns a file of one line, "" if there is none.
 func (n Node) read(dir, name string) string {
-	text, _ := readAll(filepath.Join(dir, name))
-	return strings.TrimSpace(text)
+	return strings.TrimSpace(readAll(filepath.Join(dir, name)))
 }
 
 // first returns the keys of the first processor in cpuinfo.
 func (n Node) first(file string) map[string]string {
-	text, _ := readAll(file)
-	text, _, _ = strings.Cut(text, "\n\n")
+	text, _, _ := strings.Cut(readAll(file), "\n\n")
 	out := map[string]string{}
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(line, ":")
@@ -212,12 +210,12 @@ func (n Node) first(file string) map[string]string {
 	return out
 }
 
-func readAll(file string) (string, error) {
+func readAll(file string) string {
 	f, err := os.Open(file)
 	if err != nil {
-		return "", err
+		return ""
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, 1<<16))
-	return string(data), err
+	data, _ := io.ReadAll(io.LimitReader(f, 1<<16))
+	return string(data)
 }

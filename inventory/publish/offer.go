@@ -359,21 +359,22 @@ func (e *entry) fail(k known) {
 func (e *entry) withdrawn(k known, d inventory.Device) bool {
 	if !e.shared() || d.Exposure.Verdict == inventory.Undecided {
 		was := k.before[e.Device.Name]
-		return e.shared() && was.isWithdrawn()
+		return e.shared() && was.has(TaintWithdrawn)
 	}
 	return d.Exposure.Sharing == nil || d.AsShared().Name != e.Device.Name
 }
 
-func (e *entry) isWithdrawn() bool {
-	return slices.ContainsFunc(e.Device.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == TaintWithdrawn })
+// has reports whether a device has a taint.
+func (e *entry) has(taint string) bool {
+	return slices.ContainsFunc(e.Device.Taints, func(t resourceapi.DeviceTaint) bool { return t.Key == taint })
 }
 
 // miswired reports whether a device is connected to something else than a policy expects.
 // While that is not known, as after a start of the agent, the last known state is used.
 func (e *entry) miswired(k known, d inventory.Device) bool {
 	if d.Neighbour == nil {
-		return d.Exposure.Expects && slices.ContainsFunc(k.before[e.Device.Name].Device.Taints,
-			func(t resourceapi.DeviceTaint) bool { return t.Key == TaintMiswired })
+		was := k.before[e.Device.Name]
+		return d.Exposure.Expects && was.has(TaintMiswired)
 	}
 	return d.Exposure.Miswired != ""
 }
@@ -454,5 +455,3 @@ func pools(node string, offered []entry) resourceslice.DriverResources {
 	}
 	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{node: {Slices: out}}}
 }
-
-func isLinkDown(t resourceapi.DeviceTaint) bool { return t.Key == TaintLinkDown }

@@ -190,7 +190,7 @@ func (p *Publisher) noteWithdrawn(published []entry) {
 	defer p.mu.Unlock()
 	p.withdrawn = map[string]bool{}
 	for _, e := range published {
-		if e.isWithdrawn() {
+		if e.has(TaintWithdrawn) {
 			p.withdrawn[e.Device.Name] = true
 		}
 	}
@@ -419,10 +419,7 @@ func (p *Publisher) setUnsaved(err error) {
 func (p *Publisher) OtherVersion() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if other, ok := errors.AsType[*otherVersion](p.unsaved); ok {
-		return other.why
-	}
-	return nil
+	return unknownTo(p.unsaved)
 }
 
 // sayTainted logs the devices with a taint, once for each device and reason. why returns "" for a device without it.
@@ -492,7 +489,7 @@ func (p *Publisher) lasting(dead map[string]bool) (map[string]bool, time.Duratio
 		if !ok {
 			began = now
 			// A device that was tainted before a restart of the agent stays tainted.
-			if slices.ContainsFunc(p.before[name].Device.Taints, isLinkDown) {
+			if e := p.before[name]; e.has(TaintLinkDown) {
 				began = now.Add(-p.opts.LinkDownAfter)
 			}
 			p.since[name] = began

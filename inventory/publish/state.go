@@ -48,10 +48,15 @@ func (o *otherVersion) Error() string {
 		"written by another version of plumbline and left alone (%v): run the version that wrote it, or remove the file", o.why)
 }
 
-func isOtherVersion(err error) bool {
-	_, ok := errors.AsType[*otherVersion](err)
-	return ok
+// unknownTo returns what this version of plumbline does not know of a file, nil if the error is not that of another version.
+func unknownTo(err error) error {
+	if other, ok := errors.AsType[*otherVersion](err); ok {
+		return other.why
+	}
+	return nil
 }
+
+func isOtherVersion(err error) bool { return unknownTo(err) != nil }
 
 // decode reads a file's content. Fields that are unknown are ignored; what is JSON and
 // has another version or shape is an otherVersion.
@@ -71,10 +76,7 @@ func decode(b []byte) (state, error) {
 // another one has written, nil when it can use the file.
 func OtherVersion(file string) error {
 	_, err := load(file)
-	if other, ok := errors.AsType[*otherVersion](err); ok {
-		return other.why
-	}
-	return nil
+	return unknownTo(err)
 }
 
 // save replaces the file unless another version has written it. After a crash the old or the
