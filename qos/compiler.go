@@ -37,9 +37,6 @@ type Network struct {
 	Primary bool
 }
 
-// isOurDefault reports whether the network is the default network of a node, made by a NetworkTopology.
-func (n Network) isOurDefault() bool { return n.Kind == NetworkTopology && n.Primary }
-
 // PodNetwork is the network that a NetworkTopology of role primary with these labels makes.
 func PodNetwork(name string, labels map[string]string) Network {
 	return Network{NetworkID: NetworkID{Kind: NetworkTopology, Name: name}, Labels: labels, Primary: true}

@@ -505,7 +505,7 @@ func (t networkTerm) covers(n Network, namespace labels.Set) bool {
 	if t.among != nil {
 		return n.Kind == NetworkTopology && definedAmong(n.Labels, t.among)
 	}
-	return (t.kind == n.Kind || t.kind == DefaultNetwork && n.isOurDefault()) &&
+	return (t.kind == n.Kind || t.kind == DefaultNetwork && n.Kind == NetworkTopology && n.Primary) &&
 		(t.name == "" || t.name == n.Name && t.namespace == n.Namespace) &&
 		(t.primary == nil || *t.primary == n.Primary) &&
 		(t.namespaces == nil || t.namespaces.Matches(namespace)) &&

@@ -100,16 +100,12 @@ func (t *target) imagined(ctx context.Context, a *app) (reconcile.Sandbox, *ops.
 	if err != nil {
 		return sb, nil, err
 	}
-	roots := map[string]bool{}
-	for _, s := range topo.Roots() {
-		roots[s.Name] = true
-	}
 	given, notes, err := from.examples(topo, given, true)
 	if err != nil {
 		return sb, nil, err
 	}
 	for step, device := range asked {
-		if !roots[step] {
+		if !slices.ContainsFunc(topo.Roots(), func(s *topology.Step) bool { return s.Name == step }) {
 			return sb, nil, fmt.Errorf("--device: %q is not a root step of topology %q: see `plumbline graph`", step, topo.Name)
 		}
 		if !strings.Contains(device, ":") { // the name of an interface
@@ -124,8 +120,7 @@ func (t *target) imagined(ctx context.Context, a *app) (reconcile.Sandbox, *ops.
 		return sb, nil, err
 	}
 	plan.Notes = append(plan.Notes, slices.Concat(t.notes, notes)...)
-	sb.Netns, sb.Topology, sb.Given = node.NetnsDir+"/pod", topo, given
-	sb.Rules = rules
+	sb.Netns, sb.Topology, sb.Given, sb.Rules = node.NetnsDir+"/pod", topo, given, rules
 	return sb, plan, nil
 }
 

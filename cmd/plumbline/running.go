@@ -110,14 +110,12 @@ func (a *app) edit(ctx context.Context, e *engine, rec reconcile.Record, topo *t
 		return runningDocument{}, nil, err
 	}
 	d := runningDocument{
-		plannedDocument: planDocument(p.Sandbox, &ops.Plan{}, nil, nil), Netns: p.Sandbox.Netns, Effects: p.Effects,
+		plannedDocument: planDocument(p.Sandbox, cmp.Or(p.Plan, &ops.Plan{}), nil, nil), Netns: p.Sandbox.Netns, Effects: p.Effects,
 		Interrupted: p.Interrupted,
 	}
 	if p.HeldBack != nil {
 		d.HeldBack = p.HeldBack.Error()
-		return d, nil, nil
 	}
-	d.plannedDocument = planDocument(p.Sandbox, p.Plan, nil, nil)
 	return d, p.Plan, nil
 }
 

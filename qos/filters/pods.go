@@ -37,20 +37,18 @@ var podResource = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 // or were refused by the kubelet, are of no interest: users may create any number.
 func (f *Follower) followPods(ctx context.Context) {
 	api := f.Pods.Resource(podResource)
-	narrow := func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.AndSelectors(
-			fields.OneTermEqualSelector("spec.nodeName", f.NodeName),
-			fields.OneTermNotEqualSelector("status.phase", "Succeeded"),
-			fields.OneTermNotEqualSelector("status.phase", "Failed"),
-		).String()
-	}
+	running := fields.AndSelectors(
+		fields.OneTermEqualSelector("spec.nodeName", f.NodeName),
+		fields.OneTermNotEqualSelector("status.phase", "Succeeded"),
+		fields.OneTermNotEqualSelector("status.phase", "Failed"),
+	).String()
 	all := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			narrow(&o)
+			o.FieldSelector = running
 			return api.List(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			narrow(&o)
+			o.FieldSelector = running
 			return api.Watch(ctx, o)
 		},
 	}

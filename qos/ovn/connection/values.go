@@ -36,19 +36,15 @@ func Set(v any) []any {
 }
 
 // Texts reads a set of strings.
-func Texts(v any) []string {
-	out := []string{}
-	for _, s := range Set(v) {
-		out = append(out, Text(s))
-	}
-	return out
-}
+func Texts(v any) []string { return each(v, Text) }
 
 // UUIDs reads a set of references.
-func UUIDs(v any) []string {
+func UUIDs(v any) []string { return each(v, UUID) }
+
+func each(set any, read func(any) string) []string {
 	out := []string{}
-	for _, u := range Set(v) {
-		out = append(out, UUID(u))
+	for _, v := range Set(set) {
+		out = append(out, read(v))
 	}
 	return out
 }
@@ -60,19 +56,17 @@ func Pairs(v any) map[any]any {
 }
 
 // SetOf writes a set of strings.
-func SetOf(of []string) ovsdb.OvsSet {
-	out := ovsdb.OvsSet{GoSet: []any{}}
-	for _, s := range of {
-		out.GoSet = append(out.GoSet, s)
-	}
-	return out
-}
+func SetOf(of []string) ovsdb.OvsSet { return setOf(of, func(s string) any { return s }) }
 
 // References writes a set of references, to rows and to those that the transaction creates.
 func References(of ...string) ovsdb.OvsSet {
+	return setOf(of, func(u string) any { return ovsdb.UUID{GoUUID: u} })
+}
+
+func setOf(of []string, write func(string) any) ovsdb.OvsSet {
 	out := ovsdb.OvsSet{GoSet: []any{}}
-	for _, u := range of {
-		out.GoSet = append(out.GoSet, ovsdb.UUID{GoUUID: u})
+	for _, s := range of {
+		out.GoSet = append(out.GoSet, write(s))
 	}
 	return out
 }
