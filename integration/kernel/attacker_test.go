@@ -394,7 +394,7 @@ func (v view) flood(times int, f func(int) error) error {
 }
 
 func (v view) ethtool(index int) error {
-	client, err := ethtoolnl.Dial(0)
+	client, err := ethtoolnl.Dial()
 	if err != nil {
 		return err
 	}

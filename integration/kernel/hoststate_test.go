@@ -137,7 +137,7 @@ func (s hostState) tables(t *testing.T, links map[int]string) {
 // settings notes what ethtool shows.
 func (s hostState) settings(t *testing.T, links map[int]string) {
 	t.Helper()
-	client, err := ethtoolnl.Dial(0)
+	client, err := ethtoolnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}

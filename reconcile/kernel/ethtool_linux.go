@@ -24,7 +24,7 @@ func (s *socket) ethtoolClient() (_ *ethtoolnl.Client, err error) {
 	defer s.mu.Unlock()
 	if s.ethtool == nil {
 		err = s.enter(func() (err error) {
-			s.ethtool, err = ethtoolnl.Dial(0)
+			s.ethtool, err = ethtoolnl.Dial()
 			return err
 		})
 	}

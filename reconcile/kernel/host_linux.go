@@ -181,7 +181,7 @@ func (h *Host) WithoutSandbox() *Sandbox { return h.view(nil) }
 func (h *Host) view(s *socket) *Sandbox {
 	out := &Sandbox{
 		host: h, indexes: map[string]int{}, uppers: map[int]map[string]string{}, restored: map[int]map[string]string{},
-		left: map[string]bool{}, cache: newCache(),
+		left: map[string]bool{}, nsids: map[*conn]int32{}, cache: newCache(),
 	}
 	out.count.disturb = h.disturb
 	out.outside = &conn{h.socket, &out.count, true, h.bounds, h.proc}

@@ -209,9 +209,6 @@ func (s *Sandbox) nsid(ctx context.Context, c, other *conn) (int32, error) {
 	}
 	if id >= 0 {
 		s.mu.Lock()
-		if s.nsids == nil {
-			s.nsids = map[*conn]int32{}
-		}
 		s.nsids[c] = id
 		s.mu.Unlock()
 	}

@@ -132,6 +132,13 @@ func prefixOf(family uint8, b []byte, bits uint8) string {
 	return netip.PrefixFrom(a, int(bits)).String()
 }
 
+func routeFamily(r netstate.Route) uint8 {
+	if r.IPv6() {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
 // routeQuery narrows a dump; zero fields are any.
 type routeQuery struct {
 	family   uint8
@@ -274,10 +281,7 @@ func (s *Sandbox) group(ctx context.Context, r netstate.Route, q routeQuery) ([]
 	if err != nil {
 		return nil, err
 	}
-	q.family = unix.AF_INET
-	if r.IPv6() {
-		q.family = unix.AF_INET6
-	}
+	q.family = routeFamily(r)
 	all, err := c.routes(ctx, q, 0, func(have ifRoute) bool { return have.Dst == r.Dst && have.Metric == r.Metric })
 	if err != nil {
 		return nil, err
@@ -329,10 +333,7 @@ func (s *Sandbox) keepsRoute(ctx context.Context, r netstate.Route) (bool, error
 	if err != nil {
 		return false, err
 	}
-	q := routeQuery{family: unix.AF_INET, table: r.Table, protocol: uint8(protocolOf(r)), index: index}
-	if r.IPv6() {
-		q.family = unix.AF_INET6
-	}
+	q := routeQuery{family: routeFamily(r), table: r.Table, protocol: uint8(protocolOf(r)), index: index}
 	var kept map[netstate.Key]bool
 	s.withCache(func(g *observationCache) { kept = g.routes[keptIn{c, q}] })
 	if kept == nil {
@@ -345,12 +346,7 @@ func (s *Sandbox) keepsRoute(ctx context.Context, r netstate.Route) (bool, error
 			have.Link = r.Link
 			kept[have.Key()] = true
 		}
-		s.withCache(func(g *observationCache) {
-			if g.routes == nil {
-				g.routes = map[keptIn]map[netstate.Key]bool{}
-			}
-			g.routes[keptIn{c, q}] = kept
-		})
+		s.withCache(func(g *observationCache) { g.routes[keptIn{c, q}] = kept })
 	}
 	return kept[r.Key()], nil
 }

@@ -162,6 +162,7 @@ func newCache() observationCache {
 	return observationCache{
 		devices: map[string]place{}, vfs: map[string]functionOf{},
 		free: map[string]bool{}, vfAddresses: map[string]vfAddress{}, madeRDMA: map[string]string{},
+		routes: map[keptIn]map[netstate.Key]bool{},
 	}
 }
 
@@ -264,7 +265,7 @@ func (s *Sandbox) ApplyAll(ctx context.Context, changes []netstate.Change) error
 
 func (s *Sandbox) apply(ctx context.Context, c netstate.Change) error {
 	if !c.Foreign || c.Key().Kind != netstate.KindRoute {
-		s.withCache(func(g *observationCache) { g.routes = nil })
+		s.withCache(func(g *observationCache) { clear(g.routes) })
 	}
 	for _, codec := range codecs {
 		if codec.kind == c.Key().Kind {

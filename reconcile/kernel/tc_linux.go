@@ -166,16 +166,10 @@ func encodeActions(to *nl.RtAttr, f netstate.Filter, index int) error {
 		return actionOptions(to, n, kind)
 	}
 	v4 := *f.Family == netstate.IPv4
-	last := func(is bool) uint32 {
-		if is && !limited {
-			return actOK
-		}
-		return actPipe
-	}
-	encodePedit(add("pedit"), v4, f.DSCP, last(!v4))
+	encodePedit(add("pedit"), v4, f.DSCP, verdict(!v4, limited))
 	if v4 {
 		parms := make([]byte, sizeofTcGen+4)
-		binary.NativeEndian.PutUint32(parms[8:], last(true))
+		binary.NativeEndian.PutUint32(parms[8:], verdict(true, limited))
 		binary.NativeEndian.PutUint32(parms[sizeofTcGen:], csumIPv4Header)
 		add("csum").AddRtAttr(nl.TCA_CSUM_PARMS, parms)
 	}
@@ -183,6 +177,14 @@ func encodeActions(to *nl.RtAttr, f netstate.Filter, index int) error {
 		return encodePolice(add("police"), f, index)
 	}
 	return nil
+}
+
+// verdict is that of an action: the last one ends the filter, unless a policer follows.
+func verdict(last, limited bool) uint32 {
+	if last && !limited {
+		return actOK
+	}
+	return actPipe
 }
 
 func actionOptions(to *nl.RtAttr, order int, kind string) *nl.RtAttr {
@@ -203,6 +205,13 @@ func dscpBits(v4 bool, dscp *uint8) (keep, set [4]byte) {
 	return [4]byte{0xf0, 0x3f, 0xff, 0xff}, [4]byte{*dscp >> 2, *dscp << 6}
 }
 
+func peditHeader(v4 bool) uint16 {
+	if v4 {
+		return nl.TCA_PEDIT_KEY_EX_HDR_TYPE_IP4
+	}
+	return nl.TCA_PEDIT_KEY_EX_HDR_TYPE_IP6
+}
+
 func encodePedit(to *nl.RtAttr, v4 bool, dscp *uint8, action uint32) {
 	keep, set := dscpBits(v4, dscp)
 	parms := make([]byte, nl.SizeOfPeditSel+nl.SizeOfPeditKey)
@@ -211,12 +220,8 @@ func encodePedit(to *nl.RtAttr, v4 bool, dscp *uint8, action uint32) {
 	copy(parms[nl.SizeOfPeditSel:], keep[:])
 	copy(parms[nl.SizeOfPeditSel+4:], set[:])
 	to.AddRtAttr(nl.TCA_PEDIT_PARMS_EX, parms)
-	header := uint16(nl.TCA_PEDIT_KEY_EX_HDR_TYPE_IP6)
-	if v4 {
-		header = nl.TCA_PEDIT_KEY_EX_HDR_TYPE_IP4
-	}
 	key := to.AddRtAttr(nl.TCA_PEDIT_KEYS_EX|unix.NLA_F_NESTED, nil).AddRtAttr(nl.TCA_PEDIT_KEY_EX|unix.NLA_F_NESTED, nil)
-	key.AddRtAttr(nl.TCA_PEDIT_KEY_EX_HTYPE, nl.Uint16Attr(header))
+	key.AddRtAttr(nl.TCA_PEDIT_KEY_EX_HTYPE, nl.Uint16Attr(peditHeader(v4)))
 	key.AddRtAttr(nl.TCA_PEDIT_KEY_EX_CMD, nl.Uint16Attr(nl.TCA_PEDIT_KEY_EX_CMD_SET))
 }
 
@@ -393,26 +398,20 @@ func decodeActions(f *netstate.Filter, b []byte, index int) {
 		decodePolice(f, all[n-1].options, index)
 		all = all[:n-1]
 	}
-	v4 := *f.Family == netstate.IPv4
-	last := func(is bool) uint32 {
-		if is && f.Policer != nil && *f.Policer == 0 {
-			return actOK
-		}
-		return actPipe
-	}
+	v4, limited := *f.Family == netstate.IPv4, f.Policer == nil || *f.Policer != 0
 	if v4 {
 		n := len(all) - 1
 		if n < 0 || all[n].kind != "csum" {
 			return
 		}
 		parms := all[n].options[nl.TCA_CSUM_PARMS]
-		if len(parms) < sizeofTcGen+4 || u32(parms[8:]) != last(true) || u32(parms[sizeofTcGen:]) != csumIPv4Header {
+		if len(parms) < sizeofTcGen+4 || u32(parms[8:]) != verdict(true, limited) || u32(parms[sizeofTcGen:]) != csumIPv4Header {
 			return
 		}
 		all = all[:n]
 	}
 	if len(all) == 1 && all[0].kind == "pedit" {
-		f.DSCP = decodePedit(all[0].options, v4, last(!v4))
+		f.DSCP = decodePedit(all[0].options, v4, verdict(!v4, limited))
 	}
 }
 
@@ -445,13 +444,9 @@ func isPedit(options map[uint16][]byte, v4 bool, dscp *uint8, action uint32) boo
 	if [4]byte(key[:4]) != keep || [4]byte(key[4:8]) != set || u32(key[8:]) != 0 || u32(key[16:]) != 0 {
 		return false
 	}
-	header := uint16(nl.TCA_PEDIT_KEY_EX_HDR_TYPE_IP6)
-	if v4 {
-		header = nl.TCA_PEDIT_KEY_EX_HDR_TYPE_IP4
-	}
 	for _, v := range attributes(options[nl.TCA_PEDIT_KEYS_EX]) {
 		for typ, v := range attributes(v) {
-			if typ == nl.TCA_PEDIT_KEY_EX_HTYPE && u16(v) != header || typ == nl.TCA_PEDIT_KEY_EX_CMD &&
+			if typ == nl.TCA_PEDIT_KEY_EX_HTYPE && u16(v) != peditHeader(v4) || typ == nl.TCA_PEDIT_KEY_EX_CMD &&
 				u16(v) != nl.TCA_PEDIT_KEY_EX_CMD_SET {
 				return false
 			}

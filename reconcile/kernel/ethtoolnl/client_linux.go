@@ -23,10 +23,9 @@ type Client struct {
 	features []string
 }
 
-// Dial opens a client in the network namespace with that file descriptor, or in
-// the one of the calling thread for 0. It does not keep the descriptor.
-func Dial(netns int) (*Client, error) {
-	bare, err := netlink.Dial(unix.NETLINK_GENERIC, &netlink.Config{NetNS: netns, Strict: true})
+// Dial opens a client in the network namespace of the calling thread.
+func Dial() (*Client, error) {
+	bare, err := netlink.Dial(unix.NETLINK_GENERIC, &netlink.Config{Strict: true})
 	if err != nil {
 		return nil, fmt.Errorf("ethtool: %w", err)
 	}
