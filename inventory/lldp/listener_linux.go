@@ -183,10 +183,7 @@ func (l *Listener) listen(name string) error {
 
 // open opens a socket that receives nothing until it has another filter.
 func open(ifi *net.Interface) (*packet.Conn, error) {
-	none, err := bpf.Assemble([]bpf.Instruction{bpf.RetConstant{}})
-	if err != nil {
-		return nil, err
-	}
+	none := []bpf.RawInstruction{{Op: 0x06}} // ret 0
 	conn, err := packet.Listen(ifi, packet.Datagram, etherType, &packet.Config{Filter: none})
 	if err != nil {
 		return nil, err

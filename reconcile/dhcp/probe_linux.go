@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"time"
 
 	"github.com/mdlayher/packet"
@@ -65,16 +63,11 @@ func (w *wire) probe(ctx context.Context, address netip.Addr) (net.HardwareAddr,
 
 // holder returns the hardware address of the first sender that is another host, nil if there is none until ctx ends.
 func (w *wire) holder(ctx context.Context, frames *int) (net.HardwareAddr, error) {
-	stop := context.AfterFunc(ctx, func() { _ = w.arp.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if err := w.arp.SetReadDeadline(time.Time{}); err != nil {
-		return nil, err
-	}
 	var b [arpBytes]byte
-	for ctx.Err() == nil && *frames < maxProbeFrames {
-		n, _, err := w.arp.ReadFrom(b[:])
+	for *frames < maxProbeFrames {
+		n, _, err := read(ctx, w.arp, b[:])
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
+		case err != nil && ctx.Err() != nil:
 			return nil, nil
 		case err != nil:
 			return nil, err

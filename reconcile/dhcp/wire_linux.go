@@ -57,12 +57,8 @@ func (h *Host) dial(r *record) (*wire, error) {
 		if err != nil {
 			return fmt.Errorf("link %q: %w", r.Link, err)
 		}
-		none, err := filter(dhcpv4.TransactionID{})
-		if err != nil {
-			return err
-		}
 		link := &net.Interface{Index: index, Name: r.Link}
-		if w.conn, err = packet.Listen(link, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: none}); err == nil {
+		if w.conn, err = packet.Listen(link, packet.Datagram, unix.ETH_P_IP, &packet.Config{Filter: dropAll}); err == nil {
 			w.arp, err = packet.Listen(link, packet.Datagram, unix.ETH_P_ARP, &packet.Config{Filter: dropAll})
 		}
 		if errors.Is(err, unix.EPERM) {
@@ -215,27 +211,9 @@ func checksum(b []byte, sum uint32) uint16 {
 // receive returns the next message and the hardware address that it is from, until ctx ends. The
 // message is nil if it is malformed.
 func (w *wire) receive(ctx context.Context) (*dhcpv4.DHCPv4, string, error) {
-	stop := context.AfterFunc(ctx, func() { _ = w.conn.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	var n int
-	var from net.Addr
-	for {
-		if ctx.Err() != nil {
-			return nil, "", context.Cause(ctx)
-		}
-		var err error
-		if n, from, err = w.conn.ReadFrom(w.buf[:]); err == nil {
-			break
-		}
-		if ctx.Err() != nil {
-			return nil, "", context.Cause(ctx)
-		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil, "", err
-		}
-		if err := w.conn.SetReadDeadline(time.Time{}); err != nil { // it was that of an earlier call
-			return nil, "", err
-		}
+	n, from, err := read(ctx, w.conn, w.buf[:])
+	if err != nil {
+		return nil, "", err
 	}
 	via := ""
 	if sender, ok := from.(*packet.Addr); ok {
@@ -246,6 +224,27 @@ func (w *wire) receive(ctx context.Context) (*dhcpv4.DHCPv4, string, error) {
 		return nil, via, nil //nolint:nilerr // whatever was sent
 	}
 	return m, via, nil
+}
+
+// read reads a packet, until ctx ends.
+func read(ctx context.Context, conn *packet.Conn, b []byte) (int, net.Addr, error) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for ctx.Err() == nil {
+		n, from, err := conn.ReadFrom(b)
+		switch {
+		case err == nil:
+			return n, from, nil
+		case ctx.Err() != nil:
+		case errors.Is(err, os.ErrDeadlineExceeded): // it was that of an earlier call
+			if err := conn.SetReadDeadline(time.Time{}); err != nil {
+				return 0, nil, err
+			}
+		default:
+			return 0, nil, err
+		}
+	}
+	return 0, nil, context.Cause(ctx)
 }
 
 var errMalformed = errors.New("it is malformed")
