@@ -12,6 +12,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/defaults"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -67,12 +68,8 @@ type Reconciler struct {
 // New returns a Reconciler.
 func New(opts Options) *Reconciler {
 	opts.Patience = cmp.Or(opts.Patience, 15*time.Second)
-	if opts.Now == nil {
-		opts.Now = time.Now
-	}
-	if opts.Recorder == nil {
-		opts.Recorder = nopRecorder{}
-	}
+	opts.Now = defaults.Func(opts.Now, time.Now)
+	opts.Recorder = cmp.Or[Recorder](opts.Recorder, nopRecorder{})
 	return &Reconciler{
 		opts: opts, onDemand: map[SandboxID][]netstate.Object{},
 		readdressed: map[SandboxID]readdressing{}, noCarrier: map[SandboxID]noCarrier{},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/defaults"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/netns"
@@ -108,9 +109,7 @@ func New(o Options) *Loop {
 	o.Workers = cmp.Or(o.Workers, 4)
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	o.Resync = cmp.Or(o.Resync, time.Minute)
-	if o.Identify == nil {
-		o.Identify = netns.At
-	}
+	o.Identify = defaults.Func(o.Identify, netns.At)
 	o.Urgent = cmp.Or(o.Urgent, &Urgent{})
 	return &Loop{
 		Options: o, sched: newScheduler(o.Now, o.Urgent), contention: newContentionTracker(),

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/plumbline/plumbline/ops"
+	"github.com/plumbline/plumbline/reconcile/defaults"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/reconcile/table"
@@ -135,12 +136,8 @@ type Claim struct {
 // Open reads the file of a node. A damaged one is set aside, and what claims have is taken
 // from their records.
 func Open(o Options) (*Allocator, error) {
-	if o.Sync == nil {
-		o.Sync = (*os.File).Sync
-	}
-	if o.Random == nil {
-		o.Random = rand.N[uint64]
-	}
+	o.Sync = defaults.Func(o.Sync, (*os.File).Sync)
+	o.Random = defaults.Func(o.Random, rand.N[uint64])
 	a := &Allocator{
 		Options: o, file: ledger{o.File, o.Sync}, wake: table.Woken(o.HostChanged, o.Leases), passed: make(chan struct{}),
 		pools: map[string]*pool{}, full: map[lack]*fullness{}, waits: map[string]*waiting{}, checked: map[string]*known{},

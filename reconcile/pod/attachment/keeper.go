@@ -19,6 +19,7 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/defaults"
 	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
@@ -143,21 +144,11 @@ func New(o Options) *Keeper {
 	o.AttachTimeout = cmp.Or(o.AttachTimeout, 5*time.Minute)
 	o.ReleaseTimeout = cmp.Or(o.ReleaseTimeout, 30*time.Second)
 	o.Sweep = cmp.Or(o.Sweep, 30*time.Second)
-	if o.Ended == nil {
-		o.Ended = func(fault.Kind, time.Duration) {}
-	}
-	if o.Alive == nil {
-		o.Alive = func(time.Duration) {}
-	}
-	if o.Yield == nil {
-		o.Yield = func() func() { return func() {} }
-	}
-	if o.Identify == nil {
-		o.Identify = netns.At
-	}
-	if o.Filters == nil {
-		o.Filters = func(*claims.Claim, *claims.Topology) (ops.Rules, error) { return ops.Rules{}, nil }
-	}
+	o.Ended = defaults.Func(o.Ended, func(fault.Kind, time.Duration) {})
+	o.Alive = defaults.Func(o.Alive, func(time.Duration) {})
+	o.Yield = defaults.Func(o.Yield, func() func() { return func() {} })
+	o.Identify = defaults.Func(o.Identify, netns.At)
+	o.Filters = defaults.Func(o.Filters, func(*claims.Claim, *claims.Topology) (ops.Rules, error) { return ops.Rules{}, nil })
 	return &Keeper{Options: o, attempts: map[string]*attempt{}, todo: map[string]task{}, seen: map[string]bool{}}
 }
 

@@ -105,7 +105,8 @@ func (k *Keeper) finishUpdate(ctx context.Context, e *claims.Entry) error {
 
 // finishUpdates finishes the updates of all claims.
 func (k *Keeper) finishUpdates(ctx context.Context) {
-	k.forClaims(ctx, func(e *claims.Entry) bool { return e.Updating() }, k.FinishUpdate, "cannot finish an interrupted update")
+	k.forClaims(ctx, func(e *claims.Entry) bool { return e.Updating() }, k.FinishUpdate,
+		func(of ...any) { k.Log.Warn("cannot finish an interrupted update", of...) })
 }
 
 // noteAttached records durably which generations running pods have. It is not recorded on
@@ -123,12 +124,12 @@ func (k *Keeper) noteAttached(ctx context.Context) {
 			return k.Store.Put(e.Claim)
 		})
 	}
-	k.forClaims(ctx, unnoted, note, "cannot record that a claim is attached")
+	k.forClaims(ctx, unnoted, note, func(of ...any) { k.Log.Warn("cannot record that a claim is attached", of...) })
 }
 
-// forClaims calls do with those of the claims that are due and not being attached: an attachment abandons an update. Errors are logged.
+// forClaims calls do with those of the claims that are due and not being attached: an attachment abandons an update.
 func (k *Keeper) forClaims(
-	ctx context.Context, due func(*claims.Entry) bool, do func(ctx context.Context, uid types.UID) error, failed string,
+	ctx context.Context, due func(*claims.Entry) bool, do func(ctx context.Context, uid types.UID) error, warn func(of ...any),
 ) {
 	for _, e := range k.list() {
 		if !due(&e) || k.attaching(e.UID) {
@@ -139,7 +140,7 @@ func (k *Keeper) forClaims(
 		err := do(within, e.UID)
 		cancel()
 		if err != nil && fault.Of(err) != fault.Gone {
-			k.Log.Warn(failed, "claim", e.Namespace+"/"+e.Name, "kind", fault.Of(err), "error", err)
+			warn("claim", e.Namespace+"/"+e.Name, "kind", fault.Of(err), "error", err)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/defaults"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/recordfile"
 	"github.com/plumbline/plumbline/reconcile/table"
@@ -70,9 +71,7 @@ func Open(o Options) (*Store, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("claims: %w", err)
 	}
-	if o.Replace == nil {
-		o.Replace = recordfile.Replace
-	}
+	o.Replace = defaults.Func(o.Replace, recordfile.Replace)
 	return &Store{Options: o, changes: newChanges(o.Dir)}, nil
 }
 

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/defaults"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
@@ -91,9 +92,7 @@ func New(o Options) *Reporter {
 	o.Settle = cmp.Or(o.Settle, 200*time.Millisecond)
 	o.RetryMin = cmp.Or(o.RetryMin, 500*time.Millisecond)
 	o.RetryMax = cmp.Or(o.RetryMax, 2*time.Minute)
-	if o.Now == nil {
-		o.Now = time.Now //nolint:forbidigo // the default of the value that callers give
-	}
+	o.Now = defaults.Func(o.Now, time.Now) //nolint:forbidigo // the default of the value that callers give
 	return &Reporter{
 		opts: o,
 		queue: workqueue.NewTypedRateLimitingQueue(

@@ -115,9 +115,7 @@ var _ kubeletplugin.DRAPlugin = (*Plugin)(nil)
 // New returns a plugin that is not served yet.
 func New(o Options) *Plugin {
 	o.Patience = cmp.Or(o.Patience, 40*time.Second)
-	if o.PortsChanged == nil {
-		o.PortsChanged = &table.Changes{}
-	}
+	o.PortsChanged = cmp.Or[table.Source](o.PortsChanged, &table.Changes{})
 	o.Registration = cmp.Or(o.Registration, &Registration{})
 	return &Plugin{Options: o, scans: scans{list: o.Discover}}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/plumbline/plumbline/ops/netstate"
+	"github.com/plumbline/plumbline/reconcile/defaults"
 	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/table"
@@ -130,9 +131,7 @@ type State struct {
 func New(o Options) *Keeper {
 	o.Resync = cmp.Or(o.Resync, 30*time.Second)
 	o.Addresses = cmp.Or(o.Addresses, &Addresses{})
-	if o.PodNetwork == nil {
-		o.PodNetwork = func() PodNetwork { return PodNetwork{Known: true} }
-	}
+	o.PodNetwork = defaults.Func(o.PodNetwork, func() PodNetwork { return PodNetwork{Known: true} })
 	return &Keeper{
 		Options: o, wake: table.Woken(o.WokenBy...), places: map[Need][]site{}, ready: map[Need]bool{},
 		done: make(chan struct{}),

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/reconcile/defaults"
 	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
 	"github.com/plumbline/plumbline/topology/fault"
@@ -86,9 +87,7 @@ func New(o Options) *Plugin {
 	o.RegistrationTimeout = cmp.Or(o.RegistrationTimeout, 2*api.DefaultPluginRegistrationTimeout)
 	o.SynchronizationTimeout = cmp.Or(o.SynchronizationTimeout, time.Minute)
 	o.HookTimeout = cmp.Or(o.HookTimeout, 30*time.Second)
-	if o.Alive == nil {
-		o.Alive = func(time.Duration) {}
-	}
+	o.Alive = defaults.Func(o.Alive, func(time.Duration) {})
 	return &Plugin{
 		Options: o, first: make(chan struct{}), reason: errors.New("not connected yet"),
 		dialer: (&net.Dialer{Timeout: o.RegistrationTimeout}).DialContext,

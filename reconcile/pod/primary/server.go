@@ -22,6 +22,7 @@ import (
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/defaults"
 	"github.com/plumbline/plumbline/reconcile/frame"
 	"github.com/plumbline/plumbline/reconcile/netns"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
@@ -134,36 +135,16 @@ func New(o Options) *Server {
 	o.Timeout = cmp.Or(o.Timeout, 100*time.Second)
 	o.Parallel = cmp.Or(o.Parallel, 8)
 	o.Sweep = cmp.Or(o.Sweep, 30*time.Second)
-	if o.Identify == nil {
-		o.Identify = netns.At
-	}
-	if o.Propagates == nil {
-		o.Propagates = propagates
-	}
-	if o.Damaged == nil {
-		o.Damaged = func() ([]string, error) { return nil, nil }
-	}
-	if o.Vet == nil {
-		o.Vet = func(context.Context, *topology.Topology) ([]string, error) { return nil, nil }
-	}
-	if o.Yield == nil {
-		o.Yield = func() func() { return func() {} }
-	}
-	if o.Known == nil {
-		o.Known = func(string, claims.Pod) error { return nil }
-	}
-	if o.KnownBy == nil {
-		o.KnownBy = &table.Changes{}
-	}
-	if o.Rules == nil {
-		o.Rules = func(*reconcile.Sandbox) (ops.Rules, error) { return ops.Rules{}, nil }
-	}
-	if o.Changed == nil {
-		o.Changed = func() {}
-	}
-	if o.Alive == nil {
-		o.Alive = func(time.Duration) {}
-	}
+	o.Identify = defaults.Func(o.Identify, netns.At)
+	o.Propagates = defaults.Func(o.Propagates, propagates)
+	o.Damaged = defaults.Func(o.Damaged, func() ([]string, error) { return nil, nil })
+	o.Vet = defaults.Func(o.Vet, func(context.Context, *topology.Topology) ([]string, error) { return nil, nil })
+	o.Yield = defaults.Func(o.Yield, func() func() { return func() {} })
+	o.Known = defaults.Func(o.Known, func(string, claims.Pod) error { return nil })
+	o.KnownBy = cmp.Or[table.Source](o.KnownBy, &table.Changes{})
+	o.Rules = defaults.Func(o.Rules, func(*reconcile.Sandbox) (ops.Rules, error) { return ops.Rules{}, nil })
+	o.Changed = defaults.Func(o.Changed, func() {})
+	o.Alive = defaults.Func(o.Alive, func(time.Duration) {})
 	return &Server{
 		Options: o, slots: newSlots(o.Parallel), ends: newSlots(o.Parallel), lastEnd: o.Now(), seen: map[string]bool{},
 		orphaned: map[string]time.Time{},
