@@ -12,7 +12,6 @@ import (
 
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/ops/netstate"
-	"github.com/plumbline/plumbline/reconcile/defaults"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/fault"
 )
@@ -68,7 +67,9 @@ type Reconciler struct {
 // New returns a Reconciler.
 func New(opts Options) *Reconciler {
 	opts.Patience = cmp.Or(opts.Patience, 15*time.Second)
-	opts.Now = defaults.Func(opts.Now, time.Now)
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
 	opts.Recorder = cmp.Or[Recorder](opts.Recorder, nopRecorder{})
 	return &Reconciler{
 		opts: opts, onDemand: map[SandboxID][]netstate.Object{},
