@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,6 +102,9 @@ func (f *Manifest) Others(kinds ...string) (out []string, err error) {
 
 // Name is that of the object.
 func (d Document) Name() string { return d.text("metadata", "name") }
+
+// Misfits returns what of the document does not fit a Go type.
+func (d Document) Misfits(t reflect.Type) []Problem { return Misfits(d.value, t) }
 
 // JSON is the document as JSON.
 func (d Document) JSON() ([]byte, error) {

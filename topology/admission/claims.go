@@ -71,14 +71,14 @@ func (w *Webhook) claim(ctx context.Context, r admission.Request) (a answer, err
 // claimOf returns what a claim or a template requests, and how messages name the object.
 func claimOf(r admission.Request) (claim.Source, *resourceapi.DeviceClaim, error) {
 	if r.Kind.Kind == "ResourceClaimTemplate" {
-		o := &resourceapi.ResourceClaimTemplate{}
-		if err := decode(r, o); err != nil {
+		o, err := decode[resourceapi.ResourceClaimTemplate](r)
+		if err != nil {
 			return claim.Source{}, nil, err
 		}
 		return claim.SourceOf(r.Kind.Kind, o), &o.Spec.Spec.Devices, limits(&o.Spec.Spec.Devices)
 	}
-	o := &resourceapi.ResourceClaim{}
-	if err := decode(r, o); err != nil {
+	o, err := decode[resourceapi.ResourceClaim](r)
+	if err != nil {
 		return claim.Source{}, nil, err
 	}
 	return claim.SourceOf(r.Kind.Kind, o), &o.Spec.Devices, limits(&o.Spec.Devices)
@@ -137,8 +137,8 @@ func (w *Webhook) deviceClass(ctx context.Context, name string) (*resourceapi.De
 
 // class decides on a DeviceClass with config of ours: it can be read.
 func (w *Webhook) class(ctx context.Context, r admission.Request) (a answer, err error) {
-	o := &resourceapi.DeviceClass{}
-	if err := decode(r, o); err != nil {
+	o, err := decode[resourceapi.DeviceClass](r)
+	if err != nil {
 		return a, err
 	}
 	if len(o.Spec.Config) > resourceapi.DeviceConfigMaxSize {

@@ -1,8 +1,6 @@
 package admission
 
 import (
-	"encoding/json"
-
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -13,10 +11,11 @@ import (
 // networkQoS decides on a NetworkQoS. Beside ovn-kubernetes one that selects no topology is for its
 // networks: what is wrong with that one is a warning, as ovn-kubernetes decides what it accepts.
 func (w *Webhook) networkQoS(r admission.Request) (a answer, err error) {
-	u := &unstructured.Unstructured{}
-	if err := json.Unmarshal(r.Object.Raw, &u.Object); err != nil {
-		return a, &malformed{err}
+	object, err := decode[map[string]any](r)
+	if err != nil {
+		return a, err
 	}
+	u := &unstructured.Unstructured{Object: *object}
 	if u.GetDeletionTimestamp() != nil {
 		return a, nil
 	}

@@ -16,8 +16,8 @@ import (
 // policy decides on a DeviceExposurePolicy: it is valid, and its attributes fit beside
 // those of the others.
 func (w *Webhook) policy(ctx context.Context, r admission.Request) (a answer, err error) {
-	o := &v1alpha1.DeviceExposurePolicy{}
-	if err := decode(r, o); err != nil {
+	o, err := decode[v1alpha1.DeviceExposurePolicy](r)
+	if err != nil {
 		return a, err
 	}
 	if !o.DeletionTimestamp.IsZero() {

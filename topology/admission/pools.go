@@ -62,21 +62,19 @@ func withSubnets(t *topology.Topology, pools []v1alpha1.AddressPool) []v1alpha1.
 
 // warnOfNetworks warns of steps that have addresses of the pool of their physical network, while no policy names one.
 func (w *Webhook) warnOfNetworks(ctx context.Context, t *topology.Topology, a *answer) error {
-	var named *bool
-	for i := range t.Steps {
-		if !topology.OfNetwork(&t.Steps[i]) {
-			continue
-		}
-		if named == nil {
-			var objects v1alpha1.DeviceExposurePolicyList
-			if err := w.reader.List(ctx, &objects, client.UnsafeDisableDeepCopy); err != nil {
-				return fmt.Errorf("list policies: %w", err)
-			}
-			named = new(validity.NamesPool(w.policies.Read(objects.Items)))
-		}
-		if !*named {
-			a.warn("NetworkTopology %q, step %q: %s", t.Name, t.Steps[i].Name, validity.NoPool)
-		}
+	steps := slices.DeleteFunc(slices.Clone(t.Steps), func(s topology.Step) bool { return !topology.OfNetwork(&s) })
+	if len(steps) == 0 {
+		return nil
+	}
+	var objects v1alpha1.DeviceExposurePolicyList
+	if err := w.reader.List(ctx, &objects, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list policies: %w", err)
+	}
+	if validity.NamesPool(w.policies.Read(objects.Items)) {
+		return nil
+	}
+	for i := range steps {
+		a.warn("NetworkTopology %q, step %q: %s", t.Name, steps[i].Name, validity.NoPool)
 	}
 	return nil
 }
@@ -224,8 +222,8 @@ func disagrees(l *addresspool.Layout, s *topology.Step) error {
 // pool decides on an AddressPool. Pools that share addresses cause a warning: networks that
 // do not reach one another may use the same ones.
 func (w *Webhook) pool(ctx context.Context, r admission.Request) (a answer, err error) {
-	o := &v1alpha1.AddressPool{}
-	if err := decode(r, o); err != nil {
+	o, err := decode[v1alpha1.AddressPool](r)
+	if err != nil {
 		return a, err
 	}
 	if !o.DeletionTimestamp.IsZero() {

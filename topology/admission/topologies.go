@@ -23,8 +23,8 @@ import (
 // topology decides on a NetworkTopology: it is valid, and no other owner has a DeviceClass
 // with a name it wants.
 func (w *Webhook) topology(ctx context.Context, r admission.Request) (a answer, err error) {
-	o := &v1alpha1.NetworkTopology{}
-	if err := decode(r, o); err != nil {
+	o, err := decode[v1alpha1.NetworkTopology](r)
+	if err != nil {
 		return a, err
 	}
 	if !o.DeletionTimestamp.IsZero() {
@@ -248,8 +248,8 @@ func holdsBack(was, is *topology.Topology, set contract.Set) []string {
 
 // schema decides on a CNIPluginSchema: it can be read.
 func (w *Webhook) schema(_ context.Context, r admission.Request) (a answer, err error) {
-	o := &schemav1alpha1.CNIPluginSchema{}
-	if err := decode(r, o); err != nil {
+	o, err := decode[schemav1alpha1.CNIPluginSchema](r)
+	if err != nil {
 		return a, err
 	}
 	if _, err := pluginschema.Contract(o); err != nil {

@@ -202,11 +202,12 @@ type malformed struct{ err error }
 func (m *malformed) Error() string { return "decode the object: " + m.err.Error() }
 func (m *malformed) Unwrap() error { return m.err }
 
-func decode(r admission.Request, into any) error {
-	if err := json.Unmarshal(r.Object.Raw, into); err != nil {
-		return &malformed{err}
+func decode[T any](r admission.Request) (*T, error) {
+	o := new(T)
+	if err := json.Unmarshal(r.Object.Raw, o); err != nil {
+		return nil, &malformed{err}
 	}
-	return nil
+	return o, nil
 }
 
 // get reads an object from the cache, which is not to be changed; found is false

@@ -80,33 +80,38 @@ func (s Set) Decide(ctx context.Context, devices []inventory.Device) ([]inventor
 			out[i].Additional = maps.Clone(p.Attributes)
 		}
 	}
-	wire(out, deciding)
-	neighbours(out, deciding)
+	for i, p := range onWire(out, deciding, func(p *Policy) bool { return len(p.Networks) > 0 }) {
+		if p != nil {
+			out[i].PhysicalNetworks, out[i].PhysicalNetwork = p.Networks, p.Networks[0].Name
+		}
+	}
+	for i, p := range onWire(out, deciding, func(p *Policy) bool { return p.Neighbour != nil }) {
+		if p != nil {
+			p.Neighbour.apply(&out[i])
+		}
+	}
 	for i := range out {
 		s.placePools(&out[i])
 	}
 	return out, nil
 }
 
-// wire sets the physical networks: those of the policy that decides for the device, or for
-// its PF, which has the same wire.
-func wire(devices []inventory.Device, deciding []*Policy) {
-	of := map[string][]inventory.PhysicalNetwork{} // by device ID
+// onWire returns, by device, the policy that decides for it or, if that says nothing, the one for its PF, which has the same wire.
+func onWire(devices []inventory.Device, deciding []*Policy, says func(*Policy) bool) []*Policy {
+	of := map[string]*Policy{} // by device ID
 	for i, p := range deciding {
-		if p != nil && len(p.Networks) > 0 {
-			of[devices[i].ID] = p.Networks
+		if p != nil && says(p) {
+			of[devices[i].ID] = p
 		}
 	}
-	for i := range devices {
-		d := &devices[i]
-		networks := of[d.ID]
-		if networks == nil && d.PF != nil {
-			networks = of[d.PF.PCIAddress]
-		}
-		if networks != nil {
-			d.PhysicalNetworks, d.PhysicalNetwork = networks, networks[0].Name
+	out := make([]*Policy, len(devices))
+	for i, d := range devices {
+		out[i] = of[d.ID]
+		if out[i] == nil && d.PF != nil {
+			out[i] = of[d.PF.PCIAddress]
 		}
 	}
+	return out
 }
 
 // decide returns the policy that decides for a device, and its verdict.

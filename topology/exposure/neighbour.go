@@ -110,24 +110,3 @@ func (n *neighbour) miswired(have inventory.Neighbour) string {
 	}
 	return ""
 }
-
-// neighbours applies the rules to each device: those of the policy that decides for it,
-// or of that of its PF, as of physical networks.
-func neighbours(devices []inventory.Device, deciding []*Policy) {
-	of := map[string]*neighbour{} // by device ID
-	for i, p := range deciding {
-		if p != nil && p.Neighbour != nil {
-			of[devices[i].ID] = p.Neighbour
-		}
-	}
-	for i := range devices {
-		d := &devices[i]
-		n := of[d.ID]
-		if n == nil && d.PF != nil {
-			n = of[d.PF.PCIAddress]
-		}
-		if n != nil {
-			n.apply(d)
-		}
-	}
-}

@@ -122,10 +122,7 @@ func (c *converter) multiNICIPAM(n *network, like step, masters []string, spec, 
 	default:
 		ipam.left["type"] = typ
 		for i, network := range masters { // all of them have addresses of one pool
-			s := n.add(like.typ, like.at, maps.Clone(like.config))
-			s.name, s.dependOn = fmt.Sprintf("net1-%d", i), nil
-			s.config["name"], s.config["masterNet"] = s.name, network
-			c.shared(network, like.typ)
+			s := c.oneOf(n, like, i, "masterNet", network)
 			c.ipam(n, s, n.from.record.below(ipam.at, ipam.left), false)
 		}
 		ipam.left = nil
@@ -162,15 +159,21 @@ func (c *converter) multiNICIPAM(n *network, like step, masters []string, spec, 
 	c.routes(s, ipam)
 }
 
+// oneOf adds one of the steps of a network, on what a key of its config names.
+func (c *converter) oneOf(n *network, like step, i int, key, master string) *step {
+	s := n.add(like.typ, like.at, maps.Clone(like.config))
+	s.name, s.dependOn = fmt.Sprintf("net1-%d", i), nil
+	s.config["name"], s.config[key] = s.name, master
+	c.shared(master, like.typ)
+	return s
+}
+
 // multiConfig converts addresses that differ from interface to interface, by the name of the interface.
 func (c *converter) multiConfig(n *network, like step, ipam *record) {
 	kind := ipam.text("ipam_type")
 	args := ipam.sub("args")
 	for i, master := range args.keys() {
-		s := n.add(like.typ, like.at, maps.Clone(like.config))
-		s.name, s.dependOn = fmt.Sprintf("net1-%d", i), nil
-		s.config["name"], s.config["master"] = s.name, master
-		c.shared(master, like.typ)
+		s := c.oneOf(n, like, i, "master", master)
 		one := args.sub(master)
 		one.left["type"] = kind
 		c.ipam(n, s, one, false)

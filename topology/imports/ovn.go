@@ -81,11 +81,10 @@ func (c *converter) networkOfOVN(n *network, spec *record) {
 	if mtu, ok := from.number("mtu"); ok {
 		config["mtu"] = mtu
 	}
-	if subnets := from.texts("subnets"); len(subnets) > 0 {
-		config["subnets"] = strings.Join(subnets, ",")
-	}
-	if exclude := from.texts("excludeSubnets"); len(exclude) > 0 {
-		config["excludeSubnets"] = strings.Join(exclude, ",")
+	for _, k := range []string{"subnets", "excludeSubnets"} {
+		if list := from.texts(k); len(list) > 0 {
+			config[k] = strings.Join(list, ",")
+		}
 	}
 	if name := from.text("physicalNetworkName"); name != "" {
 		config["physicalNetworkName"] = name

@@ -3,7 +3,6 @@
 package objectfile
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,7 +46,7 @@ func Decode[T any, P interface {
 		}
 		title := fmt.Sprintf("%s %q", kind.Kind, excerpt.Of(name, maxName))
 		before := len(problems)
-		for _, p := range misfits(raw, reflect.TypeFor[T]()) {
+		for _, p := range d.Misfits(reflect.TypeFor[T]()) {
 			wrong(p.Field, "%s: %s", title, p)
 		}
 		if meta.Name != "" && len(validation.IsDNS1123Subdomain(meta.Name)) > 0 { // as the API server says of custom resources
@@ -78,14 +77,3 @@ func Decode[T any, P interface {
 
 // maxName bounds what an error quotes of a name, in bytes.
 const maxName = 2 * validation.DNS1123SubdomainMaxLength
-
-// misfits are the fields that do not fit the type.
-func misfits(raw []byte, of reflect.Type) []topology.Problem {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	var v any
-	if err := dec.Decode(&v); err != nil {
-		return []topology.Problem{{Message: err.Error()}}
-	}
-	return topology.Misfits(v, of)
-}
