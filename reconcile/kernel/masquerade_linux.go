@@ -62,10 +62,7 @@ func (f natFamily) sets(t *nftables.Table) (sources, excepts *nftables.Set) {
 
 // load is the expression that loads an address of the header.
 func (f natFamily) load(offset, register uint32) expr.Any {
-	return &expr.Payload{
-		OperationType: expr.PayloadLoad, DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset,
-		Len: f.length,
-	}
+	return payload(expr.PayloadBaseNetworkHeader, offset, f.length, register)
 }
 
 // only is a rule for packets of the family.
@@ -119,10 +116,8 @@ func natTableOf() ownTable {
 		sources, excepts := f.sets(t.Table)
 		t.sets = append(t.sets, sources, excepts)
 	}
-	t.chains = []ownChain{{&nftables.Chain{
-		Name: natChain, Table: t.Table, Type: nftables.ChainTypeNAT,
-		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
-	}, slices.Concat(nat4.rules(), nat6.rules())}}
+	t.chain(natChain, nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource,
+		slices.Concat(nat4.rules(), nat6.rules())...)
 	return t
 }
 

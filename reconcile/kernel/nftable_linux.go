@@ -27,6 +27,20 @@ type ownChain struct {
 	rules [][]expr.Any
 }
 
+// chain adds a chain.
+func (t *ownTable) chain(name string, typ nftables.ChainType, hook *nftables.ChainHook, priority *nftables.ChainPriority,
+	rules ...[]expr.Any,
+) {
+	t.chains = append(t.chains, ownChain{
+		&nftables.Chain{Name: name, Table: t.Table, Type: typ, Hooknum: hook, Priority: priority}, rules,
+	})
+}
+
+// payload is the expression that loads a part of a header.
+func payload(base expr.PayloadBase, offset, length, register uint32) expr.Any {
+	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: base, Offset: offset, Len: length}
+}
+
 // tableState is a table as it is.
 type tableState struct {
 	there bool // there is a table of that name

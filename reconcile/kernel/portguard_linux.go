@@ -81,10 +81,6 @@ func transport(proto uint16, l4 byte) []expr.Any {
 	return append(etherType(proto), &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, cmpIs(l4))
 }
 
-func payload(base expr.PayloadBase, offset, length, register uint32) expr.Any {
-	return &expr.Payload{OperationType: expr.PayloadLoad, DestRegister: register, Base: base, Offset: offset, Len: length}
-}
-
 // fromPort is for frames of the ports in a set.
 func fromPort(set string) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: guardName}, &expr.Lookup{SourceRegister: guardName, SetName: set}}
@@ -100,7 +96,10 @@ func notOwned(of guardFamily, base expr.PayloadBase, offset, length uint32) []ex
 	})
 }
 
-var dropFrame = expr.Any(&expr.Verdict{Kind: expr.VerdictDrop})
+// drop drops what all expressions match.
+func drop(matching ...[]expr.Any) []expr.Any {
+	return append(slices.Concat(matching...), &expr.Verdict{Kind: expr.VerdictDrop})
+}
 
 // guardTableOf describes the table. A second tag moves or hides what is in the frame, while a receiver takes off any number of
 // tags of VLAN 0 (check_vlan_id in net/core/dev.c).
@@ -125,22 +124,17 @@ func guardTableOf() ownTable {
 
 	v4, v6 := guardOf(netip.IPv4Unspecified()), guardOf(netip.IPv6Unspecified())
 	typeOf := payload(expr.PayloadBaseTransportHeader, 0, 1, 1)
+	icmp := func(typ byte) []expr.Any { return []expr.Any{typeOf, cmpIs(typ)} }
 	nd := [][]expr.Any{
-		append([]expr.Any{typeOf, cmpIs(icmpRouterAdvert)}, append(fromPort(guardSilent), dropFrame)...),
-		append([]expr.Any{typeOf, cmpIs(icmpV6Redirect)}, append(fromPort(guardSilent), dropFrame)...),
-		append([]expr.Any{typeOf, &expr.Range{
-			Op: expr.CmpOpEq, Register: 1, FromData: []byte{icmpRouterSolicit},
-			ToData: []byte{icmpV6Redirect},
-		}},
-			append(notOwned(v6, expr.PayloadBaseNetworkHeader, ndSource, 16), dropFrame)...),
-		append([]expr.Any{typeOf, cmpIs(icmpNeighborAdvert)},
-			append(notOwned(v6, expr.PayloadBaseTransportHeader, ndTarget, 16), dropFrame)...),
+		drop(icmp(icmpRouterAdvert), fromPort(guardSilent)),
+		drop(icmp(icmpV6Redirect), fromPort(guardSilent)),
+		drop([]expr.Any{
+			typeOf, &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: []byte{icmpRouterSolicit}, ToData: []byte{icmpV6Redirect}},
+		}, notOwned(v6, expr.PayloadBaseNetworkHeader, ndSource, 16)),
+		drop(icmp(icmpNeighborAdvert), notOwned(v6, expr.PayloadBaseTransportHeader, ndTarget, 16)),
 		// Duplicate address detection: who asks says that it wants the address.
-		slices.Concat([]expr.Any{
-			typeOf, cmpIs(icmpNeighborSolicit), payload(expr.PayloadBaseNetworkHeader, ndSource, 16, 1),
-			cmpIs(make([]byte, 16)...),
-		},
-			notOwned(v6, expr.PayloadBaseTransportHeader, ndTarget, 16), []expr.Any{dropFrame}),
+		drop(icmp(icmpNeighborSolicit), []expr.Any{payload(expr.PayloadBaseNetworkHeader, ndSource, 16, 1), cmpIs(make([]byte, 16)...)},
+			notOwned(v6, expr.PayloadBaseTransportHeader, ndTarget, 16)),
 	}
 	// The header of a frame as it came: the kernel has taken the first tag off, and newer ones look past a second one (skb->protocol).
 	typeAt := func(offset uint32, proto uint16) []expr.Any {
@@ -150,28 +144,25 @@ func guardTableOf() ownTable {
 		return append(typeAt(12, proto), &expr.Verdict{Kind: expr.VerdictJump, Chain: "tagged"})
 	}
 	twice := func(proto uint16) []expr.Any {
-		return append(typeAt(16, proto),
+		return drop(typeAt(16, proto), []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyBRIIIFNAME, Register: guardName}, &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: guardRest},
-			&expr.Lookup{SourceRegister: guardName, SetName: guardPorts}, dropFrame)
+			&expr.Lookup{SourceRegister: guardName, SetName: guardPorts},
+		})
 	}
 	pre := [][]expr.Any{
 		tagged(unix.ETH_P_8021Q), tagged(unix.ETH_P_8021AD),
-		append(fromPort(guardChecked), payload(expr.PayloadBaseLLHeader, 6, 6, guardRest),
-			&expr.Lookup{SourceRegister: guardName, SetName: guardMACs, Invert: true}, dropFrame),
-		append(etherType(unix.ETH_P_ARP), append(notOwned(v4, expr.PayloadBaseNetworkHeader, arpSender, 4), dropFrame)...),
-		append(transport(unix.ETH_P_IP, unix.IPPROTO_ICMP),
-			slices.Concat([]expr.Any{typeOf, cmpIs(icmpRedirect)}, fromPort(guardSilent), []expr.Any{dropFrame})...),
+		drop(fromPort(guardChecked), []expr.Any{
+			payload(expr.PayloadBaseLLHeader, 6, 6, guardRest),
+			&expr.Lookup{SourceRegister: guardName, SetName: guardMACs, Invert: true},
+		}),
+		drop(etherType(unix.ETH_P_ARP), notOwned(v4, expr.PayloadBaseNetworkHeader, arpSender, 4)),
+		drop(transport(unix.ETH_P_IP, unix.IPPROTO_ICMP), icmp(icmpRedirect), fromPort(guardSilent)),
 		append(transport(unix.ETH_P_IPV6, unix.IPPROTO_ICMPV6), &expr.Verdict{Kind: expr.VerdictJump, Chain: "neighbors"}),
 	}
 	priority := nftables.ChainPriority(-300) // NF_BR_PRI_NAT_DST_BRIDGED: before what other programs decide
-	t.chains = []ownChain{
-		{&nftables.Chain{Name: "neighbors", Table: t.Table}, nd},
-		{&nftables.Chain{Name: "tagged", Table: t.Table}, [][]expr.Any{twice(unix.ETH_P_8021Q), twice(unix.ETH_P_8021AD)}},
-		{&nftables.Chain{
-			Name: "prerouting", Table: t.Table, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookPrerouting,
-			Priority: &priority,
-		}, pre},
-	}
+	t.chain("neighbors", "", nil, nil, nd...)
+	t.chain("tagged", "", nil, nil, twice(unix.ETH_P_8021Q), twice(unix.ETH_P_8021AD))
+	t.chain("prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, &priority, pre...)
 	return t
 }
 

@@ -68,7 +68,7 @@ func (f portFamily) sets(t *nftables.Table) (anyMap, at, hairpins *nftables.Set)
 func (f portFamily) port(set string, first, second uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: first},
-		&expr.Payload{OperationType: expr.PayloadLoad, DestRegister: second, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		payload(expr.PayloadBaseTransportHeader, 2, 2, second),
 		&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: set},
 		&expr.NAT{
 			Type: expr.NATTypeDestNAT, Family: uint32(f.proto), RegAddrMin: 1, RegAddrMax: 1, RegProtoMin: f.second,
@@ -164,21 +164,12 @@ func portTableOf() ownTable {
 		t.sets = append(t.sets, anyMap, at, hairpins)
 	}
 	t.sets = append(t.sets, localnet(t.Table))
-	chain := func(name string, hook *nftables.ChainHook, priority *nftables.ChainPriority, rules ...[]expr.Any) ownChain {
-		return ownChain{&nftables.Chain{Name: name, Table: t.Table, Type: nftables.ChainTypeNAT, Hooknum: hook, Priority: priority}, rules}
-	}
-	loopback := ownChain{&nftables.Chain{
-		Name: "loopback", Table: t.Table, Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
-	}, notFromElsewhere()}
 	mappings := slices.Concat(ports4.mapping(), ports6.mapping())
-	t.chains = []ownChain{
-		loopback,
-		chain("prerouting", nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, mappings...),
-		chain("output", nftables.ChainHookOutput, nftables.ChainPriorityNATDest, mappings...),
-		chain("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource, ports4.hairpin(), ports6.hairpin(),
-			fromLoopback()),
-	}
+	t.chain("loopback", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, notFromElsewhere()...)
+	t.chain("prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest, mappings...)
+	t.chain("output", nftables.ChainTypeNAT, nftables.ChainHookOutput, nftables.ChainPriorityNATDest, mappings...)
+	t.chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource,
+		ports4.hairpin(), ports6.hairpin(), fromLoopback())
 	return t
 }
 
@@ -193,13 +184,6 @@ type portState struct {
 	// inward counts the ports of a pod that are of the loopback, and via has the link that leads to such a pod.
 	inward map[netip.Addr]int
 	via    map[netip.Addr]string
-}
-
-func newPortState() *portState {
-	return &portState{
-		to: map[netstate.HostPort]netip.AddrPort{}, networks: map[netip.Addr][]string{}, of: map[netip.Addr]int{},
-		at: map[netstate.HostPort][]netstate.HostPort{}, inward: map[netip.Addr]int{}, via: map[netip.Addr]string{},
-	}
 }
 
 // put notes that a port leads to a pod.
@@ -247,7 +231,10 @@ func (h *Host) wrotePorts(state *portState, generation uint32) {
 }
 
 func readPorts(c *nftables.Conn) (*portState, error) {
-	out := newPortState()
+	out := &portState{
+		to: map[netstate.HostPort]netip.AddrPort{}, networks: map[netip.Addr][]string{}, of: map[netip.Addr]int{},
+		at: map[netstate.HostPort][]netstate.HostPort{}, inward: map[netip.Addr]int{}, via: map[netip.Addr]string{},
+	}
 	var err error
 	if out.tableState, err = portTableOf().read(c); err != nil {
 		return out, err
