@@ -30,23 +30,30 @@ func (a *app) probe() *cobra.Command {
 }
 
 func ask(ctx context.Context, socket, path string) error {
+	agent := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}
+	return get(ctx, agent, "http://agent"+path, func(answer *http.Response) error {
+		if answer.StatusCode == http.StatusOK {
+			return nil
+		}
+		said, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
+		return fmt.Errorf("%s: %s: %s", path, answer.Status, strings.TrimSpace(string(said)))
+	})
+}
+
+// get reads what a server on this host answers.
+func get(ctx context.Context, over *http.Transport, url string, read func(*http.Response) error) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	answer, err := client.Do(request)
+	answer, err := (&http.Client{Transport: over}).Do(request)
 	if err != nil {
 		return err
 	}
 	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		said, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<10))
-		return fmt.Errorf("%s: %s: %s", path, answer.Status, strings.TrimSpace(string(said)))
-	}
-	return nil
+	return read(answer)
 }

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -114,10 +112,7 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	server := &http.Server{
-		Handler:           handler(loop, counts, metrics.Health{Loop: loop.Work}),
-		ReadHeaderTimeout: 10 * time.Second,
-	}
+	server := agent.NewServer(metrics.Handler(counts, metrics.Health{Loop: loop.Work}), func() error { return nil }, loop.Ready)
 	log.Info("running", "config", d.dir, "state", a.stateDir, "listen", listener.Addr().String())
 
 	// If one part ends, all end; a requested stop is not an error.
@@ -129,18 +124,4 @@ func (d *daemon) run(ctx context.Context, a *app) error {
 	err = group.Wait()
 	log.Info("stopped: all networks stay as they are")
 	return err
-}
-
-func handler(loop *node.Loop, ours ...prometheus.Collector) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", metrics.Handler(ours...))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := loop.Ready(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ok")
-	})
-	return mux
 }

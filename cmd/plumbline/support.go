@@ -173,20 +173,10 @@ func sysctls(_ context.Context, w io.Writer) error {
 
 // fetch requests the metrics of an agent or a daemon.
 func fetch(ctx context.Context, address string, w io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
-	if err != nil {
+	return get(ctx, &http.Transport{}, "http://"+address+"/metrics", func(answer *http.Response) error { // no proxy
+		_, err := io.Copy(w, answer.Body)
 		return err
-	}
-	// The server is on this host: no proxy.
-	answer, err := (&http.Client{Transport: &http.Transport{}}).Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	_, err = io.Copy(w, answer.Body)
-	return err
+	})
 }
 
 // sandboxes adds the status of each sandbox, as text and as a graph, and the objects in its

@@ -315,10 +315,7 @@ func (v *validation) pools(f *topology.Manifest) error {
 		var sizes []string
 		single := len(l.Families()) == 1
 		for _, is4 := range l.Families() {
-			family := "IPv6"
-			if is4 {
-				family = "IPv4"
-			}
+			family := map[bool]string{true: "IPv4", false: "IPv6"}[is4]
 			size := fmt.Sprint(l.Size(is4))
 			single = single && size == "1"
 			if l.Size(is4) == math.MaxInt64 { // as far as is counted

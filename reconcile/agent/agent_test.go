@@ -31,7 +31,7 @@ import (
 func TestHealthz(t *testing.T) {
 	log, publisher := slog.New(slog.NewTextHandler(io.Discard, nil)), publish.New(publish.Options{})
 	g := started{alive: liveness.New(time.Now)}
-	h := handler(http.NotFoundHandler(), g.alive, func() error { return nil })
+	h := NewServer(http.NotFoundHandler(), g.alive.Check, func() error { return nil }).Handler
 	probe := func() (int, string) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", "/healthz", nil))

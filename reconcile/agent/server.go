@@ -18,7 +18,6 @@ import (
 	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos/filters"
 	"github.com/plumbline/plumbline/reconcile/hostengine"
-	"github.com/plumbline/plumbline/reconcile/liveness"
 	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/metrics"
 	"github.com/plumbline/plumbline/reconcile/pod/addresses"
@@ -31,7 +30,7 @@ import (
 
 // server serves metrics and probes.
 type server struct {
-	http.Server
+	*http.Server
 	log       *slog.Logger
 	address   string // of metrics and probes
 	listeners []net.Listener
@@ -52,8 +51,7 @@ func newServer(
 		})
 	ready := func() error { return cmp.Or(runtime.Ready(), registration.Ready()) }
 	return &server{
-		Server: http.Server{Handler: handler(counters, g.alive, ready), ReadHeaderTimeout: 10 * time.Second}, log: c.Log,
-		address: c.MetricsAddress,
+		Server: NewServer(counters, g.alive.Check, ready), log: c.Log, address: c.MetricsAddress,
 	}
 }
 
@@ -81,7 +79,7 @@ func (s *server) listen(ctx context.Context, c Config) error {
 // Run serves until ctx ends.
 func (s *server) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	ServeHTTP(ctx, group, &s.Server, s.listeners...)
+	ServeHTTP(ctx, group, s.Server, s.listeners...)
 	if s.taken != nil {
 		group.Go(func() error { return s.serveLater(ctx) })
 	}
@@ -158,8 +156,8 @@ func bandwidths(of *nodeClaims, base *hostengine.Base) []metrics.Bandwidth {
 	return out
 }
 
-// handler serves counters, and whether the agent is alive and ready.
-func handler(counters http.Handler, alive *liveness.Registry, ready func() error) http.Handler {
+// NewServer returns a server of counters, and of whether a program is alive and ready.
+func NewServer(counters http.Handler, alive, ready func() error) *http.Server {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", counters)
 	probe := func(failed int, check func() error) http.HandlerFunc {
@@ -171,9 +169,9 @@ func handler(counters http.Handler, alive *liveness.Registry, ready func() error
 			fmt.Fprintln(w, "ok")
 		}
 	}
-	mux.HandleFunc("GET /healthz", probe(http.StatusInternalServerError, alive.Check))
+	mux.HandleFunc("GET /healthz", probe(http.StatusInternalServerError, alive))
 	mux.HandleFunc("GET /readyz", probe(http.StatusServiceUnavailable, ready))
-	return mux
+	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 }
 
 // listenShared listens on an address that another agent on the same host may use too,
