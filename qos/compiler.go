@@ -252,14 +252,19 @@ func (d *destination) selects(pod *Pod) bool {
 		})
 }
 
-// reaches reports whether a destination selects a pod. A namespace that is not known has
+// covered reports whether a destination selects a namespace. One that is not known has
 // no labels, not even that of its name.
-func (c *Compiler) reaches(d *destination, pod *Pod) bool {
+func (c *Compiler) covered(d *destination, namespace string) bool {
 	if d.namespaces == nil {
-		return pod.Key.Namespace == d.of.Key.Namespace && d.selects(pod)
+		return namespace == d.of.Key.Namespace
 	}
-	known, ok := c.namespaces[pod.Key.Namespace]
-	return ok && d.namespaces.Matches(known) && d.selects(pod)
+	known, ok := c.namespaces[namespace]
+	return ok && d.namespaces.Matches(known)
+}
+
+// reaches reports whether a destination selects a pod.
+func (c *Compiler) reaches(d *destination, pod *Pod) bool {
+	return c.covered(d, pod.Key.Namespace) && d.selects(pod)
 }
 
 // has reports whether a pod, as it is, is a member of a destination.

@@ -3,6 +3,7 @@ package qos
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -77,42 +78,24 @@ func (c *Compiler) Sets(key types.NamespacedName) (sets []Set, over Over) {
 	return sets, ""
 }
 
-// Named is a destination of an object: indexes in spec.egress, and in classifier.to.
-type Named struct{ Rule, To int }
-
-// String is the path of its field.
-func (n Named) String() string { return fmt.Sprintf("egress[%d].classifier.to[%d]", n.Rule, n.To) }
-
-// Empty returns the destinations of a policy that are pods, and of which no pod with an address is known.
-func (c *Compiler) Empty(key types.NamespacedName) (out []Named) {
+// Unaddressed returns the path of the first destination of a policy that selects one of some pods, with their labels, whether they have an
+// address or not, and of which no pod with an address is known; "" for none.
+func (c *Compiler) Unaddressed(key types.NamespacedName, pods iter.Seq2[types.NamespacedName, map[string]string]) string {
 	p := c.policies[key.Namespace][key.Name]
 	if p == nil || p.dropped {
-		return nil
+		return ""
 	}
 	for _, d := range p.destinations {
-		if len(d.members) == 0 {
-			out = append(out, Named{d.rule, d.to})
+		if len(d.members) > 0 {
+			continue
 		}
-	}
-	return out
-}
-
-// Means reports whether a destination selects a pod by its labels, and those of its namespace, whether it has an address or not.
-func (c *Compiler) Means(key types.NamespacedName, n Named, pod types.NamespacedName, of map[string]string) bool {
-	p := c.policies[key.Namespace][key.Name]
-	if p == nil {
-		return false
-	}
-	for _, d := range p.destinations {
-		if d.rule == n.Rule && d.to == n.To {
-			in := d.namespaces == nil && pod.Namespace == key.Namespace
-			if known, ok := c.namespaces[pod.Namespace]; ok && d.namespaces != nil {
-				in = d.namespaces.Matches(known)
+		for pod, of := range pods {
+			if c.covered(d, pod.Namespace) && d.pods != nil && d.pods.Matches(labels.Set(of)) {
+				return fmt.Sprintf("egress[%d].classifier.to[%d]", d.rule, d.to)
 			}
-			return in && d.pods != nil && d.pods.Matches(labels.Set(of))
 		}
 	}
-	return false
+	return ""
 }
 
 // WriteSets returns sets as a NetworkQoSDestinations has them. More addresses than one object

@@ -442,17 +442,13 @@ func (d *Destinations) unaddressed(p *qos.Policy, left *int) string {
 	if now := d.policies[p.Key]; now == nil || now.Generation != p.Generation {
 		return ""
 	}
-	for _, n := range d.compiler.Empty(p.Key) {
+	return d.compiler.Unaddressed(p.Key, func(yield func(types.NamespacedName, map[string]string) bool) {
 		for key, pod := range d.pods {
-			if *left--; *left < 0 {
-				return ""
-			}
-			if d.compiler.Means(p.Key, n, key, pod.labels) {
-				return n.String()
+			if *left--; *left < 0 || !yield(key, pod.labels) {
+				return
 			}
 		}
-	}
-	return ""
+	})
 }
 
 // needs reports what is needed to write an object: pods, networks of others.

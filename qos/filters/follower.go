@@ -266,15 +266,15 @@ func (f *Follower) follows(namespace string, pod claims.Pod, more func(namespace
 
 // known is Known for a caller that holds mu.
 func (f *Follower) known(namespace string, pod claims.Pod) error {
-	n := f.namespaces[namespace]
-	_, node := f.off()
-	switch {
-	case !node:
+	if _, node := f.off(); !node {
 		return fault.New(fault.NotReady, fmt.Errorf("the labels of node %q are not known yet, and may turn NetworkQoS off", f.NodeName))
-	case n == nil:
-		return fault.New(fault.NotReady, fmt.Errorf("the NetworkQoS objects of namespace %q are not known: %w", namespace, errUnread))
-	case n.err != nil:
-		return fault.New(fault.NotReady, fmt.Errorf("the NetworkQoS objects of namespace %q are not known: %w", namespace, n.err))
+	}
+	unread := errUnread
+	if n := f.namespaces[namespace]; n != nil {
+		unread = n.err
+	}
+	if unread != nil {
+		return fault.New(fault.NotReady, fmt.Errorf("the NetworkQoS objects of namespace %q are not known: %w", namespace, unread))
 	}
 	if p, ok := f.pods[types.NamespacedName{Namespace: namespace, Name: pod.Name}]; !ok || p.uid != pod.UID {
 		return fault.New(fault.NotReady,
