@@ -479,11 +479,7 @@ func (p *Publisher) publish(ctx context.Context, to Slices, offered []entry) err
 // when the next one will.
 func (p *Publisher) lasting(dead map[string]bool) (map[string]bool, time.Duration) {
 	now, out, untilTaint := p.opts.Now(), map[string]bool{}, time.Duration(0)
-	for name := range p.since {
-		if !dead[name] {
-			delete(p.since, name)
-		}
-	}
+	maps.DeleteFunc(p.since, func(name string, _ time.Time) bool { return !dead[name] })
 	for name := range dead {
 		began, ok := p.since[name]
 		if !ok {

@@ -86,11 +86,9 @@ func typesOfTopology(o client.Object) []string {
 	if !ok {
 		return nil
 	}
-	seen := map[string]bool{}
 	var types []string
 	for i := range t.Spec.Steps {
-		if typ := t.Spec.Steps[i].Type; !seen[typ] {
-			seen[typ] = true
+		if typ := t.Spec.Steps[i].Type; !slices.Contains(types, typ) {
 			types = append(types, typ)
 		}
 	}

@@ -9,12 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
-	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
@@ -39,13 +36,11 @@ type Schemas struct {
 // Setup registers the controller with a manager.
 func (s *Schemas) Setup(mgr manager.Manager) error {
 	// All objects are checked together, so there is but one request.
-	one := reconcile.Request{NamespacedName: types.NamespacedName{Name: "all"}}
+	one := requests("all")[0]
 	return builder.ControllerManagedBy(mgr).Named("cnipluginschema").
-		Watches(&v1alpha1.CNIPluginSchema{}, handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-			return []reconcile.Request{one}
-		})).
-		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			queue.Add(one) // no object may exist yet that would trigger it
+		Watches(&v1alpha1.CNIPluginSchema{}, enqueue(one, 0, nil)).
+		WatchesRawSource(source.Func(func(_ context.Context, q queue) error {
+			q.Add(one) // no object may exist yet that would trigger it
 			return nil
 		})).
 		Complete(s)
