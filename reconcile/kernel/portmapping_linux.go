@@ -641,31 +641,9 @@ func (p *portChanges) write(c *nftables.Conn) (wrote bool, err error) {
 			p.network(pod, nil)
 		}
 	}
-	gonePorts, newPorts := map[netstate.HostPort]netip.AddrPort{}, map[netstate.HostPort]netip.AddrPort{}
-	for host, was := range p.was {
-		is := p.to[host]
-		if was == is {
-			continue
-		}
-		if was.IsValid() {
-			gonePorts[host] = was
-		}
-		if is.IsValid() {
-			newPorts[host] = is
-		}
-	}
-	goneNetworks, newNetworks := map[netip.Addr][]string{}, map[netip.Addr][]string{}
-	for pod, was := range p.networked {
-		if is := p.networks[pod]; !slices.Equal(was, is) {
-			goneNetworks[pod], newNetworks[pod] = was, is
-		}
-	}
-	goneLinks, newLinks := map[netip.Addr]string{}, map[netip.Addr]string{}
-	for pod, was := range p.led {
-		if is := p.via[pod]; was != is {
-			goneLinks[pod], newLinks[pod] = was, is
-		}
-	}
+	gonePorts, newPorts := changed(p.was, p.to, func(a, b netip.AddrPort) bool { return a == b })
+	goneNetworks, newNetworks := changed(p.networked, p.networks, slices.Equal[[]string])
+	goneLinks, newLinks := changed(p.led, p.via, func(a, b string) bool { return a == b })
 	t := portTableOf()
 	change := tableChange{
 		deleting: !p.creates, there: p.deleted, empty: len(p.to) == 0,
@@ -674,11 +652,22 @@ func (p *portChanges) write(c *nftables.Conn) (wrote bool, err error) {
 		added: portElements(t.Table, newPorts, newNetworks, newLinks),
 	}
 	have := p.tableState
-	if have.intact && len(gonePorts)+len(newPorts)+len(goneNetworks)+len(goneLinks) == 0 || change.none(have) {
+	if have.intact && len(gonePorts)+len(goneNetworks)+len(goneLinks) == 0 || change.none(have) {
 		return false, nil
 	}
 	p.tableState = tableState{there: len(p.to) > 0, intact: len(p.to) > 0, foreign: have.foreign}
 	return true, t.write(c, have, change)
+}
+
+// changed returns what differs of notes from what is so now, and that.
+func changed[K comparable, V any](was, is map[K]V, same func(a, b V) bool) (gone, added map[K]V) {
+	gone, added = map[K]V{}, map[K]V{}
+	for k, v := range was {
+		if !same(v, is[k]) {
+			gone[k], added[k] = v, is[k]
+		}
+	}
+	return gone, added
 }
 
 // portElements are the elements that mappings, networks of pods and links to pods have in each map and set.
@@ -689,7 +678,7 @@ func portElements(t *nftables.Table, to map[netstate.HostPort]netip.AddrPort, ne
 	for _, family := range []portFamily{ports4, ports6} {
 		var all, at, hairpins []nftables.SetElement
 		for host, pod := range to {
-			if natOf(host.Addr()) != family.natFamily {
+			if natOf(host.Addr()) != family.natFamily || !pod.IsValid() { // it leads nowhere
 				continue
 			}
 			key := append([]byte{portProtocols[host.Protocol], 0, 0, 0}, paddedPort(host.Port())...)
