@@ -82,9 +82,9 @@ func (a ifAddr) object(link string, reportsOrigin bool) netstate.Addr {
 }
 
 func (c *conn) addresses(ctx context.Context, index int) ([]ifAddr, error) {
-	header := make(body, unix.SizeofIfAddrmsg)
+	header := &nl.IfAddrmsg{}
 	if c.strict {
-		copy(header[4:], nl.Uint32Attr(uint32(index))) // 0 is any
+		header.Index = uint32(index) // 0 is any
 	}
 	q := query{
 		typ: unix.RTM_GETADDR, reply: unix.RTM_NEWADDR, what: "addresses", most: c.bounds.Addresses, read: c.bounds.Addresses,
@@ -177,12 +177,10 @@ func (s *Sandbox) setAddr(ctx context.Context, typ, flags int, a netstate.Addr) 
 // other tool gives it.
 func encodeAddr(prefix netip.Prefix, index int, adding bool, a netstate.Addr) []nl.NetlinkRequestData {
 	ip := prefix.Addr()
-	header := make(body, unix.SizeofIfAddrmsg)
-	header[0], header[1] = family(ip), uint8(prefix.Bits())
+	header := &nl.IfAddrmsg{IfAddrmsg: unix.IfAddrmsg{Family: family(ip), Prefixlen: uint8(prefix.Bits()), Index: uint32(index)}}
 	if ip.IsLoopback() {
-		header[3] = unix.RT_SCOPE_HOST
+		header.Scope = unix.RT_SCOPE_HOST
 	}
-	copy(header[4:], nl.Uint32Attr(uint32(index)))
 	parts := []nl.NetlinkRequestData{header, attr(unix.IFA_LOCAL, ip.AsSlice()), attr(unix.IFA_ADDRESS, ip.AsSlice())}
 	if !adding {
 		return parts

@@ -306,12 +306,10 @@ var probes = [][]byte{
 // it is not 0. It queries the entry of the table itself (RTM_F_FIB_MATCH): one message,
 // where a dump could be thousands of routes.
 func (c *conn) defaultOver(ctx context.Context, dst []byte, over int) (way, error) {
-	header := make(body, unix.SizeofRtMsg)
-	header[0], header[1] = unix.AF_INET, uint8(8*len(dst))
+	header := &nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET, Dst_len: uint8(8 * len(dst)), Flags: unix.RTM_F_FIB_MATCH}}
 	if len(dst) == net.IPv6len {
-		header[0] = unix.AF_INET6
+		header.Family = unix.AF_INET6
 	}
-	copy(header[8:], nl.Uint32Attr(unix.RTM_F_FIB_MATCH))
 	parts := []nl.NetlinkRequestData{header, attr(unix.RTA_DST, dst)}
 	if over != 0 {
 		parts = append(parts, attr(unix.RTA_OIF, nl.Uint32Attr(uint32(over))))

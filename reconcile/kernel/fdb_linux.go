@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -24,10 +25,7 @@ var noMAC = make([]byte, 6)
 
 // encodeFDB writes a destination.
 func encodeFDB(f forwarding, index int) []nl.NetlinkRequestData {
-	header := make(body, unix.SizeofNdMsg)
-	header[0], header[10] = unix.AF_BRIDGE, unix.NTF_SELF
-	copy(header[4:], nl.Uint32Attr(uint32(index)))
-	copy(header[8:], nl.Uint16Attr(unix.NUD_PERMANENT))
+	header := &netlink.Ndmsg{Family: unix.AF_BRIDGE, Index: uint32(index), State: unix.NUD_PERMANENT, Flags: unix.NTF_SELF}
 	parts := []nl.NetlinkRequestData{header, attr(unix.NDA_LLADDR, noMAC), attr(unix.NDA_DST, f.remote.AsSlice())}
 	if f.via != 0 {
 		parts = append(parts, attr(unix.NDA_IFINDEX, nl.Uint32Attr(uint32(f.via))))

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -19,9 +20,7 @@ func encodeNeighbor(n netstate.Neighbor, index int) ([]nl.NetlinkRequestData, er
 	if err != nil {
 		return nil, invalid("%q is not an address", n.Address)
 	}
-	header := make(body, unix.SizeofNdMsg)
-	header[0] = family(ip)
-	copy(header[4:], nl.Uint32Attr(uint32(index)))
+	header := &netlink.Ndmsg{Family: family(ip), Index: uint32(index)}
 	parts := []nl.NetlinkRequestData{header, attr(unix.NDA_DST, ip.AsSlice())}
 	if n.MAC == nil {
 		return parts, nil
@@ -30,7 +29,7 @@ func encodeNeighbor(n netstate.Neighbor, index int) ([]nl.NetlinkRequestData, er
 	if err != nil {
 		return nil, invalid("mac: %q is not a MAC address", *n.MAC)
 	}
-	copy(header[8:], nl.Uint16Attr(unix.NUD_PERMANENT))
+	header.State = unix.NUD_PERMANENT
 	return append(parts, attr(unix.NDA_LLADDR, hw)), nil
 }
 

@@ -148,13 +148,12 @@ type routeQuery struct {
 }
 
 func (q routeQuery) parts(strict bool) []nl.NetlinkRequestData {
-	header := make(body, unix.SizeofRtMsg)
-	header[0] = q.family
+	header := &nl.RtMsg{RtMsg: unix.RtMsg{Family: q.family}}
 	parts := []nl.NetlinkRequestData{header}
 	if !strict {
 		return parts
 	}
-	header[5], header[7] = q.protocol, unix.RTN_UNICAST
+	header.Protocol, header.Type = q.protocol, unix.RTN_UNICAST
 	if q.table != 0 {
 		parts = append(parts, attr(unix.RTA_TABLE, nl.Uint32Attr(q.table)))
 	}
@@ -425,15 +424,15 @@ func encodeRoute(r netstate.Route, index int, deleting bool) ([]nl.NetlinkReques
 	if err != nil {
 		return nil, invalid("%q is not a prefix", r.Dst)
 	}
-	header := make(body, unix.SizeofRtMsg)
-	header[0], header[1] = family(dst.Addr()), uint8(dst.Bits())
-	header[4] = unix.RT_TABLE_UNSPEC // RTA_TABLE has more room
-	header[5], header[7] = uint8(protocolOf(r)), unix.RTN_UNICAST
-	if header[6], err = scopeOf(r, deleting); err != nil {
+	scope, err := scopeOf(r, deleting)
+	if err != nil {
 		return nil, err
 	}
-	if r.OnLink != nil && *r.OnLink && !deleting {
-		copy(header[8:], nl.Uint32Attr(unix.RTNH_F_ONLINK))
+	header := &nl.RtMsg{RtMsg: unix.RtMsg{ // RTA_TABLE has more room for the table
+		Family: family(dst.Addr()), Dst_len: uint8(dst.Bits()), Protocol: uint8(protocolOf(r)), Scope: scope, Type: unix.RTN_UNICAST,
+	}}
+	if deref(r.OnLink) && !deleting {
+		header.Flags = unix.RTNH_F_ONLINK
 	}
 	parts := []nl.NetlinkRequestData{header}
 	add := func(typ int, v []byte) { parts = append(parts, attr(typ, v)) }

@@ -36,11 +36,11 @@ func encodeUnreachable(u netstate.Unreachable, deleting bool) ([]nl.NetlinkReque
 	if u.Metric == 0 {
 		return nil, invalid("an unreachable route needs a metric: with 0 a deletion would take any")
 	}
-	header := make(body, unix.SizeofRtMsg)
-	header[0], header[1], header[4] = family(dst.Addr()), uint8(dst.Bits()), unix.RT_TABLE_UNSPEC
-	header[5], header[7] = netstate.RouteProtocol, unix.RTN_UNREACHABLE
+	header := &nl.RtMsg{RtMsg: unix.RtMsg{
+		Family: family(dst.Addr()), Dst_len: uint8(dst.Bits()), Protocol: netstate.RouteProtocol, Type: unix.RTN_UNREACHABLE,
+	}}
 	if deleting {
-		header[5], header[6] = unix.RTPROT_UNSPEC, unix.RT_SCOPE_NOWHERE
+		header.Protocol, header.Scope = unix.RTPROT_UNSPEC, unix.RT_SCOPE_NOWHERE
 	}
 	parts := []nl.NetlinkRequestData{header}
 	if dst.Bits() > 0 {
@@ -68,11 +68,10 @@ func (o *observer) queryUnreachable(ctx context.Context, queried []netstate.Unre
 func (c *conn) unreachable(ctx context.Context, family uint8, table uint32,
 	wanted func(netstate.Unreachable) bool,
 ) ([]netstate.Unreachable, error) {
-	header := make(body, unix.SizeofRtMsg)
-	header[0] = family
+	header := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}}
 	parts := []nl.NetlinkRequestData{header}
 	if c.strict {
-		header[7] = unix.RTN_UNREACHABLE
+		header.Type = unix.RTN_UNREACHABLE
 		if table != 0 {
 			parts = append(parts, attr(unix.RTA_TABLE, nl.Uint32Attr(table)))
 		}
