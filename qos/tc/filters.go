@@ -42,22 +42,13 @@ const (
 	FragmentChain = 20000
 )
 
-// Family is the EtherType that a filter matches.
-type Family uint16
-
-// Families (linux/if_ether.h).
-const (
-	IPv4 Family = 0x0800
-	IPv6 Family = 0x86dd
-)
-
 // Filter is one filter of class flower with its actions: mark, then police, then accept; of fragments police, then
 // continue.
 type Filter struct {
 	Chain    uint32 // 0, or FragmentChain
 	Pref     uint16
-	Handle   uint32 // follows from what it matches
-	Family   Family
+	Handle   uint32       // follows from what it matches
+	Family   string       // netstate.IPv4 or netstate.IPv6
 	To       netip.Prefix // invalid: any
 	Protocol qos.Protocol // 0: any
 	Port     uint16       // 0: any
@@ -65,15 +56,8 @@ type Filter struct {
 	// Goto is the chain that decides about fragments, 0 for other filters. Such a filter is of no rule.
 	Goto    uint32
 	DSCP    uint8
-	Policer uint16 // number, 0 for none
+	Policer uint16 // number of a token bucket: what exceeds it is dropped. From 1, of an interface; 0 for none
 	Rule    int    // index of the rule in the input
-}
-
-// Policer is a token bucket: what exceeds it is dropped.
-type Policer struct {
-	Number uint16 // from 1, of an interface
-	// RateBytes per second, and BurstBytes.
-	RateBytes, BurstBytes uint64
 }
 
 // Filters are the filters that the rules of an interface compile to.
@@ -81,10 +65,9 @@ type Filters struct {
 	// Filters are in the order in which they are created: those of the chain of fragments first, then by preference and
 	// handle. Created and changed in this order before others are deleted in the opposite one, they decide about each packet
 	// at each moment as the rules before or the rules after do.
-	Filters  []Filter
-	Policers []Policer
-	rules    []qos.Rule
-	places   []int
+	Filters []Filter
+	rules   []qos.Rule
+	places  []int
 }
 
 // ErrTooMany says that the rules of an interface need more filters than it may have.
@@ -103,7 +86,6 @@ func Compile(rules []qos.Rule, members func(qos.SetID) []netip.Addr) (*Filters, 
 		var policer uint16
 		if r.RateKbit > 0 {
 			policer = uint16(out.places[i] + 1)
-			out.Policers = append(out.Policers, newPolicer(policer, r))
 		}
 		to := destinations(r, members)
 		ports := r.Ports
@@ -142,7 +124,7 @@ func (f *Filters) arrange(deciding, limiting []Filter) []Filter {
 	if !ok {
 		return f.byRule(0, append(deciding, limiting...))
 	}
-	gotos := map[Family]bool{}
+	gotos := map[string]bool{}
 	for _, l := range limits {
 		gotos[l.Family] = true
 	}
@@ -152,7 +134,7 @@ func (f *Filters) arrange(deciding, limiting []Filter) []Filter {
 		}
 	}
 	out := f.byRule(FragmentChain, limits)
-	for i, family := range []Family{IPv4, IPv6} {
+	for i, family := range []string{netstate.IPv4, netstate.IPv6} {
 		if gotos[family] {
 			out = append(out, Filter{
 				Pref: firstPacked + uint16(i), Handle: 1, Family: family, Fragment: true, Goto: FragmentChain,
@@ -168,7 +150,7 @@ func (f *Filters) arrange(deciding, limiting []Filter) []Filter {
 func (f *Filters) byRule(chain uint32, all []Filter) []Filter {
 	for i := range all {
 		all[i].Chain, all[i].Pref = chain, uint16(FirstPref+2*f.places[all[i].Rule])
-		if all[i].Family == IPv6 {
+		if all[i].Family == netstate.IPv6 {
 			all[i].Pref++
 		}
 	}
@@ -214,14 +196,14 @@ func hash(f *Filter) uint32 {
 }
 
 type destination struct {
-	family Family
+	family string
 	prefix netip.Prefix
 }
 
 // destinations are the prefixes of a rule, without those that others contain.
 func destinations(r *qos.Rule, members func(qos.SetID) []netip.Addr) []destination {
 	if r.Any {
-		return []destination{{family: IPv4}, {family: IPv6}}
+		return []destination{{family: netstate.IPv4}, {family: netstate.IPv6}}
 	}
 	var out []destination
 	if r.Addresses != nil {
@@ -243,28 +225,32 @@ func destinations(r *qos.Rule, members func(qos.SetID) []netip.Addr) []destinati
 
 // of names the family of a prefix. One of length 0 is any address of the family.
 func of(p netip.Prefix) destination {
-	d := destination{family: IPv4, prefix: p}
-	if p.Addr().Is6() {
-		d.family = IPv6
-	}
+	d := destination{family: familyOf(p.Addr()), prefix: p}
 	if p.Bits() == 0 {
 		d.prefix = netip.Prefix{}
 	}
 	return d
 }
 
+func familyOf(a netip.Addr) string {
+	if a.Is6() {
+		return netstate.IPv6
+	}
+	return netstate.IPv4
+}
+
 // minBurst is the least burst of a policer that has none given: one packet of 64 KiB, as
 // a sender with segmentation offload hands over at once.
 const minBurst = 64 << 10
 
-// newPolicer converts kbit to bytes. A policer without a burst drops everything
+// bucket is the rate of a policer, in bytes per second, and its burst in bytes.
+type bucket struct{ rate, burst uint64 }
+
+// bucketOf converts kbit to bytes. A policer without a burst drops everything
 // (net/sched/act_police.c), so one of 10 ms is chosen.
-func newPolicer(number uint16, r *qos.Rule) Policer {
-	p := Policer{Number: number, RateBytes: uint64(r.RateKbit) * 125, BurstBytes: uint64(r.BurstKbit) * 125}
-	if p.BurstBytes == 0 {
-		p.BurstBytes = max(p.RateBytes/100, minBurst)
-	}
-	return p
+func bucketOf(r *qos.Rule) bucket {
+	rate := uint64(r.RateKbit) * 125
+	return bucket{rate, cmp.Or(uint64(r.BurstKbit)*125, max(rate/100, minBurst))}
 }
 
 // Decide evaluates the filters for a packet as the kernel does: it returns the filter that decides, nil if none does, and the
@@ -288,40 +274,29 @@ func (f *Filters) Decide(p qos.Packet) (decides *Filter, limits []uint16) {
 
 // about reports whether a packet matches the filter.
 func (f *Filter) about(p qos.Packet) bool {
-	family := IPv4
-	if p.Destination.Is6() {
-		family = IPv6
-	}
-	return f.Family == family && (!f.To.IsValid() || f.To.Contains(p.Destination)) && (f.Protocol == 0 || f.Protocol == p.Protocol) &&
-		(f.Port == 0 || f.Port == p.Port && !p.Fragment) && (!f.Fragment || p.Fragment)
+	return f.Family == familyOf(p.Destination) && (!f.To.IsValid() || f.To.Contains(p.Destination)) &&
+		(f.Protocol == 0 || f.Protocol == p.Protocol) && (f.Port == 0 || f.Port == p.Port && !p.Fragment) && (!f.Fragment || p.Fragment)
 }
 
 // Objects returns the filters as objects of a sandbox, without a link.
 func (f *Filters) Objects() []netstate.Filter {
-	policers := map[uint16]Policer{}
-	for _, p := range f.Policers {
-		policers[p.Number] = p
-	}
 	out := make([]netstate.Filter, len(f.Filters))
 	for i, o := range f.Filters {
-		family, to := netstate.IPv4, ""
-		if o.Family == IPv6 {
-			family = netstate.IPv6
-		}
+		to := ""
 		if o.To.IsValid() {
 			to = o.To.String()
 		}
 		out[i] = netstate.Filter{
-			Chain: o.Chain, Pref: o.Pref, Handle: o.Handle, Family: &family, To: &to,
+			Chain: o.Chain, Pref: o.Pref, Handle: o.Handle, Family: &o.Family, To: &to,
 			Protocol: new(protocols[o.Protocol]), Port: &o.Port, Fragment: &o.Fragment, Goto: &o.Goto,
 		}
 		if o.Goto != 0 {
 			continue
 		}
-		p := policers[o.Policer]
 		r := &f.rules[o.Rule]
+		b := bucketOf(r)
 		out[i].Rule, out[i].Place = fmt.Sprintf("%s[%d]", r.Policy, r.Index), f.places[o.Rule]+1
-		out[i].DSCP, out[i].Policer, out[i].Rate, out[i].BurstNanos = &o.DSCP, &o.Policer, &p.RateBytes, new(p.burstNanos())
+		out[i].DSCP, out[i].Policer, out[i].Rate, out[i].BurstNanos = &o.DSCP, &o.Policer, &b.rate, new(b.nanos())
 		if o.Fragment {
 			out[i].DSCP = nil
 		}
@@ -331,12 +306,12 @@ func (f *Filters) Objects() []netstate.Filter {
 
 var protocols = map[qos.Protocol]string{0: "", qos.TCP: "tcp", qos.UDP: "udp", qos.SCTP: "sctp"}
 
-// burstNanos is how long the burst takes at the rate, as the kernel keeps it: rounded up, so
+// nanos is how long the burst takes at the rate, as the kernel keeps it: rounded up, so
 // that a packet as large as the burst passes.
-func (p Policer) burstNanos() uint64 {
-	if p.RateBytes == 0 {
+func (b bucket) nanos() uint64 {
+	if b.rate == 0 {
 		return 0
 	}
-	nanos := math.Ceil(float64(p.BurstBytes) * 1e9 / float64(p.RateBytes) / netstate.BurstUnit)
+	nanos := math.Ceil(float64(b.burst) * 1e9 / float64(b.rate) / netstate.BurstUnit)
 	return min(max(uint64(nanos), 1)*netstate.BurstUnit, netstate.MaxBurstNanos)
 }

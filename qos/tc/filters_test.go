@@ -3,6 +3,7 @@ package tc_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
@@ -56,7 +57,7 @@ func wellFormed(t *testing.T, out *tc.Filters) {
 		pref   uint16
 		handle uint32
 	}
-	families, masks, seen := map[key]tc.Family{}, map[key]string{}, map[key]bool{}
+	families, masks, seen := map[key]string{}, map[key]string{}, map[key]bool{}
 	for _, f := range out.Filters {
 		pref := key{f.Chain, f.Pref, 0}
 		if known, ok := families[pref]; ok && known != f.Family {
@@ -73,8 +74,10 @@ func wellFormed(t *testing.T, out *tc.Filters) {
 			t.Fatalf("filter %+v", f)
 		}
 		seen[k] = true
-		if f.Policer != 0 && !slices.ContainsFunc(out.Policers, func(p tc.Policer) bool { return p.Number == f.Policer && p.BurstBytes > 0 && p.RateBytes > 0 }) {
-			t.Fatalf("no policer of %+v", f)
+	}
+	for _, o := range out.Objects() {
+		if o.Policer != nil && ((*o.Policer > 0) != (*o.Rate > 0) || (*o.Policer > 0) != (*o.BurstNanos > 0)) {
+			t.Fatalf("policer of %+v", o)
 		}
 	}
 }
@@ -119,21 +122,20 @@ func TestFragmentsAreLimited(t *testing.T) {
 
 func TestPolicer(t *testing.T) {
 	out, err := tc.Compile([]qos.Rule{
-		{Precedence: qos.MaxPrecedence, Any: true, RateKbit: 1000, BurstKbit: 100},
-		{Precedence: qos.MaxPrecedence, Any: true, RateKbit: 1000},
-		{Precedence: 10000, Any: true, RateKbit: 1<<32 - 1},
+		{Precedence: qos.MaxPrecedence, Any: true, RateKbit: 1000, BurstKbit: 100, Ports: []qos.Port{{Protocol: qos.TCP}}},
+		{Precedence: qos.MaxPrecedence, Any: true, RateKbit: 2000, Ports: []qos.Port{{Protocol: qos.UDP}}},
+		{Precedence: 10000, Any: true, RateKbit: 1<<32 - 1, Ports: []qos.Port{{Protocol: qos.SCTP}}},
 		{Precedence: 10000, Any: true},
 	}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []tc.Policer{
-		{Number: 1, RateBytes: 125000, BurstBytes: 12500},
-		{Number: 2, RateBytes: 125000, BurstBytes: 65536},
-		{Number: tc.MaxRules, RateBytes: 536870911875, BurstBytes: 5368709118},
+	rates := map[uint16]uint64{}
+	for _, o := range out.Objects() {
+		rates[*o.Policer] = *o.Rate
 	}
-	if !slices.Equal(out.Policers, want) {
-		t.Errorf("got %+v", out.Policers)
+	if want := map[uint16]uint64{0: 0, 1: 125000, 2: 250000, tc.MaxRules: 536870911875}; !maps.Equal(rates, want) {
+		t.Errorf("got %+v", rates)
 	}
 }
 

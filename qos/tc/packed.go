@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/plumbline/plumbline/ops/netstate"
 	"github.com/plumbline/plumbline/qos"
 )
 
@@ -83,7 +84,7 @@ type packer struct {
 //
 // It is false if there would be more than MaxFilters, or it takes too long to say.
 func pack(deciding, limiting []Filter) (packed, limits []Filter, ok bool) {
-	families := map[Family]*packer{}
+	families := map[string]*packer{}
 	for _, f := range deciding {
 		p := families[f.Family]
 		if p == nil {
@@ -93,7 +94,7 @@ func pack(deciding, limiting []Filter) (packed, limits []Filter, ok bool) {
 		p.filter[f.Rule] = f
 		add(p.rules, class{f.Protocol, f.Port}, prefixOf(&f), f.Rule)
 	}
-	for _, family := range []Family{IPv4, IPv6} {
+	for _, family := range []string{netstate.IPv4, netstate.IPv6} {
 		if p := families[family]; p != nil {
 			if !p.pack() {
 				return nil, nil, false
@@ -123,7 +124,7 @@ func prefixOf(f *Filter) netip.Prefix {
 	switch {
 	case f.To.IsValid():
 		return f.To
-	case f.Family == IPv6:
+	case f.Family == netstate.IPv6:
 		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 	}
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
@@ -220,8 +221,8 @@ func (k *packer) appendTo(out []Filter) []Filter {
 }
 
 // packedPref is the preference of a mask.
-func packedPref(f Family, depth, bits int) uint16 {
-	if f == IPv6 {
+func packedPref(family string, depth, bits int) uint16 {
+	if family == netstate.IPv6 {
 		return uint16(firstPacked + 2 + ports*33 + depth*129 + 128 - bits)
 	}
 	return uint16(firstPacked + 2 + depth*33 + 32 - bits)

@@ -19,16 +19,13 @@ func Read(objects []netstate.Filter) (*Filters, error) {
 	for i := range objects {
 		o := &objects[i]
 		f := Filter{
-			Chain: o.Chain, Pref: o.Pref, Handle: o.Handle, Family: IPv4, Rule: i, Port: ptr.Deref(o.Port, 0),
+			Chain: o.Chain, Pref: o.Pref, Handle: o.Handle, Family: ptr.Deref(o.Family, ""), Rule: i, Port: ptr.Deref(o.Port, 0),
 			// Records of earlier versions have neither of these.
 			Fragment: ptr.Deref(o.Fragment, false), Goto: ptr.Deref(o.Goto, 0),
 			DSCP: ptr.Deref(o.DSCP, 0), Policer: ptr.Deref(o.Policer, 0),
 		}
 		if o.Family == nil || o.To == nil || o.Protocol == nil || o.Port == nil {
 			return nil, fmt.Errorf("%s has no match", o.Key())
-		}
-		if *o.Family == netstate.IPv6 {
-			f.Family = IPv6
 		}
 		if *o.To != "" {
 			var err error
