@@ -50,16 +50,11 @@ func (r *Run) state(generation int64) state {
 		return updated
 	case r.Update == nil || r.Update.Generation != generation:
 		return pending
-	case r.Update.State == claim.UpdateFailed:
-		return failed
-	case r.Update.State == claim.UpdateHeldBack:
-		return heldBack
-	case r.Update.State == claim.UpdateRetrying:
-		return retrying
-	default:
-		return pending
 	}
+	return cmp.Or(stateOf[r.Update.State], pending)
 }
+
+var stateOf = map[claim.State]state{claim.UpdateFailed: failed, claim.UpdateHeldBack: heldBack, claim.UpdateRetrying: retrying}
 
 // The reasons of the condition Updated that are not fault kinds.
 const (
