@@ -18,7 +18,12 @@ func Order(t *Topology) ([]*Step, error) {
 	if err := inv.orNil(t); err != nil {
 		return nil, err
 	}
-	return t.pick(g.order()), nil
+	order := g.order()
+	out := make([]*Step, len(order))
+	for i, j := range order {
+		out[i] = &t.Steps[j]
+	}
+	return out, nil
 }
 
 // Ancestors returns every step a step depends on, directly or not, in order of
@@ -34,14 +39,6 @@ func (t *Topology) Ancestors(name string) []*Step {
 		if is {
 			out = append(out, &t.Steps[j])
 		}
-	}
-	return out
-}
-
-func (t *Topology) pick(indexes []int) []*Step {
-	out := make([]*Step, len(indexes))
-	for i, j := range indexes {
-		out[i] = &t.Steps[j]
 	}
 	return out
 }
@@ -170,7 +167,7 @@ func (g *graph) check(inv *Invalid) {
 		if n := len(names); n > maxListed+2 {
 			names = append(names[:maxListed:maxListed], fmt.Sprintf("%d more", n-maxListed-1), names[n-1])
 		}
-		inv.add(names[0], "dependOn", "forms a cycle: %s", strings.Join(names, " → "))
+		inv.Addf(names[0], "dependOn", "forms a cycle: %s", strings.Join(names, " → "))
 	}
 	for i := range g.t.Steps {
 		s := &g.t.Steps[i]
@@ -183,7 +180,7 @@ func (g *graph) check(inv *Invalid) {
 				}
 				message += fmt.Sprintf(": %s of step %q stands for one, too", key, as.Step)
 			}
-			inv.add(s.Name, "name", "%s", message)
+			inv.Addf(s.Name, "name", "%s", message)
 		}
 		g.checkDependOn(s, inv)
 	}
@@ -199,11 +196,11 @@ func (g *graph) checkDependOn(s *Step, inv *Invalid) {
 		field := fmt.Sprintf("dependOn[%d]", i)
 		switch _, exists := g.index[dep]; {
 		case dep == s.Name:
-			inv.add(s.Name, field, "a step cannot depend on itself")
+			inv.Addf(s.Name, field, "a step cannot depend on itself")
 		case listed[dep]:
-			inv.add(s.Name, field, "%q is listed twice", dep)
+			inv.Addf(s.Name, field, "%q is listed twice", dep)
 		case !exists:
-			inv.add(s.Name, field, "%s", g.unknownStep(s, dep))
+			inv.Addf(s.Name, field, "%s", g.unknownStep(s, dep))
 		}
 		listed[dep] = true
 	}

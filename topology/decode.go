@@ -120,7 +120,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 	t.DriftPolicy = cmp.Or(t.DriftPolicy, Repair)
 	t.UpdatePolicy = cmp.Or(t.UpdatePolicy, Immutable)
 	if n := len(o.Spec.Steps); n > maxSteps {
-		inv.add("", "spec.steps", "has %d entries, at most %d are accepted", n, maxSteps)
+		inv.Addf("", "spec.steps", "has %d entries, at most %d are accepted", n, maxSteps)
 		return nil, inv
 	}
 	checkRollout(inv, o.Spec.Rollout)
@@ -159,14 +159,14 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 			selectors += len(steps[j].Selector)
 		}
 		if t.Steps = append(t.Steps, steps...); len(t.Steps) > maxSteps {
-			inv.add("", "spec.steps", "stand for more than %d steps, and at most %d are accepted", maxSteps, maxSteps)
+			inv.Addf("", "spec.steps", "stand for more than %d steps, and at most %d are accepted", maxSteps, maxSteps)
 			return nil, inv
 		}
 	}
 	t.dependOnEach(several)
 	if selectors > maxSelectors {
 		large = true
-		inv.add("", "spec.steps", "the selectors have %d bytes together, at most %d are accepted", selectors, maxSelectors)
+		inv.Addf("", "spec.steps", "the selectors have %d bytes together, at most %d are accepted", selectors, maxSelectors)
 	}
 	switch {
 	case large:
@@ -215,7 +215,7 @@ func addTo(inv *Invalid, i int, name, field, format string, args ...any) {
 	if name == "" {
 		field = ref.Join(fmt.Sprintf("spec.steps[%d]", i), field)
 	}
-	inv.add(name, field, format, args...)
+	inv.Addf(name, field, format, args...)
 }
 
 var percentage = regexp.MustCompile(`^([1-9][0-9]?|100)%$`)
@@ -229,7 +229,7 @@ func checkRollout(inv *Invalid, r *v1alpha1.Rollout) {
 	if text == "" && r.MaxUnavailable.IntVal > 0 || percentage.MatchString(text) {
 		return
 	}
-	inv.add("", "spec.rollout.maxUnavailable",
+	inv.Addf("", "spec.rollout.maxUnavailable",
 		"%s is neither a number of nodes above 0 nor a percentage from 1%% to 100%%", excerpt.Of(r.MaxUnavailable.String(), maxKey))
 }
 
@@ -240,18 +240,18 @@ func checkOnFailure(inv *Invalid, p *v1alpha1.FailurePolicy) {
 	}
 	oneOf := func(field string, value v1alpha1.FailureAction, accepted ...string) {
 		if value != "" && !slices.Contains(accepted, string(value)) {
-			inv.add("", "spec.onFailure."+field, "%q is not one of %s%s", excerpt.Of(string(value), maxKey), strings.Join(accepted, ", "),
+			inv.Addf("", "spec.onFailure."+field, "%q is not one of %s%s", excerpt.Of(string(value), maxKey), strings.Join(accepted, ", "),
 				suggest.Hint(string(value), accepted))
 		}
 	}
 	if p.Degraded == v1alpha1.Evict {
-		inv.add("", "spec.onFailure.degraded", "a pod that is degraded works and is not evicted: only lost may be Evict")
+		inv.Addf("", "spec.onFailure.degraded", "a pod that is degraded works and is not evicted: only lost may be Evict")
 	} else {
 		oneOf("degraded", p.Degraded, string(v1alpha1.Report))
 	}
 	oneOf("lost", p.Lost, string(v1alpha1.Report), string(v1alpha1.Evict))
 	if p.After != "" && v1alpha1.Seconds(p.After) == 0 {
-		inv.add("", "spec.onFailure.after", "%q is not a time such as 60s, 5m or 1h", excerpt.Of(p.After, maxKey))
+		inv.Addf("", "spec.onFailure.after", "%q is not a time such as 60s, 5m or 1h", excerpt.Of(p.After, maxKey))
 	}
 }
 
@@ -264,7 +264,7 @@ func checkClaimTemplate(inv *Invalid, c *v1alpha1.ClaimTemplate) bool {
 	before := len(inv.Problems)
 	most := func(field string, have, most int) {
 		if have > most {
-			inv.add("", "spec.claimTemplate."+field, "has %d entries, at most %d are accepted", have, most)
+			inv.Addf("", "spec.claimTemplate."+field, "has %d entries, at most %d are accepted", have, most)
 		}
 	}
 	most("namespaces", len(c.Namespaces), maxNamespaces)

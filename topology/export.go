@@ -56,13 +56,13 @@ func checkExport(inv *Invalid, e *v1alpha1.Export) bool {
 	}
 	before := len(inv.Problems)
 	if n := len(e.Env); n > maxExports {
-		inv.add("", "spec.export.env", "has %d variables, at most %d are accepted", n, maxExports)
+		inv.Addf("", "spec.export.env", "has %d variables, at most %d are accepted", n, maxExports)
 	}
 	if n := len(e.Files); n > maxFiles {
-		inv.add("", "spec.export.files", "has %d files, at most %d are accepted", n, maxFiles)
+		inv.Addf("", "spec.export.files", "has %d files, at most %d are accepted", n, maxFiles)
 	}
 	if n := len(e.Presets); n > maxPresets {
-		inv.add("", "spec.export.presets", "has %d entries, at most %d are accepted", n, maxPresets)
+		inv.Addf("", "spec.export.presets", "has %d entries, at most %d are accepted", n, maxPresets)
 	}
 	if len(inv.Problems) > before {
 		return false
@@ -70,15 +70,15 @@ func checkExport(inv *Invalid, e *v1alpha1.Export) bool {
 	for _, name := range slices.Sorted(maps.Keys(e.Env)) {
 		at := exportField(name)
 		if n := len(name); n > maxExportName {
-			inv.add("", at, "the name has %d bytes, at most %d are accepted", n, maxExportName)
+			inv.Addf("", at, "the name has %d bytes, at most %d are accepted", n, maxExportName)
 		}
 		if n := len([]rune(e.Env[name])); n > maxExportValue {
-			inv.add("", at, "has %d characters, at most %d are accepted", n, maxExportValue)
+			inv.Addf("", at, "has %d characters, at most %d are accepted", n, maxExportValue)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Files)) {
 		if n := len([]rune(e.Files[name])); n > maxFileText {
-			inv.add("", fileField(name), "has %d characters, at most %d are accepted", n, maxFileText)
+			inv.Addf("", fileField(name), "has %d characters, at most %d are accepted", n, maxFileText)
 		}
 	}
 	return len(inv.Problems) == before
@@ -92,7 +92,7 @@ func (v *validator) export() {
 	if e == nil {
 		return
 	}
-	add := func(field, format string, args ...any) { v.inv.add("", field, format, args...) }
+	add := func(field, format string, args ...any) { v.inv.Addf("", field, format, args...) }
 	if len(e.Env) == 0 && len(e.Files) == 0 && len(e.Presets) == 0 {
 		add("spec.export", "exports nothing: write env, files or presets, or remove it")
 	}

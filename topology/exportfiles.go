@@ -35,16 +35,16 @@ func (v *validator) exportFiles(files map[string]v1alpha1.ExportContent) {
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		at := fileField(name)
 		if !fileName.MatchString(name) {
-			v.inv.add("", at, "%q is not a name of a file: letters, digits, '_', '-' and '.', no '-' or '.' first, 63 characters at most",
+			v.inv.Addf("", at, "%q is not a name of a file: letters, digits, '_', '-' and '.', no '-' or '.' first, 63 characters at most",
 				excerpt.Of(name, maxKey))
 		}
 		text := string(files[name])
 		if strings.ContainsFunc(text, func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }) {
-			v.inv.add("", at, "has a control character other than the ends of lines and tabs: remove it")
+			v.inv.Addf("", at, "has a control character other than the ends of lines and tabs: remove it")
 			continue
 		}
 		for _, problem := range v.exportProblems(text) {
-			v.inv.add("", at, "%s", problem)
+			v.inv.Addf("", at, "%s", problem)
 		}
 	}
 }

@@ -102,7 +102,8 @@ func (p Problem) String() string {
 	return p.Field + ": " + p.Message
 }
 
-func (e *Invalid) add(step, field, format string, args ...any) {
+// Addf adds a problem of a field of a step, or of the topology as a whole.
+func (e *Invalid) Addf(step, field, format string, args ...any) {
 	e.Add(Problem{Step: step, Field: field, Message: fmt.Sprintf(format, args...)})
 }
 

@@ -297,13 +297,13 @@ func (t *Topology) ClaimSetsAddresses(step string) bool {
 // checkClaimParameters checks the bounds of spec.claimParameters, and reports whether there are few enough.
 func checkClaimParameters(inv *Invalid, list []v1alpha1.ClaimParameter) bool {
 	if len(list) > MaxParameters {
-		inv.add("", "spec.claimParameters", "has %d entries, at most %d are accepted", len(list), MaxParameters)
+		inv.Addf("", "spec.claimParameters", "has %d entries, at most %d are accepted", len(list), MaxParameters)
 		return false
 	}
 	for i := range list {
 		c := &list[i]
 		wrong := func(field, format string, args ...any) {
-			inv.add("", fmt.Sprintf("spec.claimParameters[%d]%s", i, field), format, args...)
+			inv.Addf("", fmt.Sprintf("spec.claimParameters[%d]%s", i, field), format, args...)
 		}
 		keys := []string{"addresses", "ifName", "mac", "name"}
 		if !slices.Contains(keys, string(c.Key)) {
@@ -315,7 +315,7 @@ func checkClaimParameters(inv *Invalid, list []v1alpha1.ClaimParameter) bool {
 			field string
 			has   bool
 		}{{"subnets", len(c.Subnets) > 0}, {"macPrefix", c.MACPrefix != ""}, {"namePattern", c.NamePattern != ""}} {
-			switch wanted := boundOf(c.Key); {
+			switch wanted := bounds[c.Key]; {
 			case bound.has && bound.field != wanted:
 				wrong("."+bound.field, "is not the bound of the key %s, which is %s: remove it", c.Key, wanted)
 			case !bound.has && bound.field == wanted:
@@ -347,15 +347,10 @@ func checkClaimParameters(inv *Invalid, list []v1alpha1.ClaimParameter) bool {
 	return true
 }
 
-func boundOf(key v1alpha1.ParameterKey) string {
-	switch key {
-	case v1alpha1.ParameterAddresses:
-		return "subnets"
-	case v1alpha1.ParameterMAC:
-		return "macPrefix"
-	case v1alpha1.ParameterName, v1alpha1.ParameterIfName:
-	}
-	return "namePattern"
+// bounds are the fields that bound what a claim sets a key to.
+var bounds = map[v1alpha1.ParameterKey]string{
+	v1alpha1.ParameterAddresses: "subnets", v1alpha1.ParameterMAC: "macPrefix",
+	v1alpha1.ParameterName: "namePattern", v1alpha1.ParameterIfName: "namePattern",
 }
 
 // parameters checks that the steps of the parameters exist and have the keys.
@@ -364,21 +359,21 @@ func (v *validator) parameters() {
 		c := &v.t.ClaimParameters[i]
 		at := fmt.Sprintf("spec.claimParameters[%d].", i)
 		if v.t.Role != "" {
-			v.inv.add("", at+"step", "no claim can request a topology with the role %q: remove it", v.t.Role)
+			v.inv.Addf("", at+"step", "no claim can request a topology with the role %q: remove it", v.t.Role)
 			continue
 		}
 		j := slices.IndexFunc(v.t.Steps, func(s Step) bool { return s.Name == c.Step })
 		if j < 0 {
-			v.inv.add("", at+"step", "%q is not a step%s", excerpt.Of(c.Step, maxKey), suggest.Hint(c.Step, v.t.Names()))
+			v.inv.Addf("", at+"step", "%q is not a step%s", excerpt.Of(c.Step, maxKey), suggest.Hint(c.Step, v.t.Names()))
 			continue
 		}
 		if v.contracts[j] == nil {
 			continue
 		}
 		if !slices.ContainsFunc(v.contracts[j].Params, func(p contract.Param) bool { return p.Name == string(c.Key) }) {
-			v.inv.add("", at+"key", "step %q has no key %s, as its type is %q", c.Step, c.Key, v.t.Steps[j].Type)
+			v.inv.Addf("", at+"key", "step %q has no key %s, as its type is %q", c.Step, c.Key, v.t.Steps[j].Type)
 		} else if v.contracts[j].Output.LogicalPorts && c.Key != v1alpha1.ParameterIfName {
-			v.inv.add("", at+"key", "step %q is a port of OVN, whose %s ovn-kubernetes may decide: remove it", c.Step, c.Key)
+			v.inv.Addf("", at+"key", "step %q is a port of OVN, whose %s ovn-kubernetes may decide: remove it", c.Step, c.Key)
 		}
 	}
 }

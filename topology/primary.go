@@ -165,7 +165,7 @@ func ConnectsWithHost(c contract.Contract) bool {
 // checkRole is the CRD's rule for roles.
 func checkRole(inv *Invalid, o *v1alpha1.NetworkTopology) {
 	if r := string(o.Spec.Role); r != "" && o.Spec.Role != v1alpha1.Primary {
-		inv.add("", "spec.role", "%q is not %q, the role of the pod network: remove it for a topology that claims request",
+		inv.Addf("", "spec.role", "%q is not %q, the role of the pod network: remove it for a topology that claims request",
 			excerpt.Of(r, maxKey), v1alpha1.Primary)
 	}
 	s := o.Spec.NodeSelector
@@ -173,14 +173,14 @@ func checkRole(inv *Invalid, o *v1alpha1.NetworkTopology) {
 		return
 	}
 	if o.Spec.Role == "" {
-		inv.add("", "spec.nodeSelector", "needs a role: a claim selects nodes by its devices; remove it, or add role: primary")
+		inv.Addf("", "spec.nodeSelector", "needs a role: a claim selects nodes by its devices; remove it, or add role: primary")
 	}
 	if n := len(s.MatchLabels) + len(s.MatchExpressions); n > maxRequirements {
-		inv.add("", "spec.nodeSelector", "has %d requirements, at most %d are accepted", n, maxRequirements)
+		inv.Addf("", "spec.nodeSelector", "has %d requirements, at most %d are accepted", n, maxRequirements)
 		return
 	}
 	for _, p := range labelselector.Check(s) {
-		inv.add("", "spec.nodeSelector."+p.Field, "%s", p.Message)
+		inv.Addf("", "spec.nodeSelector."+p.Field, "%s", p.Message)
 	}
 }
 

@@ -314,7 +314,7 @@ func (r *reader) unknown(path, key, hint string) {
 
 func (r *reader) refuse(path, format string, args ...any) {
 	step, path := r.place(path)
-	r.inv.add(step, path, format, args...)
+	r.inv.Addf(step, path, format, args...)
 }
 
 var inStep = regexp.MustCompile(`^spec\.steps\[(\d+)\](?:\.|$)`)

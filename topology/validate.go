@@ -11,6 +11,7 @@ import (
 
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/excerpt"
+	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/ref"
 	"github.com/plumbline/plumbline/topology/suggest"
 )
@@ -130,24 +131,24 @@ const dnsLabelRule = "lower-case letters, digits and '-', a letter or digit at b
 func (v *validator) topology() {
 	switch {
 	case v.t.Name == "":
-		v.inv.add("", "metadata.name", "is missing")
+		v.inv.Addf("", "metadata.name", "is missing")
 	case !dnsLabel.MatchString(v.t.Name):
-		v.inv.add("", "metadata.name", "%q is not a DNS label (%s)", v.t.Name, dnsLabelRule)
+		v.inv.Addf("", "metadata.name", "%q is not a DNS label (%s)", v.t.Name, dnsLabelRule)
 	}
 	v.oneOf("", "spec.driftPolicy", string(v.t.DriftPolicy), string(Repair), string(Observe))
 	v.oneOf("", "spec.updatePolicy", string(v.t.UpdatePolicy), string(Immutable), string(InPlace))
 	switch n := len(v.t.Steps); {
 	case n == 0:
-		v.inv.add("", "spec.steps", "is empty: a topology has at least one step")
+		v.inv.Addf("", "spec.steps", "is empty: a topology has at least one step")
 	case n > maxSteps:
-		v.inv.add("", "spec.steps", "has %d entries, at most %d are accepted", n, maxSteps)
+		v.inv.Addf("", "spec.steps", "has %d entries, at most %d are accepted", n, maxSteps)
 	}
 }
 
 // oneOf checks a value of a fixed list; the empty one stands for the default.
 func (v *validator) oneOf(step, field, value string, accepted ...string) {
 	if value != "" && !slices.Contains(accepted, value) {
-		v.inv.add(step, field, "%q is not one of %s%s", value, strings.Join(accepted, ", "), suggest.Hint(value, accepted))
+		v.inv.Addf(step, field, "%q is not one of %s%s", value, strings.Join(accepted, ", "), suggest.Hint(value, accepted))
 	}
 }
 
@@ -156,9 +157,9 @@ func (v *validator) step(i int) {
 	s := &v.t.Steps[i]
 	switch {
 	case s.Name == "":
-		v.inv.add("", fmt.Sprintf("spec.steps[%d].name", i), "is missing")
+		v.inv.Addf("", fmt.Sprintf("spec.steps[%d].name", i), "is missing")
 	case !dnsLabel.MatchString(s.Name):
-		v.inv.add(s.Name, "name", "%q is not a DNS label (%s)", s.Name, dnsLabelRule)
+		v.inv.Addf(s.Name, "name", "%q is not a DNS label (%s)", s.Name, dnsLabelRule)
 	}
 	if c, ok := v.set.Contract(s.Type); ok {
 		v.contracts[i] = &c
@@ -336,10 +337,10 @@ func within(path, above string) bool {
 func (v *validator) references(i int) (reported []string) {
 	s := &v.t.Steps[i]
 	uses, err := ref.Walk(s.Config)
-	for _, e := range joined(err) {
+	for _, e := range fault.Each(err) {
 		if at, ok := errors.AsType[*ref.Error](e); ok {
 			reported = append(reported, at.Path)
-			v.inv.add(s.Name, ref.Join("config", at.Path), "%v", at.Err)
+			v.inv.Addf(s.Name, ref.Join("config", at.Path), "%v", at.Err)
 		}
 	}
 	ancestors := v.graph.ancestors(i)
@@ -349,17 +350,10 @@ func (v *validator) references(i int) (reported []string) {
 		}
 		if msg := v.referenceProblem(i, u.Ref, ancestors); msg != "" {
 			reported = append(reported, u.Path)
-			v.inv.add(s.Name, ref.Join("config", u.Path), "%s", msg)
+			v.inv.Addf(s.Name, ref.Join("config", u.Path), "%s", msg)
 		}
 	}
 	return reported
-}
-
-func joined(err error) []error {
-	if j, ok := err.(interface{ Unwrap() []error }); ok {
-		return j.Unwrap()
-	}
-	return nil
 }
 
 func (v *validator) referenceProblem(i int, r ref.Ref, ancestors []bool) string {

@@ -256,11 +256,7 @@ func named(attribute string, names ...string) string {
 	if len(names) == 1 {
 		return fmt.Sprintf("%s == %q", attr, names[0])
 	}
-	var quoted []string
-	for _, n := range names {
-		quoted = append(quoted, fmt.Sprintf("%q", n))
-	}
-	return fmt.Sprintf("%s in [%s]", attr, strings.Join(quoted, ", "))
+	return fmt.Sprintf("%s in [%s]", attr, quoted(names, ", "))
 }
 
 // onLink is an expression for a device by the type of its link.

@@ -83,9 +83,9 @@ var kinds = map[string]kind{
 	"ResourceClaim":             {"resource.k8s.io", false, (*converter).claimOf},
 	"ResourceClaimTemplate":     {"resource.k8s.io", false, (*converter).claimOf},
 	"UserDefinedNetwork":        {"k8s.ovn.org", false, (*converter).userDefined},
-	"HostDeviceNetwork":         {"mellanox.com", true, (*converter).hostDeviceNetwork},
-	"IPoIBNetwork":              {"mellanox.com", true, (*converter).ipoibNetwork},
-	"MacvlanNetwork":            {"mellanox.com", true, (*converter).macvlanNetwork},
+	"HostDeviceNetwork":         {"mellanox.com", true, nvidia("host-device")},
+	"IPoIBNetwork":              {"mellanox.com", true, nvidia("ipoib")},
+	"MacvlanNetwork":            {"mellanox.com", true, nvidia("macvlan")},
 	"MultiNicNetwork":           {"multinic.fms.io", true, (*converter).multiNIC},
 	"SriovIBNetwork":            {"sriovnetwork.openshift.io", false, (*converter).sriovIBNetwork},
 	"SriovNetwork":              {"sriovnetwork.openshift.io", false, (*converter).sriovNetwork},
@@ -334,14 +334,6 @@ func nameOf(object map[string]any) string {
 
 func objectOf(gvk metav1.TypeMeta, name string, spec map[string]any) map[string]any {
 	return map[string]any{"apiVersion": gvk.APIVersion, "kind": gvk.Kind, "metadata": map[string]any{"name": name}, "spec": spec}
-}
-
-// remarks returns the remarks of all sources, in order.
-func (c *converter) remarks() (notes, problems []Remark) {
-	for _, s := range c.sources {
-		notes, problems = append(notes, s.notes...), append(problems, s.problems...)
-	}
-	return notes, problems
 }
 
 func (s *source) failed() bool { return len(s.problems) > 0 }

@@ -95,21 +95,15 @@ func (c *converter) routes(s *step, ipam *record) {
 	var out []any
 	for _, r := range ipam.subs("routes") {
 		route := map[string]any{}
-		for _, k := range r.keys() {
-			if !slices.Contains([]string{"dst", "gw", "mtu", "advmss", "priority", "table", "scope"}, k) {
-				continue
+		for _, k := range []string{"dst", "gw", "mtu", "advmss", "priority", "table"} {
+			if v, has := r.take(k); has && v != "" {
+				route[k] = v
 			}
-			if k != "scope" {
-				if v, has := r.take(k); has && v != "" {
-					route[k] = v
-				}
-				continue
-			}
-			if number, ok := r.number(k); ok && scopes[number] == "" {
-				r.problem(k, "%d is not the scope of a route that a pod can have", number)
-			} else if ok {
-				route[k] = scopes[number]
-			}
+		}
+		if number, ok := r.number("scope"); ok && scopes[number] == "" {
+			r.problem("scope", "%d is not the scope of a route that a pod can have", number)
+		} else if ok {
+			route["scope"] = scopes[number]
 		}
 		out = append(out, route)
 	}

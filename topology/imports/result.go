@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,7 +74,9 @@ func (c *converter) result(ctx context.Context) (out Result, err error) {
 		out.Objects = append(out.Objects, list...)
 	}
 	out.Patches = patches
-	out.Notes, out.Problems = c.remarks()
+	for _, s := range c.sources {
+		out.Notes, out.Problems = append(out.Notes, s.notes...), append(out.Problems, s.problems...)
+	}
 	return out, nil
 }
 
@@ -131,7 +134,7 @@ func (c *converter) hasPools(n *network, layouts map[string]*addresspool.Layout)
 // topology returns the topology of a network. Its errors are problems of its source.
 func (c *converter) topology(ctx context.Context, n *network) (object map[string]any, named validity.Named, err error) {
 	if len(n.inside) > 0 {
-		n.from.problem("", "builds on %s, which other networks of the pod make: give the pods that use it, too", quoted(n.inside))
+		n.from.problem("", "builds on %s, which other networks of the pod make: give the pods that use it, too", quoted(n.inside, " and "))
 		return nil, named, nil
 	}
 	var steps []any
@@ -217,12 +220,12 @@ func (s *step) object() map[string]any {
 	return out
 }
 
-func quoted(names []string) string {
+func quoted(names []string, between string) string {
 	var out []string
 	for _, n := range names {
-		out = append(out, fmt.Sprintf("%q", n))
+		out = append(out, strconv.Quote(n))
 	}
-	return strings.Join(out, " and ")
+	return strings.Join(out, between)
 }
 
 // retype reads an object as one of another type.

@@ -127,8 +127,10 @@ func (s *Status) notAllocated(name string) (out findings) {
 		{"Programmed", "do what the message says"},
 		{"Shared", "apply the DeviceExposurePolicy that the message has (docs/policies.md, \"Shared devices\")"},
 	} {
-		if c, there := condition(t.Conditions, of.kind); there && c.Status == "False" && c.Reason != "NoDevice" {
-			out.problem(of.do, "NetworkTopology %q has the condition %s: False (%s): %s", name, of.kind, c.Reason, c.Message)
+		for _, c := range t.Conditions {
+			if c.Type == of.kind && c.Status == "False" && c.Reason != "NoDevice" {
+				out.problem(of.do, "NetworkTopology %q has the condition %s: False (%s): %s", name, of.kind, c.Reason, c.Message)
+			}
 		}
 	}
 	return out

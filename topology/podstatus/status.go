@@ -121,12 +121,3 @@ func (s *Status) topology(name string) *Topology {
 	}
 	return nil
 }
-
-func condition(of []Condition, kind string) (Condition, bool) {
-	for _, c := range of {
-		if c.Type == kind {
-			return c, true
-		}
-	}
-	return Condition{}, false
-}

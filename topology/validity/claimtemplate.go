@@ -25,7 +25,7 @@ func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Ste
 		return nil
 	}
 	wrong := func(field, format string, args ...any) {
-		invalid.Add(topology.Problem{Field: "spec.claimTemplate." + field, Message: fmt.Sprintf(format, args...)})
+		invalid.Addf("", "spec.claimTemplate."+field, format, args...)
 	}
 	if c.Name != "" {
 		for _, why := range validation.IsDNS1123Subdomain(c.Name) {

@@ -24,7 +24,7 @@ func resourceNames(t *topology.Topology, set contract.Set, roots []*topology.Ste
 			continue
 		}
 		if why := resourceName(s, roots, first[s.ExtendedResourceName]); why != "" {
-			invalid.Add(topology.Problem{Step: s.Name, Field: "extendedResourceName", Message: why})
+			invalid.Addf(s.Name, "extendedResourceName", "%s", why)
 		}
 		if first[s.ExtendedResourceName] == nil {
 			first[s.ExtendedResourceName] = s

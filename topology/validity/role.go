@@ -26,9 +26,7 @@ var ofOnePod = []struct {
 // ofRole checks what a topology that is the pod network cannot have: what a claim
 // decides, and what would change the network of all pods at once.
 func ofRole(t *topology.Topology, set contract.Set, invalid *topology.Invalid) {
-	add := func(step, field, format string, args ...any) {
-		invalid.Add(topology.Problem{Step: step, Field: field, Message: fmt.Sprintf(format, args...)})
-	}
+	add := invalid.Addf
 	if t.UpdatePolicy == topology.InPlace {
 		add("", "spec.updatePolicy", "must be Immutable with a role: running pods keep their own network, and new ones get the change")
 	}

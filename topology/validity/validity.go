@@ -106,7 +106,7 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 		}
 		c := Compiled(s.Selector)
 		if wrong, ok := errors.AsType[*inventory.SelectorError](c.Err); ok {
-			invalid.Add(topology.Problem{Step: s.Name, Field: "selector.cel", Message: wrong.Message})
+			invalid.Addf(s.Name, "selector.cel", "%s", wrong.Message)
 		}
 		for _, text := range c.Unknown {
 			notes = append(notes, fmt.Sprintf("step %q: selector.cel: %s", s.Name, text))
@@ -118,18 +118,12 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 	// A claim has at most so many requests, and all roots are in one claim.
 	roots := claim.Roots(t, set)
 	if n := len(claim.Required(t, set)); n > claim.MaxRequests {
-		invalid.Add(topology.Problem{
-			Field:   "spec.steps",
-			Message: fmt.Sprintf("%d root steps take a device, and a ResourceClaim can request %d at most", n, claim.MaxRequests),
-		})
+		invalid.Addf("", "spec.steps", "%d root steps take a device, and a ResourceClaim can request %d at most", n, claim.MaxRequests)
 	}
 	for i := range t.Steps {
 		if s := &t.Steps[i]; topology.OfNetwork(s) && !slices.Contains(roots, s) {
-			invalid.Add(topology.Problem{
-				Step: s.Name, Field: "config.ipam.pool",
-				Message: "is missing: name an AddressPool. " +
-					"Only a root step that takes a device of a claim has the pool of its physical network",
-			})
+			invalid.Addf(s.Name, "config.ipam.pool", "is missing: name an AddressPool. "+
+				"Only a root step that takes a device of a claim has the pool of its physical network")
 		}
 	}
 	ofSubnets(t, invalid)
@@ -157,19 +151,16 @@ func Check(ctx context.Context, t *topology.Topology, set contract.Set) (notes [
 func ofSubnets(t *topology.Topology, invalid *topology.Invalid) {
 	known := networks{}
 	for _, of := range t.NetworkPools() {
-		wrong := func(field, format string, args ...any) {
-			invalid.Add(topology.Problem{Step: of.Step, Field: "config." + field, Message: fmt.Sprintf(format, args...)})
-		}
 		_, err := addresspool.Of(addresspool.OfSubnets(of.IPAM))
 		for _, f := range addresspool.FieldErrors(err) {
-			field := "subnets"
+			field := "config.subnets"
 			if strings.HasPrefix(f.Field, "exclude") {
-				field = "excludeSubnets"
+				field = "config.excludeSubnets"
 			}
-			wrong(field, "%s", f.Message)
+			invalid.Addf(of.Step, field, "%s", f.Message)
 		}
 		if m := known.differs(fmt.Sprintf("step %q", of.Step), of.IPAM); m != "" {
-			wrong("subnets", "%s", m)
+			invalid.Addf(of.Step, "config.subnets", "%s", m)
 		}
 	}
 }
