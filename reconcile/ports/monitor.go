@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/table"
@@ -50,24 +52,13 @@ const (
 	sandboxReportBurst = 10
 )
 
-// budget limits reports. The zero value is empty.
-type budget struct {
-	tokens  float64
-	counted time.Time
-}
-
-// refill adds what has become available since the last call.
-func (b *budget) refill(now time.Time, every time.Duration, burst float64) {
-	b.tokens = min(burst, b.tokens+float64(now.Sub(b.counted))/float64(every))
-	b.counted = now
-}
-
-// wait returns how long it takes until there is a report to spend.
-func (b *budget) wait(every time.Duration) time.Duration {
-	if b.tokens >= 1 {
+// wait returns how long it takes until a report may be made.
+func wait(budget *rate.Limiter, now time.Time) time.Duration {
+	missing := 1 - budget.TokensAt(now)
+	if missing <= 0 {
 		return 0
 	}
-	return time.Duration((1-b.tokens)*float64(every)) + 1 // rounded up
+	return time.Duration(missing/float64(budget.Limit())*float64(time.Second)) + 1 // rounded up
 }
 
 // Report is the state of the ports of a sandbox.
@@ -97,7 +88,7 @@ type Monitor struct {
 	boxes map[reconcile.SandboxID]*box
 	seq   uint64
 
-	budget budget // used only by Run
+	budget *rate.Limiter // of reports
 }
 
 // box is the state of a sandbox.
@@ -119,12 +110,15 @@ type box struct {
 	debouncers     map[Port]*debouncer
 	report         Report
 	reported       bool
-	budget         budget
+	budget         *rate.Limiter
 }
 
 // New returns a Monitor that does nothing until Run.
 func New(o Options) *Monitor {
-	return &Monitor{Options: o, wake: table.Woken(), boxes: map[reconcile.SandboxID]*box{}, budget: budget{tokens: reportBurst}}
+	return &Monitor{
+		Options: o, wake: table.Woken(), boxes: map[reconcile.SandboxID]*box{},
+		budget: rate.NewLimiter(rate.Every(reportEvery), reportBurst),
+	}
 }
 
 // Pass implements reconcile.Recorder.
@@ -161,7 +155,10 @@ func (m *Monitor) setDue(id reconcile.SandboxID) {
 	b, now := m.boxes[id], m.Now()
 	if b == nil {
 		m.seq++
-		b = &box{id: id, seq: m.seq, debouncers: map[Port]*debouncer{}, budget: budget{sandboxReportBurst, now}}
+		b = &box{
+			id: id, seq: m.seq, debouncers: map[Port]*debouncer{},
+			budget: rate.NewLimiter(rate.Every(sandboxReportEvery), sandboxReportBurst),
+		}
 		m.boxes[id] = b
 	}
 	b.gone = false
@@ -192,17 +189,15 @@ func (m *Monitor) next() (*box, time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := m.Now()
-	m.budget.refill(now, reportEvery, reportBurst)
 	var first *box
 	var at time.Time
 	for _, b := range m.boxes {
 		if b.due.IsZero() {
 			continue
 		}
-		b.budget.refill(now, sandboxReportEvery, sandboxReportBurst)
 		due := b.due
-		if wait := b.budget.wait(sandboxReportEvery); wait > 0 && !b.gone && due.Before(now.Add(wait)) {
-			due = now.Add(wait)
+		if next := now.Add(wait(b.budget, now)); next.After(now) && !b.gone && due.Before(next) {
+			due = next
 		}
 		if first == nil || due.Before(at) || due.Equal(at) && b.seq < first.seq {
 			first, at = b, due
@@ -213,8 +208,8 @@ func (m *Monitor) next() (*box, time.Duration) {
 		return nil, 0
 	case at.After(now):
 		return nil, at.Sub(now)
-	case m.budget.wait(reportEvery) > 0:
-		return nil, m.budget.wait(reportEvery)
+	case wait(m.budget, now) > 0:
+		return nil, wait(m.budget, now)
 	}
 	first.due = time.Time{}
 	return first, 0
@@ -278,7 +273,7 @@ func (m *Monitor) settle(b *box, t *topology.Topology, now time.Time) {
 	}
 	changed := len(b.debouncers) != len(b.ports)
 	kept := map[Port]*debouncer{}
-	var wait time.Duration
+	var next time.Duration
 	for i, p := range b.ports {
 		d := b.debouncers[p]
 		if d == nil {
@@ -289,15 +284,15 @@ func (m *Monitor) settle(b *box, t *topology.Topology, now time.Time) {
 		differs, again := d.observe(now, Judge(b.states[i]), b.states[i].CarrierChanges)
 		changed = changed || differs
 		report.Verdicts[i] = d.reported
-		if again > 0 && (wait == 0 || again < wait) {
-			wait = again
+		if again > 0 && (next == 0 || again < next) {
+			next = again
 		}
 	}
 	m.mu.Lock()
 	b.debouncers = kept
 	m.mu.Unlock()
-	if wait > 0 {
-		m.again(b, max(wait, pace))
+	if next > 0 {
+		m.again(b, max(next, pace))
 	}
 	if !changed {
 		return
@@ -305,9 +300,9 @@ func (m *Monitor) settle(b *box, t *topology.Topology, now time.Time) {
 	report.Outcome = Weigh(t, report.Ports, report.Verdicts)
 	m.mu.Lock()
 	b.report, b.reported = report, true
-	m.budget.tokens--
-	b.budget.tokens--
 	m.mu.Unlock()
+	m.budget.AllowN(now, 1)
+	b.budget.AllowN(now, 1)
 	m.report(report)
 }
 
