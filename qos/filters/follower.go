@@ -62,7 +62,7 @@ type Options struct {
 	Claims func() []claims.Entry
 	// Topologies are those of the claims as they are in the cluster: nil for one that does not exist. Pods
 	// keep what the last labels of a topology mean.
-	Topologies table.Rows[string, *v1alpha1.NetworkTopology]
+	Topologies *table.Table[string, *v1alpha1.NetworkTopology]
 	// PodTopology returns the topology of role primary of a name as it is in the cluster, nil if there is none. It says that agents
 	// make the primary network of pods; nil if they do not. Claims then has these networks, too: see PodNetwork.
 	PodTopology func(name string) (o *v1alpha1.NetworkTopology, known bool)
@@ -147,9 +147,7 @@ type network struct {
 // New returns a Follower, which knows nothing until Run.
 func New(o Options) *Follower {
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
-	if o.Topologies == nil {
-		o.Topologies = &table.Table[string, *v1alpha1.NetworkTopology]{}
-	}
+	o.Topologies = cmp.Or(o.Topologies, &table.Table[string, *v1alpha1.NetworkTopology]{})
 	o.Pause = cmp.Or(o.Pause, time.Second)
 	o.Again = cmp.Or(o.Again, 30*time.Second)
 	by := append(slices.Clone(o.WokenBy), o.Topologies)

@@ -1,7 +1,6 @@
 package table
 
 import (
-	"maps"
 	"sync"
 )
 
@@ -87,15 +86,6 @@ func (v *Value[T]) Set(value T) {
 	v.Changed()
 }
 
-// Rows is how a Table is read.
-type Rows[K comparable, V any] interface {
-	Source
-	// Get returns a row; false if there is none.
-	Get(key K) (row V, ok bool)
-	// All returns all rows; the caller may change the map.
-	All() map[K]V
-}
-
 // Table is rows by key. The zero Table is empty.
 type Table[K comparable, V any] struct {
 	Changes
@@ -103,19 +93,12 @@ type Table[K comparable, V any] struct {
 	rows map[K]V
 }
 
-// Get implements Rows.
+// Get returns a row; false if there is none.
 func (t *Table[K, V]) Get(key K) (row V, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	row, ok = t.rows[key]
 	return row, ok
-}
-
-// All implements Rows.
-func (t *Table[K, V]) All() map[K]V {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return maps.Clone(t.rows)
 }
 
 // Put writes a row.

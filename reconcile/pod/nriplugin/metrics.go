@@ -10,15 +10,13 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Metrics counts hooks. It is a Recorder and a prometheus.Collector.
+// Metrics counts hooks.
 type Metrics struct {
 	prometheus.Collector // both of these
 
 	hooks     *prometheus.HistogramVec
 	connected prometheus.Gauge
 }
-
-var _ Recorder = (*Metrics)(nil)
 
 // NewMetrics returns empty metrics.
 func NewMetrics() *Metrics {
@@ -37,13 +35,13 @@ func NewMetrics() *Metrics {
 	}
 }
 
-// Hook implements Recorder.
+// Hook counts a hook, with the kind of its error; "" is none.
 func (m *Metrics) Hook(name string, outcome fault.Kind, took time.Duration) {
 	label := cmp.Or(string(outcome), "Success")
 	m.hooks.WithLabelValues(name, label).Observe(took.Seconds())
 }
 
-// Connected implements Recorder.
+// Connected records whether the runtime is connected.
 func (m *Metrics) Connected(up bool) {
 	if up {
 		m.connected.Set(1)

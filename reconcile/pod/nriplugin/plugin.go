@@ -16,7 +16,6 @@ import (
 	"github.com/plumbline/plumbline/reconcile/defaults"
 	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/attachment"
-	"github.com/plumbline/plumbline/topology/fault"
 )
 
 // Keeper attaches claims to sandboxes.
@@ -32,18 +31,10 @@ type Keeper interface {
 	Waiting() []types.UID
 }
 
-// Recorder receives every hook. It must not block.
-type Recorder interface {
-	// Hook is called with how long a hook took, and the kind of its error; "" is none.
-	Hook(name string, outcome fault.Kind, took time.Duration)
-	// Connected reports whether the runtime is connected.
-	Connected(bool)
-}
-
 // Options are the settings of a Plugin.
 type Options struct {
 	Keeper   Keeper
-	Recorder Recorder
+	Recorder *Metrics
 	Socket   string // of the runtime
 	Index    string // two digits: the order among plugins
 	Log      *slog.Logger

@@ -21,11 +21,6 @@ import (
 	"github.com/plumbline/plumbline/topology/fault"
 )
 
-// Switch is the Open vSwitch of the node.
-type Switch interface {
-	OVNKubernetes(ctx context.Context) (bool, error)
-}
-
 // Northbound is the database in which ovn-kubernetes has the ports of this node's pods.
 type Northbound interface {
 	PodPort(ctx context.Context, name string) (openvswitch.PodPort, bool, error)
@@ -33,7 +28,7 @@ type Northbound interface {
 
 // Ports finds ports of pods of this node.
 type Ports struct {
-	Switch     Switch
+	Switch     *openvswitch.Switch // of the node
 	Northbound Northbound
 	Pods       metadata.Interface
 }
