@@ -7,9 +7,7 @@ import (
 
 // Addresses are the addresses of the host that the node publishes in its leases: a Keeper writes them, and
 // who writes the leases reads them.
-type Addresses struct {
-	found table.Value[found]
-}
+type Addresses struct{ table.Value[found] }
 
 // found holds the results of the last pass, by pool.
 type found struct {
@@ -19,9 +17,6 @@ type found struct {
 
 // Of returns what the node publishes in its leases of a pool; false while that is not known.
 func (a *Addresses) Of(pool string) ([]v1alpha1.HostAddress, bool) {
-	f, passed := a.found.Get()
+	f, passed := a.Get()
 	return f.own[pool], passed && !f.unsure[pool]
 }
-
-// Wakes implements table.Source.
-func (a *Addresses) Wakes(w table.Wake) (leave func()) { return a.found.Wakes(w) }

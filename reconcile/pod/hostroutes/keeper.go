@@ -470,9 +470,9 @@ func (k *Keeper) publish(sites []site, unsure map[string]bool) {
 			now[s.pool] = append(of, h)
 		}
 	}
-	before, passed := k.Addresses.found.Get()
+	before, passed := k.Addresses.Get()
 	if !passed || !maps.Equal(before.unsure, unsure) || !maps.EqualFunc(before.own, now, slices.Equal[[]v1alpha1.HostAddress]) {
-		k.Addresses.found.Set(found{now, unsure})
+		k.Addresses.Set(found{now, unsure})
 	}
 }
 

@@ -87,12 +87,8 @@ func of(steps []stacked, c *claims.Topology) []Need {
 
 func unique(needs []Need) []Need {
 	slices.SortFunc(needs, func(a, b Need) int {
-		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Interface, b.Interface), comparePrefix(a.Network, b.Network),
+		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(a.Interface, b.Interface), a.Network.Compare(b.Network),
 			cmp.Compare(a.Master, b.Master))
 	})
 	return slices.Compact(needs)
-}
-
-func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }

@@ -98,7 +98,7 @@ func podRoutesOf(self string, nodes []Node, host []addressOfHost,
 		return nil, nil, nil, false
 	}
 	d := destinations{own: nodes[i].PodCIDRs, cluster: cluster, taken: map[bool][]taken{}}
-	hops := nextHops{own: nodes[i].PodCIDRs}
+	hops := nextHops{own: nodes[i].PodCIDRs, ours: map[netip.Addr]bool{}}
 	for _, a := range host {
 		hops.add(a)
 		// The pods' bridge, and what else is in the own CIDRs, is compared as one.
@@ -198,9 +198,6 @@ type nextHops struct {
 }
 
 func (h *nextHops) add(a addressOfHost) {
-	if h.ours == nil {
-		h.ours = map[netip.Addr]bool{}
-	}
 	ip := a.at.Addr()
 	h.ours[ip] = true
 	if !a.at.IsSingleIP() && ip.IsGlobalUnicast() {

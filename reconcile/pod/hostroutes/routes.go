@@ -38,7 +38,7 @@ type site struct {
 
 func uniqueSites(sites []site) []site {
 	slices.SortStableFunc(sites, func(a, b site) int {
-		return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.iface, b.iface), comparePrefix(a.network, b.network),
+		return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.iface, b.iface), a.network.Compare(b.network),
 			cmp.Compare(a.link, b.link))
 	})
 	// Of several addresses of a link in a network the first one counts: the kernel lists those

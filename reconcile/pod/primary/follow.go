@@ -231,13 +231,11 @@ func (f *Follower) decide(ctx context.Context, objects []any) {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 	})
 	d := decision{PodCIDRs: podCIDRs}
-	for i, o := range selecting {
-		if i > 0 {
+	if len(selecting) > 0 {
+		d.Object = new(claims.Pinned(selecting[0]))
+		for _, o := range selecting[1:] {
 			d.Others = append(d.Others, o.Name)
-			continue
 		}
-		pinned := claims.Pinned(o)
-		d.Object = &pinned
 	}
 	f.mu.Lock()
 	same := f.decided && reflect.DeepEqual(d, f.decision)
