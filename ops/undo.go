@@ -21,20 +21,26 @@ import (
 //
 // Undo of a whole record is a release, undo of one pass is a rollback, and undo of objects
 // that no step wants any more is pruning. Of a rollback, kept is the record before the pass: what it holds of links is
-// written again where the kernel changes it with the undo: sysctls that it gives each link, and MTUs of links that follow another.
+// written again where the kernel changes it with the undo: sysctls that it gives each link, and MTUs of links that follow another. A MAC
+// that it sets is the link's own.
 func Undo(have *netstate.Snapshot, history []netstate.Change, kept ...netstate.Change) (
 	changes []netstate.Change, missing []netstate.Object,
 ) {
 	u := &undoer{
 		made: map[netstate.Key]bool{}, ends: map[netstate.Key]bool{}, missing: map[netstate.Key]netstate.Object{},
 		willDelete: map[string]bool{}, touched: map[string]bool{}, withMTU: map[string]bool{}, leaves: map[string]string{},
-		adminMAC: map[string]string{}, ownMAC: map[string]string{}, macs: map[string]bool{},
+		adminMAC: map[string]string{}, ownMAC: map[string]string{}, macs: map[string]bool{}, setMACs: map[string]string{},
 		where: map[string]string{}, homes: map[string]string{}, settings: map[string]map[string]string{},
 		ownGUIDs: map[string]netstate.Binding{},
 	}
 	u.overlay = newOverlay(have, u.lose)
 	u.locate(history)
 	u.collectDeleted(history)
+	for _, c := range kept {
+		if l, isLink := c.After.(netstate.Link); isLink && l.MAC != nil {
+			u.setMACs[l.Name] = *l.MAC
+		}
+	}
 	ofParents := belowParents(history, kept)
 	kept = overwritten(history, kept)
 	for _, c := range backward(history) {
@@ -152,6 +158,7 @@ type undoer struct {
 	adminMAC map[string]string
 	ownMAC   map[string]string // see ownMAC
 	macs     map[string]bool   // those that links have or have had in the history, without VLANs and ipvlans
+	setMACs  map[string]string // those that the record before the pass sets, by link
 	// ownGUIDs are those that drivers of functions had read, of those that have read ours, by the function.
 	ownGUIDs map[string]netstate.Binding
 	where    map[string]string // name we gave a device -> its name now
@@ -345,9 +352,9 @@ func (u *undoer) waits(o netstate.Object) bool {
 }
 
 // inheritsMAC reports whether the MAC recorded of a deleted or replaced link is that of another link, now or during the history, as it is
-// of one below. To write it would make it the link's own, and the link would not follow the one below any more.
+// of one below, and not set by a step. To write it would make it the link's own, and the link would not follow the one below any more.
 func (u *undoer) inheritsMAC(l netstate.Link) bool {
-	return hasLinkKind(l) && l.MAC != nil && l.KindTraits().ParentMAC && u.macs[*l.MAC]
+	return hasLinkKind(l) && l.MAC != nil && l.KindTraits().ParentMAC && u.macs[*l.MAC] && u.setMACs[l.Name] != *l.MAC
 }
 
 // invert makes a change as undo has prepared it.

@@ -188,10 +188,10 @@ func (w *world) ensure(top *topology.Topology, owned []netstate.Change) []netsta
 	return nil
 }
 
-func (w *world) undo(history []netstate.Change) error {
+func (w *world) undo(history []netstate.Change, kept ...netstate.Change) error {
 	var text []string
 	for range 16 {
-		changes, missing := ops.Undo(w.have, netstate.Coalesce(nil, history...))
+		changes, missing := ops.Undo(w.have, netstate.Coalesce(nil, history...), kept...)
 		for _, o := range missing {
 			w.have.PutAbsent(o.Key())
 		}
@@ -291,6 +291,15 @@ func TestEditUndone(t *testing.T) {
   - {name: b, type: dummy, config: {name: b0}}
   - {name: bond, type: bond, dependOn: [a, b], config: {name: bond0, mode: 802.3ad, miimon: 100, addresses: ["2001:db8::6/64"]}}
 `},
+		{name: "a VLAN with the MAC of another link", before: `
+  - {name: d, type: dummy, config: {name: d0, mac: "02:00:00:00:00:01"}}
+  - {name: e, type: dummy, config: {name: e0, mac: "02:00:00:00:00:02"}}
+  - {name: v, type: vlan, dependOn: [d], config: {id: 100, name: data0, mac: "02:00:00:00:00:02"}}
+`, after: `
+  - {name: d, type: dummy, config: {name: d0, mac: "02:00:00:00:00:01"}}
+  - {name: e, type: dummy, config: {name: e0, mac: "02:00:00:00:00:02"}}
+  - {name: v, type: vlan, dependOn: [d], config: {id: 101, name: data0, mac: "02:00:00:00:00:02"}}
+`},
 		{name: "the group of a tunnel", before: `
   - {name: d, type: dummy, config: {name: d0, addresses: [192.0.2.5/24]}}
   - {name: x, type: vxlan, dependOn: [d], config: {id: 7, name: x0, group: 239.1.1.1, addresses: [192.0.3.5/24, "2001:db8::5/64"]}}
@@ -356,7 +365,7 @@ func TestEditUndone(t *testing.T) {
 						}
 					}
 					w.have = observed(w.have)
-					if err := w.undo(changes[:end]); err != nil {
+					if err := w.undo(changes[:end], owned...); err != nil {
 						t.Errorf("change %d, made %t: %v", n+1, made, err)
 						continue
 					}
