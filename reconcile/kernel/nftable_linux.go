@@ -58,59 +58,46 @@ func (t ownTable) read(c *nftables.Conn) (tableState, error) {
 	if err != nil {
 		return out, err
 	}
-	flags := uint32(0)
-	for _, have := range tables {
-		if have.Name == t.Name {
-			out.there, flags = true, have.Flags
-		}
-	}
-	if !out.there {
+	i := slices.IndexFunc(tables, func(have *nftables.Table) bool { return have.Name == t.Name })
+	if i < 0 {
 		return out, nil
 	}
+	out.there = true
+	dormant := tables[i].Flags != 0 // which has no effect
 	sets, err := c.GetSets(t.Table)
 	if err != nil {
 		return out, err
 	}
 	for _, have := range sets {
-		known := have.Anonymous
-		for _, want := range t.sets {
-			if have.Name == want.Name {
-				known = true
-				if sameSet(have, want) {
-					out.sets[have.Name] = have
-				}
-			}
-		}
-		if !known {
+		i := slices.IndexFunc(t.sets, func(want *nftables.Set) bool { return have.Name == want.Name })
+		switch {
+		case i < 0 && !have.Anonymous:
 			out.foreign = fmt.Sprintf("set %q", have.Name)
+		case i >= 0 && sameSet(have, t.sets[i]):
+			out.sets[have.Name] = have
 		}
 	}
 	chains, err := c.ListChainsOfTableFamily(t.Family)
 	if err != nil {
 		return out, err
 	}
-	out.intact = len(out.sets) == len(t.sets) && flags == 0 // a dormant table has no effect
+	out.intact = len(out.sets) == len(t.sets) && !dormant
 	found := 0
 	for _, have := range chains {
 		if have.Table.Name != t.Name {
 			continue
 		}
-		known := false
-		for _, want := range t.chains {
-			if have.Name != want.Name {
-				continue
-			}
-			known = true
-			found++
-			same, err := want.same(c, have)
-			if err != nil {
-				return out, err
-			}
-			out.intact = out.intact && same
-		}
-		if !known {
+		i := slices.IndexFunc(t.chains, func(want ownChain) bool { return have.Name == want.Name })
+		if i < 0 {
 			out.foreign = fmt.Sprintf("chain %q", have.Name)
+			continue
 		}
+		found++
+		same, err := t.chains[i].same(c, have)
+		if err != nil {
+			return out, err
+		}
+		out.intact = out.intact && same
 	}
 	out.intact = out.intact && found == len(t.chains)
 	return out, nil
