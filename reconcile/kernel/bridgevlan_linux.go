@@ -31,17 +31,8 @@ func decodeBridgeVLANs(b []byte) (int, []netstate.BridgeVLAN) {
 		if typ != bridgeVlandbEntry {
 			continue
 		}
-		var flags, first, last uint16
-		for t, v := range attributes(entry) {
-			switch t {
-			case bridgeVlandbEntryInfo:
-				if len(v) >= 4 {
-					flags, first = u16(v), u16(v[2:])
-				}
-			case bridgeVlandbEntryRange:
-				last = u16(v)
-			}
-		}
+		info := attribute(entry, bridgeVlandbEntryInfo)
+		flags, first, last := u16(info), u16(info[min(2, len(info)):]), u16(attribute(entry, bridgeVlandbEntryRange))
 		for vid := int(first); first != 0 && vid <= max(int(first), int(last)); vid++ {
 			out = append(out, netstate.BridgeVLAN{
 				VID:      uint16(vid),

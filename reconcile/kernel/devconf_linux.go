@@ -29,17 +29,10 @@ var devconf = map[string]int{
 
 // addSysctlsOf reads them in the attribute IFLA_AF_SPEC of a link message.
 func addSysctlsOf(out map[string]string, b []byte) {
-	for family, attrs := range attributes(b) {
-		for typ, v := range attributes(attrs) {
-			switch {
-			case family == unix.AF_INET && typ == unix.IFLA_INET_CONF:
-				addSysctls(out, ipv4Devconf, v)
-			case family == unix.AF_INET6 && typ == unix.IFLA_INET6_CONF:
-				addSysctls(out, ipv6Devconf, v)
-			case family == unix.AF_INET6 && typ == unix.IFLA_INET6_ADDR_GEN_MODE: // the array does not have it in all versions
-				out["ipv6.addr_gen_mode"] = strconv.Itoa(int(u8(v)))
-			}
-		}
+	addSysctls(out, ipv4Devconf, attribute(b, unix.AF_INET, unix.IFLA_INET_CONF))
+	addSysctls(out, ipv6Devconf, attribute(b, unix.AF_INET6, unix.IFLA_INET6_CONF))
+	if mode := attribute(b, unix.AF_INET6, unix.IFLA_INET6_ADDR_GEN_MODE); mode != nil { // the array does not have it in all versions
+		out["ipv6.addr_gen_mode"] = strconv.Itoa(int(u8(mode)))
 	}
 }
 

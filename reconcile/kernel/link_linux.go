@@ -115,24 +115,14 @@ func (w *ifLink) attribute(typ uint16, v []byte) {
 }
 
 func (w *ifLink) info(b []byte) {
-	var data, portData []byte
-	for typ, v := range attributes(b) {
-		switch typ {
-		case nl.IFLA_INFO_KIND:
-			w.link.LinkKind = text(v)
-		case nl.IFLA_INFO_DATA:
-			data = v
-		case nl.IFLA_INFO_SLAVE_KIND:
-			w.port = text(v)
-		case nl.IFLA_INFO_SLAVE_DATA:
-			portData = v
-		}
+	if kind := attribute(b, nl.IFLA_INFO_KIND); kind != nil {
+		w.link.LinkKind = text(kind)
 	}
 	if k, ok := linkKinds[w.link.LinkKind]; ok {
-		k.decode(w, data)
+		k.decode(w, attribute(b, nl.IFLA_INFO_DATA))
 	}
-	if w.port == "bridge" {
-		w.link.Port = decodePort(portData)
+	if w.port = text(attribute(b, nl.IFLA_INFO_SLAVE_KIND)); w.port == "bridge" {
+		w.link.Port = decodePort(attribute(b, nl.IFLA_INFO_SLAVE_DATA))
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os"
 	"slices"
@@ -48,7 +47,10 @@ const linkFlags = unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_MULTICAST | un
 
 // xdpModes are the ways to attach an XDP program: the attribute of IFLA_XDP that names
 // it, and its flag.
-var xdpModes = map[string]struct{ attribute, flag int }{
+var xdpModes = map[string]struct {
+	attribute uint16
+	flag      uint32
+}{
 	"xdp.native":  {unix.IFLA_XDP_DRV_PROG_ID, unix.XDP_FLAGS_DRV_MODE},
 	"xdp.generic": {unix.IFLA_XDP_SKB_PROG_ID, unix.XDP_FLAGS_SKB_MODE},
 	"xdp.offload": {unix.IFLA_XDP_HW_PROG_ID, unix.XDP_FLAGS_HW_MODE},
@@ -74,21 +76,13 @@ func linkSettings(b []byte) map[string]string {
 		case unix.IFLA_BROADCAST:
 			out["link.broadcast"] = mac(v)
 		case unix.IFLA_XDP:
-			maps.Copy(out, xdpSettings(v))
+			for name, m := range xdpModes {
+				if program := attribute(v, m.attribute); program != nil {
+					out[name] = strconv.FormatUint(uint64(u32(program)), 10)
+				}
+			}
 		case unix.IFLA_AF_SPEC:
 			addSysctlsOf(out, v)
-		}
-	}
-	return out
-}
-
-func xdpSettings(b []byte) map[string]string {
-	out := map[string]string{}
-	for typ, v := range attributes(b) {
-		for name, m := range xdpModes {
-			if uint16(m.attribute) == typ {
-				out[name] = strconv.FormatUint(uint64(u32(v)), 10)
-			}
 		}
 	}
 	return out
@@ -346,7 +340,7 @@ func (c *conn) detachAll(ctx context.Context, w ifLink, name, have string) error
 func (c *conn) detachXDP(ctx context.Context, w ifLink, name, program string) error {
 	list := attr(unix.IFLA_XDP|unix.NLA_F_NESTED, nil)
 	list.AddRtAttr(unix.IFLA_XDP_FD, binary.NativeEndian.AppendUint32(nil, ^uint32(0)))
-	list.AddRtAttr(unix.IFLA_XDP_FLAGS, nl.Uint32Attr(uint32(xdpModes[name].flag)))
+	list.AddRtAttr(unix.IFLA_XDP_FLAGS, nl.Uint32Attr(xdpModes[name].flag))
 	err := c.write(ctx, unix.RTM_SETLINK, 0, ifInfo(unix.AF_UNSPEC, w.link.Index, 0, 0), list)
 	if !errors.Is(err, unix.EBUSY) {
 		return err

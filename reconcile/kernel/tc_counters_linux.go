@@ -121,23 +121,16 @@ func decodeFilterCounters(b []byte) (f filterCounters, ok bool) {
 // decodeActionCounters reads the counters of an action (gnet_stats_copy_basic and
 // gnet_stats_copy_queue, net/core/gen_stats.c).
 func decodeActionCounters(b []byte) (kind string, passed ports.FilterCount, dropped uint64) {
-	for typ, v := range attributes(b) {
-		switch typ {
-		case nl.TCA_ACT_KIND:
-			kind = text(v)
-		case nl.TCA_ACT_STATS:
-			for typ, v := range attributes(v) {
-				switch {
-				case typ == nl.TCA_STATS_BASIC && len(v) >= 12:
-					passed.Bytes = binary.NativeEndian.Uint64(v)
-					passed.Packets = max(passed.Packets, uint64(u32(v[8:])))
-				case typ == nl.TCA_STATS_PKT64 && len(v) >= 8: // there if 32 bits are too few
-					passed.Packets = binary.NativeEndian.Uint64(v)
-				case typ == nl.TCA_STATS_QUEUE && len(v) >= 12:
-					dropped = uint64(u32(v[8:]))
-				}
-			}
+	for typ, v := range attributes(attribute(b, nl.TCA_ACT_STATS)) {
+		switch {
+		case typ == nl.TCA_STATS_BASIC && len(v) >= 12:
+			passed.Bytes = u64(v)
+			passed.Packets = max(passed.Packets, uint64(u32(v[8:])))
+		case typ == nl.TCA_STATS_PKT64 && len(v) >= 8: // there if 32 bits are too few
+			passed.Packets = u64(v)
+		case typ == nl.TCA_STATS_QUEUE && len(v) >= 12:
+			dropped = uint64(u32(v[8:]))
 		}
 	}
-	return kind, passed, dropped
+	return text(attribute(b, nl.TCA_ACT_KIND)), passed, dropped
 }

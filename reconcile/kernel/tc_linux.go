@@ -367,16 +367,7 @@ type action struct {
 func decodeActions(f *netstate.Filter, b []byte, index int) {
 	var all []action
 	for _, v := range attributes(b) {
-		a := action{options: map[uint16][]byte{}}
-		for typ, v := range attributes(v) {
-			switch typ {
-			case nl.TCA_ACT_KIND:
-				a.kind = text(v)
-			case nl.TCA_ACT_OPTIONS:
-				maps.Insert(a.options, attributes(v))
-			}
-		}
-		all = append(all, a)
+		all = append(all, action{text(attribute(v, nl.TCA_ACT_KIND)), maps.Collect(attributes(attribute(v, nl.TCA_ACT_OPTIONS)))})
 	}
 	if len(all) == 1 && all[0].kind == "pedit" {
 		parms := all[0].options[nl.TCA_PEDIT_PARMS_EX]
