@@ -42,8 +42,27 @@ func attribute(b []byte, path ...uint16) []byte {
 	return b
 }
 
+// option reads an attribute that may be missing.
+func option[T any](b []byte, typ uint16, read func([]byte) T) *T {
+	v := attribute(b, typ)
+	if v == nil {
+		return nil
+	}
+	return new(read(v))
+}
+
+// optionWord reads one whose number has a word; it may be missing, too.
+func optionWord[T uint8 | uint16 | uint32](b []byte, typ uint16, read func([]byte) T, of words) *string {
+	n := option(b, typ, read)
+	if n == nil {
+		return nil
+	}
+	return of.word(uint32(*n))
+}
+
 // The readers below give zero for a value that is too short.
 
+func isSet(b []byte) bool  { return u8(b) != 0 }
 func u8(b []byte) uint8    { return orZeros(b, 1)[0] }
 func u16(b []byte) uint16  { return binary.NativeEndian.Uint16(orZeros(b, 2)) }
 func u32(b []byte) uint32  { return binary.NativeEndian.Uint32(orZeros(b, 4)) }

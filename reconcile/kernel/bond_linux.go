@@ -25,44 +25,28 @@ var (
 // left unset although the kernel reports a value: setting them, even to that
 // value, is refused (bond_options.c, unsuppmodes).
 func decodeBond(w *ifLink, data []byte) {
-	o := &netstate.Bond{ARPIPTargets: []string{}, Primary: new("")}
-	w.link.Bond = o
-	for typ, v := range attributes(data) {
-		switch typ {
-		case nl.IFLA_BOND_MODE:
-			o.Mode = bondModes.word(uint32(u8(v)))
-		case nl.IFLA_BOND_FAIL_OVER_MAC:
-			o.FailOverMAC = bondFailOverMAC.word(uint32(u8(v)))
-		case nl.IFLA_BOND_MIIMON:
-			o.MIIMonMillis = new(u32(v))
-		case nl.IFLA_BOND_UPDELAY:
-			o.UpDelayMillis = new(u32(v))
-		case nl.IFLA_BOND_DOWNDELAY:
-			o.DownDelayMillis = new(u32(v))
-		case nl.IFLA_BOND_ARP_INTERVAL:
-			o.ARPIntervalMs = new(u32(v))
-		case nl.IFLA_BOND_ARP_IP_TARGET:
-			for _, ip := range attributes(v) {
-				if a, ok := netip.AddrFromSlice(ip); ok {
-					o.ARPIPTargets = append(o.ARPIPTargets, a.String())
-				}
-			}
-		case nl.IFLA_BOND_XMIT_HASH_POLICY:
-			o.XmitHashPolicy = bondHashPolicy.word(uint32(u8(v)))
-		case nl.IFLA_BOND_AD_LACP_RATE:
-			o.LACPRate = bondLACPRate.word(uint32(u8(v)))
-		case nl.IFLA_BOND_AD_SELECT:
-			o.ADSelect = bondADSelect.word(uint32(u8(v)))
-		case nl.IFLA_BOND_MIN_LINKS:
-			o.MinLinks = new(u32(v))
-		case nl.IFLA_BOND_ALL_SLAVES_ACTIVE:
-			o.AllPortsActive = new(u8(v) != 0)
-		case nl.IFLA_BOND_TLB_DYNAMIC_LB:
-			o.TLBDynamicLB = new(u8(v) != 0)
-		case nl.IFLA_BOND_PRIMARY:
-			w.primary = int(u32(v))
+	o := &netstate.Bond{
+		Mode:            optionWord(data, nl.IFLA_BOND_MODE, u8, bondModes),
+		FailOverMAC:     optionWord(data, nl.IFLA_BOND_FAIL_OVER_MAC, u8, bondFailOverMAC),
+		MIIMonMillis:    option(data, nl.IFLA_BOND_MIIMON, u32),
+		UpDelayMillis:   option(data, nl.IFLA_BOND_UPDELAY, u32),
+		DownDelayMillis: option(data, nl.IFLA_BOND_DOWNDELAY, u32),
+		ARPIntervalMs:   option(data, nl.IFLA_BOND_ARP_INTERVAL, u32),
+		ARPIPTargets:    []string{},
+		XmitHashPolicy:  optionWord(data, nl.IFLA_BOND_XMIT_HASH_POLICY, u8, bondHashPolicy),
+		LACPRate:        optionWord(data, nl.IFLA_BOND_AD_LACP_RATE, u8, bondLACPRate),
+		ADSelect:        optionWord(data, nl.IFLA_BOND_AD_SELECT, u8, bondADSelect),
+		MinLinks:        option(data, nl.IFLA_BOND_MIN_LINKS, u32),
+		AllPortsActive:  option(data, nl.IFLA_BOND_ALL_SLAVES_ACTIVE, isSet),
+		TLBDynamicLB:    option(data, nl.IFLA_BOND_TLB_DYNAMIC_LB, isSet),
+		Primary:         new(""),
+	}
+	for _, ip := range attributes(attribute(data, nl.IFLA_BOND_ARP_IP_TARGET)) {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			o.ARPIPTargets = append(o.ARPIPTargets, a.String())
 		}
 	}
+	w.link.Bond, w.primary = o, int(u32(attribute(data, nl.IFLA_BOND_PRIMARY)))
 	dropForeignOptions(o)
 }
 

@@ -14,18 +14,10 @@ import (
 const noLinkLocalLearn = 1 << 0
 
 func decodeBridge(w *ifLink, data []byte) {
-	w.link.Bridge = &netstate.Bridge{}
-	for typ, v := range attributes(data) {
-		switch typ {
-		case unix.IFLA_BR_VLAN_FILTERING:
-			w.link.Bridge.VLANFiltering = new(u8(v) != 0)
-		case unix.IFLA_BR_VLAN_DEFAULT_PVID:
-			w.link.Bridge.DefaultPVID = new(u16(v))
-		case unix.IFLA_BR_MULTI_BOOLOPT:
-			if len(v) >= 4 {
-				w.link.Bridge.NoLinkLocalLearn = new(binary.NativeEndian.Uint32(v)&noLinkLocalLearn != 0)
-			}
-		}
+	w.link.Bridge = &netstate.Bridge{
+		VLANFiltering:    option(data, unix.IFLA_BR_VLAN_FILTERING, isSet),
+		DefaultPVID:      option(data, unix.IFLA_BR_VLAN_DEFAULT_PVID, u16),
+		NoLinkLocalLearn: option(data, unix.IFLA_BR_MULTI_BOOLOPT, func(b []byte) bool { return u32(b)&noLinkLocalLearn != 0 }),
 	}
 }
 
@@ -45,16 +37,7 @@ func encodeBridge(e *infoData, l netstate.Link) {
 
 // decodePort reads the options of a bridge port.
 func decodePort(data []byte) *netstate.Port {
-	p := &netstate.Port{}
-	for typ, v := range attributes(data) {
-		switch typ {
-		case nl.IFLA_BRPORT_MODE:
-			p.Hairpin = new(u8(v) != 0)
-		case nl.IFLA_BRPORT_ISOLATED:
-			p.Isolated = new(u8(v) != 0)
-		}
-	}
-	return p
+	return &netstate.Port{Hairpin: option(data, nl.IFLA_BRPORT_MODE, isSet), Isolated: option(data, nl.IFLA_BRPORT_ISOLATED, isSet)}
 }
 
 // encodePort adds them to IFLA_INFO_SLAVE_DATA.

@@ -15,14 +15,9 @@ import (
 var ipoibModes = words{0: "datagram", 1: "connected"} // include/uapi/linux/if_link.h
 
 func decodeIPoIB(w *ifLink, data []byte) {
-	w.link.IPoIB = &netstate.IPoIB{}
-	for typ, v := range attributes(data) {
-		switch typ {
-		case nl.IFLA_IPOIB_PKEY:
-			w.link.IPoIB.PKey = new(fmt.Sprintf("%#04x", u16(v)))
-		case nl.IFLA_IPOIB_MODE:
-			w.link.IPoIB.Mode = ipoibModes.word(uint32(u16(v)))
-		}
+	w.link.IPoIB = &netstate.IPoIB{
+		PKey: option(data, nl.IFLA_IPOIB_PKEY, func(b []byte) string { return fmt.Sprintf("%#04x", u16(b)) }),
+		Mode: optionWord(data, nl.IFLA_IPOIB_MODE, u16, ipoibModes),
 	}
 }
 

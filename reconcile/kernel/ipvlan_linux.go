@@ -12,14 +12,9 @@ var (
 )
 
 func decodeIPVLAN(w *ifLink, data []byte) {
-	w.link.IPVLAN = &netstate.IPVLAN{}
-	for typ, v := range attributes(data) {
-		switch typ {
-		case nl.IFLA_IPVLAN_MODE:
-			w.link.IPVLAN.Mode = ipvlanModes.word(uint32(u16(v)))
-		case nl.IFLA_IPVLAN_FLAG:
-			w.link.IPVLAN.Flag = ipvlanFlags.word(uint32(u16(v)))
-		}
+	w.link.IPVLAN = &netstate.IPVLAN{
+		Mode: optionWord(data, nl.IFLA_IPVLAN_MODE, u16, ipvlanModes),
+		Flag: optionWord(data, nl.IFLA_IPVLAN_FLAG, u16, ipvlanFlags),
 	}
 }
 

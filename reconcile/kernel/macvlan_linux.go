@@ -16,16 +16,11 @@ var macvlanModes = words{
 }
 
 func decodeMACVLAN(w *ifLink, data []byte) {
-	w.link.MACVLAN = &netstate.MACVLAN{}
-	for typ, v := range attributes(data) {
-		switch typ {
-		case nl.IFLA_MACVLAN_MODE:
-			w.link.MACVLAN.Mode = macvlanModes.word(u32(v))
-		case nl.IFLA_MACVLAN_BC_QUEUE_LEN:
-			// What this link requested; the parent uses the largest value that any of
-			// its links requested (IFLA_MACVLAN_BC_QUEUE_LEN_USED).
-			w.link.MACVLAN.BroadcastQueue = new(u32(v))
-		}
+	w.link.MACVLAN = &netstate.MACVLAN{
+		Mode: optionWord(data, nl.IFLA_MACVLAN_MODE, u32, macvlanModes),
+		// What this link requested; the parent uses the largest value that any of
+		// its links requested (IFLA_MACVLAN_BC_QUEUE_LEN_USED).
+		BroadcastQueue: option(data, nl.IFLA_MACVLAN_BC_QUEUE_LEN, u32),
 	}
 }
 

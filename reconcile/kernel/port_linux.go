@@ -54,18 +54,13 @@ func (c *conn) port(ctx context.Context, p ports.Port) (ports.State, error) {
 	if w.link.LinkKind != p.Kind || parentOf(w) != p.Parent {
 		return ports.State{}, nil
 	}
-	out := ports.State{Found: true, Up: *w.link.Up, Carrier: w.link.Carrier}
-	for typ, v := range attributes(w.raw[unix.SizeofIfInfomsg:]) {
-		switch typ {
-		case unix.IFLA_STATS64:
-			out.Counters = decodeCounters(v)
-		case unix.IFLA_CARRIER_CHANGES:
-			out.CarrierChanges = u32(v)
-		case unix.IFLA_LINKINFO:
-			if w.port == "bond" {
-				out.Bond = decodeBondPort(v)
-			}
-		}
+	rest := w.raw[unix.SizeofIfInfomsg:]
+	out := ports.State{
+		Found: true, Up: *w.link.Up, Carrier: w.link.Carrier, CarrierChanges: u32(attribute(rest, unix.IFLA_CARRIER_CHANGES)),
+		Counters: decodeCounters(attribute(rest, unix.IFLA_STATS64)),
+	}
+	if w.port == "bond" {
+		out.Bond = decodeBondPort(attribute(rest, unix.IFLA_LINKINFO))
 	}
 	return out, nil
 }

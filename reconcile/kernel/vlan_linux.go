@@ -14,14 +14,8 @@ import (
 var vlanProtocols = words{unix.ETH_P_8021Q: "802.1q", unix.ETH_P_8021AD: "802.1ad"}
 
 func decodeVLAN(w *ifLink, data []byte) {
-	w.link.VLAN = &netstate.VLAN{}
-	for typ, v := range attributes(data) {
-		switch typ {
-		case nl.IFLA_VLAN_ID:
-			w.link.VLAN.ID = new(u16(v))
-		case nl.IFLA_VLAN_PROTOCOL:
-			w.link.VLAN.Protocol = vlanProtocols.word(uint32(be16(v)))
-		}
+	w.link.VLAN = &netstate.VLAN{
+		ID: option(data, nl.IFLA_VLAN_ID, u16), Protocol: optionWord(data, nl.IFLA_VLAN_PROTOCOL, be16, vlanProtocols),
 	}
 }
 

@@ -7,12 +7,7 @@ import (
 )
 
 func decodeVRF(w *ifLink, data []byte) {
-	w.link.VRF = &netstate.VRF{}
-	for typ, v := range attributes(data) {
-		if typ == unix.IFLA_VRF_TABLE {
-			w.link.VRF.Table = new(u32(v))
-		}
-	}
+	w.link.VRF = &netstate.VRF{Table: option(data, unix.IFLA_VRF_TABLE, u32)}
 }
 
 func encodeVRF(e *infoData, l netstate.Link) {

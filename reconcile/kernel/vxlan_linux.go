@@ -13,27 +13,22 @@ import (
 )
 
 func decodeVXLAN(w *ifLink, data []byte) {
-	v := &netstate.VXLAN{Family: new("ipv4")}
-	w.link.VXLAN = v
-	var local, to netip.Addr
-	for typ, b := range attributes(data) {
-		switch typ {
-		case nl.IFLA_VXLAN_ID:
-			v.ID = new(u32(b))
-		case nl.IFLA_VXLAN_PORT:
-			v.Port = new(be16(b))
-		case nl.IFLA_VXLAN_LINK:
-			w.tunnel = int(u32(b))
-		case nl.IFLA_VXLAN_TTL:
-			v.TTL = new(u8(b))
-		case nl.IFLA_VXLAN_LEARNING:
-			v.Learning = new(u8(b) != 0)
-		case nl.IFLA_VXLAN_LOCAL, nl.IFLA_VXLAN_LOCAL6:
-			local, _ = netip.AddrFromSlice(b)
-		case nl.IFLA_VXLAN_GROUP, nl.IFLA_VXLAN_GROUP6:
-			to, _ = netip.AddrFromSlice(b)
-		}
+	v := &netstate.VXLAN{
+		ID:       option(data, nl.IFLA_VXLAN_ID, u32),
+		Port:     option(data, nl.IFLA_VXLAN_PORT, be16),
+		TTL:      option(data, nl.IFLA_VXLAN_TTL, u8),
+		Learning: option(data, nl.IFLA_VXLAN_LEARNING, isSet),
+		Family:   new("ipv4"),
 	}
+	w.link.VXLAN, w.tunnel = v, int(u32(attribute(data, nl.IFLA_VXLAN_LINK)))
+	address := func(ipv4, ipv6 uint16) netip.Addr {
+		a, ok := netip.AddrFromSlice(attribute(data, ipv4))
+		if !ok {
+			a, _ = netip.AddrFromSlice(attribute(data, ipv6))
+		}
+		return a
+	}
+	local, to := address(nl.IFLA_VXLAN_LOCAL, nl.IFLA_VXLAN_LOCAL6), address(nl.IFLA_VXLAN_GROUP, nl.IFLA_VXLAN_GROUP6)
 	none := netip.IPv4Unspecified()
 	if local.Is6() || to.Is6() {
 		none, v.Family = netip.IPv6Unspecified(), new("ipv6")
