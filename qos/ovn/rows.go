@@ -52,9 +52,9 @@ func rows(rules []qos.Rule) ([]netstate.LogicalRule, error) {
 		case rate == 0: // a meter without a rate does not exist
 			burst = 0
 		}
-		terms := []string{alternatives(to)}
+		terms := []string{joined(to, "(", " || ", ")")}
 		if len(r.Ports) > 0 {
-			terms = append(terms, alternatives(ports(r.Ports)))
+			terms = append(terms, joined(ports(r.Ports), "(", " || ", ")"))
 		}
 		out = append(out, netstate.LogicalRule{
 			Rule: fmt.Sprintf("%s[%d]", r.Policy, r.Index), Direction: new(netstate.FromPort), Priority: new(uint16(firstPriority - place)),
@@ -64,12 +64,12 @@ func rows(rules []qos.Rule) ([]netstate.LogicalRule, error) {
 	return out, nil
 }
 
-// alternatives joins what may match, of which there is at least one.
-func alternatives(of []string) string {
+// joined joins alternatives, of which there is at least one; several are put in brackets.
+func joined(of []string, begin, between, end string) string {
 	if len(of) == 1 {
 		return of[0]
 	}
-	return "(" + strings.Join(of, " || ") + ")"
+	return begin + strings.Join(of, between) + end
 }
 
 // destinations are the alternatives for the destination of a rule, none if nothing matches.
@@ -83,8 +83,8 @@ func destinations(r *qos.Rule) ([]string, error) {
 		if len(prefixes) > MaxPrefixes {
 			return nil, fmt.Errorf("its addresses are %d prefixes, and a row may have %d: use fewer exceptions", len(prefixes), MaxPrefixes)
 		}
-		for _, four := range []bool{true, false} {
-			if one := oneOf(prefixes, four); one != "" {
+		for _, family := range []string{"ip4", "ip6"} {
+			if one := oneOf(prefixes, family); one != "" {
 				out = append(out, one)
 			}
 		}
@@ -92,21 +92,14 @@ func destinations(r *qos.Rule) ([]string, error) {
 	return out, nil
 }
 
-func family(four bool) string {
-	if four {
-		return "ip4"
-	}
-	return "ip6"
-}
-
 // oneOf matches the prefixes of one family, "" for none.
-func oneOf(prefixes []netip.Prefix, four bool) string {
+func oneOf(prefixes []netip.Prefix, family string) string {
 	var list []string
 	for _, p := range prefixes {
 		switch {
-		case p.Addr().Is4() != four:
+		case p.Addr().Is4() != (family == "ip4"):
 		case p.Bits() == 0:
-			return family(four)
+			return family
 		case p.IsSingleIP():
 			list = append(list, p.Addr().String())
 		default:
@@ -116,15 +109,7 @@ func oneOf(prefixes []netip.Prefix, four bool) string {
 	if len(list) == 0 {
 		return ""
 	}
-	return family(four) + ".dst == " + values(list)
-}
-
-// values are the constants of a comparison.
-func values(list []string) string {
-	if len(list) == 1 {
-		return list[0]
-	}
-	return "{" + strings.Join(list, ", ") + "}"
+	return family + ".dst == " + joined(list, "{", ", ", "}")
 }
 
 // ports are the alternatives for the protocol and the port.
@@ -137,7 +122,7 @@ func ports(of []qos.Port) []string {
 	for _, protocol := range slices.Sorted(maps.Keys(numbers)) {
 		list := numbers[protocol]
 		slices.Sort(list)
-		name := protocols[protocol]
+		name := strings.ToLower(protocol.String())
 		if list[0] == 0 { // any port
 			out = append(out, name)
 			continue
@@ -146,9 +131,7 @@ func ports(of []qos.Port) []string {
 		for _, n := range slices.Compact(list) {
 			text = append(text, strconv.Itoa(int(n)))
 		}
-		out = append(out, name+".dst == "+values(text))
+		out = append(out, name+".dst == "+joined(text, "{", ", ", "}"))
 	}
 	return out
 }
-
-var protocols = map[qos.Protocol]string{qos.TCP: "tcp", qos.UDP: "udp", qos.SCTP: "sctp"}
