@@ -127,10 +127,7 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 	go c.reports.follow(ctx, c.Objects)
 	c.destinations = NewDestinations()
 	c.destinations.PodNetwork = c.PodNetwork
-	writer := &destinationWriter{
-		Destinations: c.destinations, objects: c.Objects, metadata: c.Metadata, claims: c.Claims, log: c.Log,
-		now: c.Now,
-	}
+	writer := &destinationWriter{Destinations: c.destinations, owner: c}
 	writer.room = func(namespace string) { c.queue.AddAfter(namespace, c.Interval) }
 	if err := c.followTopologies(ctx); err != nil { // before something is written: it decides which networks come first
 		return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -43,11 +42,7 @@ const (
 // destinationWriter writes the addresses of the pods that objects have as a destination.
 type destinationWriter struct {
 	*Destinations
-	objects  dynamic.Interface
-	metadata metadata.Interface
-	claims   Claims
-	log      *slog.Logger
-	now      func() time.Time
+	owner *NetworkQoS
 
 	queue  queue.Queue
 	wanted sync.Once
@@ -70,11 +65,11 @@ func (w *destinationWriter) run(ctx context.Context) (wait func()) {
 	w.networksSynced = make(chan struct{})
 	w.synced, w.written, w.turns = make(chan struct{}), map[types.NamespacedName]lastWrite{}, newTurns()
 	w.OnChange(w.queue.Add)
-	w.sets = newWrittenSets(w.objects)
+	w.sets = newWrittenSets(w.owner.Objects)
 	store := w.sets.store(w.Edited)
 	w.listed = store.synced
 	var running sync.WaitGroup
-	running.Go(func() { store.run(ctx, w.metadata) })
+	running.Go(func() { store.run(ctx, w.owner.Metadata) })
 	running.Go(func() {
 		<-ctx.Done()
 		w.queue.ShutDown()
@@ -99,7 +94,7 @@ func (w *destinationWriter) run(ctx context.Context) (wait func()) {
 			again, err := w.reconcile(ctx, key)
 			switch {
 			case err != nil && ctx.Err() == nil:
-				w.log.Warn("the destinations of a NetworkQoS could not be written: retrying", "networkqos", key, "error", err)
+				w.owner.Log.Warn("the destinations of a NetworkQoS could not be written: retrying", "networkqos", key, "error", err)
 				w.queue.AddRateLimited(key)
 			case again > 0:
 				w.queue.AddAfter(key, again)
@@ -127,15 +122,15 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 		}
 	}
 	// To put the addresses together takes a while if there are many, and if they were too many.
-	if wait := w.written[key].at.Add(destinationsPause).Sub(w.now()); wait > 0 {
+	if wait := w.written[key].at.Add(destinationsPause).Sub(w.owner.Now()); wait > 0 {
 		return wait, nil
 	}
-	began := w.now()
+	began := w.owner.Now()
 	if wait := w.turns.wait(key.Namespace, began); wait > 0 {
 		return wait, nil
 	}
 	uid, status := w.Status(key)
-	w.turns.took(key.Namespace, w.now().Sub(began), w.now())
+	w.turns.took(key.Namespace, w.owner.Now().Sub(began), w.owner.Now())
 	if status != nil {
 		if again, err := w.know(ctx, key); err != nil || again > 0 {
 			return again, err
@@ -154,13 +149,13 @@ func (w *destinationWriter) reconcile(ctx context.Context, key types.NamespacedN
 		return 0, nil
 	}
 	if now := digest(status); there[uid] != now {
-		if wait := w.written[key].pause(status).Sub(w.now()); wait > 0 {
+		if wait := w.written[key].pause(status).Sub(w.owner.Now()); wait > 0 {
 			return wait, nil
 		}
 		if err := w.sets.write(ctx, key, uid, status, now); err != nil {
 			return 0, err
 		}
-		w.written[key] = lastWrite{w.now(), status.ObservedGeneration}
+		w.written[key] = lastWrite{w.owner.Now(), status.ObservedGeneration}
 	}
 	if w.decide(key, status) {
 		w.room(key.Namespace) // a condition says so
@@ -212,7 +207,7 @@ func (l lastWrite) pause(next *v1alpha1.Destinations) time.Time {
 
 // read reads one object. Its name is a field selector, so that no right is needed but to list.
 func (w *destinationWriter) read(ctx context.Context, key types.NamespacedName) error {
-	list, err := w.objects.Resource(qosv1alpha1.Resource()).Namespace(key.Namespace).List(ctx, metav1.ListOptions{
+	list, err := w.owner.Objects.Resource(qosv1alpha1.Resource()).Namespace(key.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", key.Name).String(), Limit: 1,
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -243,20 +238,20 @@ func (w *destinationWriter) follow(ctx context.Context) {
 		},
 	}
 	if w.PodNetwork {
-		stores[len(stores)-1].whole, stores[len(stores)-1].of = w.objects, addressedOf
+		stores[len(stores)-1].whole, stores[len(stores)-1].of = w.owner.Objects, addressedOf
 	}
 	for _, s := range stores {
 		s.synced = make(chan struct{})
-		go s.run(ctx, w.metadata)
+		go s.run(ctx, w.owner.Metadata)
 	}
 	if !allSynced(ctx, append(stores, w.namespaces(ctx))) {
 		return
 	}
-	if w.claims != nil {
-		if w.claims.WaitForSync(ctx) != nil {
+	if w.owner.Claims != nil {
+		if w.owner.Claims.WaitForSync(ctx) != nil {
 			return
 		}
-		w.claims.OnHeld(w.SetClaim)
+		w.owner.Claims.OnHeld(w.SetClaim)
 	}
 	close(w.synced)
 }
@@ -269,7 +264,7 @@ func (w *destinationWriter) namespaces(ctx context.Context) *keptStore {
 			set:    func(_ types.NamespacedName, o *cachedMeta) { w.SetNamespace(o.Name, o.Labels) },
 			remove: func(key types.NamespacedName) { w.DeleteNamespace(key.Name) },
 		}
-		go w.ofNamespaces.run(ctx, w.metadata)
+		go w.ofNamespaces.run(ctx, w.owner.Metadata)
 	})
 	return w.ofNamespaces
 }

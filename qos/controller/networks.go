@@ -136,9 +136,9 @@ func (w *destinationWriter) followNetworks(ctx context.Context) {
 			remove: func(key types.NamespacedName) { w.deleteNetwork(id(key)) },
 		}
 		if kind == qos.UserDefinedNetwork { // its metadata does not have the role
-			s.whole, s.of = w.objects, roleOf
+			s.whole, s.of = w.owner.Objects, roleOf
 		}
-		go s.run(ctx, w.metadata)
+		go s.run(ctx, w.owner.Metadata)
 		stores = append(stores, s)
 	}
 	if allSynced(ctx, stores) {

@@ -36,8 +36,10 @@ func TestTurnsOfEdits(t *testing.T) {
 		return false, nil, nil
 	})
 	w := &destinationWriter{
-		Destinations: NewDestinations(), objects: objects, metadata: metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme()),
-		log: slog.New(slog.DiscardHandler), now: time.Now,
+		Destinations: NewDestinations(),
+		owner: &NetworkQoS{
+			Objects: objects, Metadata: metadatafake.NewSimpleMetadataClient(metadatafake.NewTestScheme()), Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		},
 	}
 	wait := w.run(ctx)
 	for n := range edits {
