@@ -73,9 +73,8 @@ func (t text) header(sb reconcile.Sandbox) {
 // holding writes which NetworkQoS rules hold for egress traffic.
 func (t text) holding(traffic string, of ops.Rules) {
 	var rules []string
-	deciding := slices.Clone(of.Filters)
-	slices.SortStableFunc(deciding, func(a, b netstate.Filter) int { return cmp.Compare(a.Place, b.Place) })
-	for _, f := range deciding {
+	byPlace := func(a, b netstate.Filter) int { return cmp.Compare(a.Place, b.Place) }
+	for _, f := range slices.SortedStableFunc(slices.Values(of.Filters), byPlace) {
 		if f.Rule != "" && !slices.Contains(rules, f.Rule) {
 			rules = append(rules, f.Rule)
 		}

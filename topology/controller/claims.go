@@ -154,30 +154,15 @@ func (c *Claims) Use(name string, uid types.UID) Use {
 
 // Users returns how many claims are allocated for a topology of a name and UID.
 func (c *Claims) Users(name string, uid types.UID) int {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	n := 0
-	for _, r := range c.of[name] {
-		if r.uses(name, uid) {
-			n++
-		}
-	}
-	return n
+	return c.Use(name, uid).Claims
 }
 
 // replace replaces the record of one claim, nil when the claim uses no topology, and adds the topologies
 // whose use changes. The caller holds mu.
 func (c *Claims) replace(key string, r *record, touched map[string]bool) {
 	before := c.records[key]
-	var was, is *claim.Held
-	if before != nil {
-		was = before.held
-	}
-	if r != nil {
-		is = r.held
-	}
-	if c.held != nil && !reflect.DeepEqual(was, is) {
-		c.held(key, is)
+	if c.held != nil && !reflect.DeepEqual(before.holds(), r.holds()) {
+		c.held(key, r.holds())
 	}
 	if c.network != nil && (before.reportsNetwork() || r.reportsNetwork()) && !before.sameNetwork(r) {
 		c.network(key, r)
@@ -234,6 +219,14 @@ type record struct {
 type consumer struct {
 	name string
 	uid  types.UID
+}
+
+// holds returns the addresses of a claim, nil for none.
+func (r *record) holds() *claim.Held {
+	if r == nil {
+		return nil
+	}
+	return r.held
 }
 
 // reportsNetwork reports whether a claim has a network in one pod.

@@ -9,7 +9,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -169,10 +168,7 @@ func Wanting(ctx context.Context, cache client.Reader, class string) ([]v1alpha1
 
 // Cached returns what a manager's cache keeps of the objects that this package reads.
 func Cached() map[client.Object]cache.ByObject {
-	ours := labels.NewSelector()
-	if labelled, err := labels.NewRequirement(claim.LabelTopology, selection.Exists, nil); err == nil { // of a constant
-		ours = ours.Add(*labelled)
-	}
+	ours, _ := labels.Parse(claim.LabelTopology) // a constant
 	return map[client.Object]cache.ByObject{
 		&resourceapi.DeviceClass{}:           {Transform: stripClass},
 		&resourceapi.ResourceClaimTemplate{}: {Label: ours},

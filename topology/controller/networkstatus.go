@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,11 +84,8 @@ func NewNetworkStatus(config *rest.Config, topologies client.Reader, claims *Cla
 	config = rest.CopyConfig(config)
 	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(statusQPS, 2*statusQPS) // one: of QPS each client makes its own
 	pods, err := metadata.NewForConfig(config)
-	if err != nil {
-		return nil, fmt.Errorf("network status: %w", err)
-	}
-	api, err := resourceclient.NewForConfig(config)
-	if err != nil {
+	api, also := resourceclient.NewForConfig(config)
+	if err = cmp.Or(err, also); err != nil {
 		return nil, fmt.Errorf("network status: %w", err)
 	}
 	claims.networks = true

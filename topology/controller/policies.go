@@ -105,13 +105,9 @@ func Sum(policies []v1alpha1.DeviceExposurePolicy, reports []v1alpha1.DeviceExpo
 	for i := range policies {
 		generation[policies[i].Name] = policies[i].Generation
 	}
-	ordered := make([]*v1alpha1.DeviceExposureReport, len(reports))
-	for i := range reports {
-		ordered[i] = &reports[i]
-	}
-	slices.SortFunc(ordered, func(a, b *v1alpha1.DeviceExposureReport) int { return strings.Compare(a.Name, b.Name) })
+	byName := func(a, b v1alpha1.DeviceExposureReport) int { return strings.Compare(a.Name, b.Name) }
 	out := map[string]PolicySum{}
-	for _, r := range ordered {
+	for _, r := range slices.SortedFunc(slices.Values(reports), byName) {
 		for _, p := range r.Policies {
 			s := out[p.Name]
 			s.All++

@@ -73,8 +73,7 @@ const maxNodes = 256
 // policy InPlace which nodes may update now. Pods without a report of their node are not
 // counted.
 func rollOut(o *v1alpha1.NetworkTopology, found Outcome, s *v1alpha1.NetworkTopologyStatus) {
-	runs := slices.Clone(found.Use.Runs)
-	slices.SortFunc(runs, func(a, b Run) int {
+	runs := slices.SortedFunc(slices.Values(found.Use.Runs), func(a, b Run) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Claim, b.Claim))
 	})
 	pods := byPod(runs)
