@@ -152,7 +152,7 @@ func (k *Keeper) Await(ctx context.Context, c *claims.Topology) error {
 	if err != nil {
 		return nil // reported by the caller that attaches it
 	}
-	needs := of(stackedIn(t), c)
+	needs := needsOf(t, c)
 	if len(needs) == 0 {
 		return nil
 	}
@@ -202,7 +202,7 @@ func (k *Keeper) needs() []Need {
 		for j := range entries[i].Topologies {
 			t := &entries[i].Topologies[j]
 			for _, generation := range t.Generations() {
-				out = append(out, of(stackedIn(generation), t)...)
+				out = append(out, needsOf(generation, t)...)
 			}
 		}
 	}

@@ -21,16 +21,9 @@ type Need struct {
 	Master  string
 }
 
-// stacked is a step with a need. Master is empty where the interface is that of the device that
-// the step is given, else the one with the default route.
-type stacked struct {
-	step string
-	Need
-}
-
-// stackedIn returns those of a topology.
-func stackedIn(t *topology.Topology) []stacked {
-	var out []stacked
+// needsOf returns the needs of a topology, with the devices that a claim has for its steps, and the pools that were chosen by these.
+func needsOf(t *topology.Topology, c *claims.Topology) []Need {
+	var out []Need
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		mode, _ := s.Config["mode"].(string)
@@ -41,14 +34,17 @@ func stackedIn(t *topology.Topology) []stacked {
 		if !ok || pool == topology.LocalPool {
 			continue
 		}
-		n := Need{Pool: pool, Interface: iface}
+		n := Need{Pool: cmp.Or(pool, c.Given[s.Name].Pool), Interface: iface}
+		if n.Pool == "" {
+			continue // the step has no address
+		}
 		if text, has := s.Config["masterNet"].(string); has {
 			network, err := netip.ParsePrefix(text)
 			if err != nil {
 				continue
 			}
 			n.Network = network.Masked()
-			out = append(out, stacked{s.Name, n})
+			out = append(out, n)
 			continue
 		}
 		inside := !s.Root()
@@ -60,25 +56,10 @@ func stackedIn(t *topology.Topology) []stacked {
 		}
 		if master, _ := s.Config["master"].(string); master != "" {
 			n.Master = netstate.HostName(master)
-		}
-		out = append(out, stacked{s.Name, n})
-	}
-	return out
-}
-
-// of returns needs with the devices that a claim has for their steps, and the pools that were chosen by these.
-func of(steps []stacked, c *claims.Topology) []Need {
-	var out []Need
-	for _, s := range steps {
-		n := s.Need
-		if n.Pool = cmp.Or(n.Pool, c.Given[s.step].Pool); n.Pool == "" {
-			continue // the step has no address
-		}
-		if n.Master == "" && !n.Network.IsValid() {
+		} else if i := slices.IndexFunc(c.Devices, func(d claims.Device) bool { return d.Step == s.Name }); i >= 0 {
+			n.Master = c.Devices[i].Host.ID
+		} else {
 			n.Master = netstate.DefaultRouteDevice
-			if i := slices.IndexFunc(c.Devices, func(d claims.Device) bool { return d.Step == s.step }); i >= 0 {
-				n.Master = c.Devices[i].Host.ID
-			}
 		}
 		out = append(out, n)
 	}

@@ -229,7 +229,7 @@ spec:
 		{Pool: "p", Interface: 1, Master: netstate.DefaultRouteDevice},
 	}
 	device := claims.Device{Device: claim.Device{Step: "device"}, Host: inventory.Device{ID: "0000:01:10.0"}}
-	if have := unique(of(stackedIn(decoded), &claims.Topology{Devices: []claims.Device{device}})); !slices.Equal(want, have) {
+	if have := unique(needsOf(decoded, &claims.Topology{Devices: []claims.Device{device}})); !slices.Equal(want, have) {
 		t.Errorf("have %v, want %v", have, want)
 	}
 }
