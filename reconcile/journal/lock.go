@@ -127,15 +127,7 @@ func (j *Journal) exclusive(name string) (g *gate, release func(), err error) {
 // underLock calls f as the only user of a sandbox's files if this process has
 // the sandbox's lock, and reports whether it has.
 func (j *Journal) underLock(name string, f func(*gate)) bool {
-	j.mu.Lock()
-	g := j.gates[name]
-	if g != nil {
-		g.users++
-	}
-	j.mu.Unlock()
-	if g == nil {
-		return false
-	}
+	g := j.enter(name)
 	defer j.leave(name, g)
 	g.op.Lock()
 	defer g.op.Unlock()
@@ -232,8 +224,9 @@ func ended(ctx context.Context) error {
 // inUse is the error of a lock that another holds. why is why the wait for it has ended, nil if there
 // was none.
 func inUse(why error) error {
-	if why == nil {
-		return fault.New(fault.NotReady, reconcile.ErrInUse)
+	err := reconcile.ErrInUse
+	if why != nil {
+		err = fmt.Errorf("%w: %w", err, why)
 	}
-	return fault.New(fault.NotReady, fmt.Errorf("%w: %w", reconcile.ErrInUse, why))
+	return fault.New(fault.NotReady, err)
 }
