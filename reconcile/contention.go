@@ -41,11 +41,6 @@ func (f Contention) String() string {
 	}
 }
 
-// SameAs reports whether both concern the same field or object.
-func (f Contention) SameAs(g Contention) bool {
-	return f.Step == g.Step && f.Object == g.Object && f.Field == g.Field && f.Action == g.Action
-}
-
 // RecordContention writes the contention in a sandbox to its record, from which its status
 // is read; an empty list ends it. A sandbox that is unknown or being released is left as it
 // is.

@@ -1,10 +1,9 @@
 package node
 
 import (
-	"cmp"
+	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -176,10 +175,12 @@ func (f *contentionTracker) forget(id reconcile.SandboxID) {
 // sameContention reports whether two lists are of the same targets. The values may
 // differ every time, and are not worth a report.
 func sameContention(a, b []reconcile.Contention) bool {
-	order := func(x, y reconcile.Contention) int {
-		return cmp.Or(strings.Compare(x.Step, y.Step), strings.Compare(x.Object.String(), y.Object.String()),
-			strings.Compare(x.Field, y.Field), strings.Compare(string(x.Action), string(y.Action)))
+	of := func(contended []reconcile.Contention) map[target]bool {
+		out := map[target]bool{}
+		for _, c := range contended {
+			out[target{c.Step, c.Field, c.Object, c.Action}] = true
+		}
+		return out
 	}
-	return slices.EqualFunc(slices.SortedFunc(slices.Values(a), order), slices.SortedFunc(slices.Values(b), order),
-		reconcile.Contention.SameAs)
+	return maps.Equal(of(a), of(b))
 }
