@@ -1,6 +1,7 @@
 package claims
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -193,7 +194,7 @@ func Unchosen(ctx context.Context, t *topology.Topology, devices []Device) (*Dev
 		if err != nil {
 			return nil, fault.New(fault.Invalid, fmt.Errorf("NetworkTopology %q step %q: %w", t.Name, s.Name, err))
 		}
-		if matches, err := selector.Match(ctx, devices[i].asOffered()); err != nil || !matches {
+		if matches, err := selector.Match(ctx, *cmp.Or(devices[i].Offered, &devices[i].Host)); err != nil || !matches {
 			return &devices[i], err
 		}
 	}
@@ -208,14 +209,6 @@ type Device struct {
 	// Offered is the allocated device if that is not Host: the PF, if Host is a function of
 	// it that the node has chosen.
 	Offered *inventory.Device `json:"offered,omitempty"`
-}
-
-// asOffered is the device as it was published.
-func (d *Device) asOffered() inventory.Device {
-	if d.Offered != nil {
-		return *d.Offered
-	}
-	return d.Host
 }
 
 // mbit is a unit of rates of functions.

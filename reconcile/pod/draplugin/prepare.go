@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 
@@ -502,60 +503,58 @@ func takesFunction(c contract.Contract, host inventory.Device) bool {
 //
 // The devices were listed before that, as it takes long where there are hundreds of
 // functions: one that was returned since is found by the next try.
-func (p *Plugin) choose(c *claims.Claim, found []inventory.Device, others []claims.Entry) error {
-	var taken map[string]bool
-	var unfit map[string]string
-	for i := range c.Topologies {
-		for j := range c.Topologies[i].Devices {
-			d := &c.Topologies[i].Devices[j]
-			if !toChoose(d) {
-				continue
+func (p *Plugin) choose(claim types.UID, devices []*claims.Device, found []inventory.Device, others []claims.Entry) error {
+	taken := map[string]bool{}
+	for _, other := range others {
+		for _, t := range other.Topologies {
+			for _, held := range t.Devices {
+				taken[held.Host.ID] = taken[held.Host.ID] || other.UID != claim
 			}
-			if taken == nil {
-				taken = map[string]bool{}
-				if p.Unfit != nil {
-					unfit = p.Unfit(found)
-				}
-				for _, other := range others {
-					for _, t := range other.Topologies {
-						for _, held := range t.Devices {
-							taken[held.Host.ID] = taken[held.Host.ID] || other.UID != c.UID
-						}
-					}
-				}
-				unknown, err := p.Store.OtherVersions()
-				if err != nil {
-					return err
-				}
-				for _, other := range unknown {
-					maps.Copy(taken, other.Mentions)
-				}
-			}
-			k := slices.IndexFunc(found, func(f inventory.Device) bool {
-				return f.PF != nil && f.PF.PCIAddress == d.Host.ID && f.IfName != "" && f.HostUse == "" && len(f.Uppers) == 0 &&
-					!taken[f.ID] && unfit[f.ID] == ""
-			})
-			if k < 0 {
-				return passing(fault.Detailed(
-					fault.New(fault.NotReady,
-						fmt.Errorf("device %q has no free virtual function now: one that is being released becomes free", d.Name)),
-					withheld(found, d.Host.ID, unfit)))
-			}
-			pf := d.Host
-			d.Offered, d.Host = &pf, found[k]
-			d.Host.Shared = pf.Shared
-			if len(pf.PhysicalNetworks) > 0 { // as the step's selector requires
-				d.Host.PhysicalNetworks, d.Host.PhysicalNetwork = pf.PhysicalNetworks, pf.PhysicalNetwork
-			}
-			taken[d.Host.ID] = true
 		}
+	}
+	unknown, err := p.Store.OtherVersions()
+	if err != nil {
+		return err
+	}
+	for _, other := range unknown {
+		maps.Copy(taken, other.Mentions)
+	}
+	var unfit map[string]string
+	if p.Unfit != nil {
+		unfit = p.Unfit(found)
+	}
+	for _, d := range devices {
+		k := slices.IndexFunc(found, func(f inventory.Device) bool {
+			return f.PF != nil && f.PF.PCIAddress == d.Host.ID && f.IfName != "" && f.HostUse == "" && len(f.Uppers) == 0 &&
+				!taken[f.ID] && unfit[f.ID] == ""
+		})
+		if k < 0 {
+			return passing(fault.Detailed(
+				fault.New(fault.NotReady,
+					fmt.Errorf("device %q has no free virtual function now: one that is being released becomes free", d.Name)),
+				withheld(found, d.Host.ID, unfit)))
+		}
+		pf := d.Host
+		d.Offered, d.Host = &pf, found[k]
+		d.Host.Shared = pf.Shared
+		if len(pf.PhysicalNetworks) > 0 { // as the step's selector requires
+			d.Host.PhysicalNetworks, d.Host.PhysicalNetwork = pf.PhysicalNetworks, pf.PhysicalNetwork
+		}
+		taken[d.Host.ID] = true
 	}
 	return nil
 }
 
-// toChoose reports whether the node has yet to choose a function for a device.
-func toChoose(d *claims.Device) bool {
-	return d.Offered == nil && d.Host.Shared != nil && d.Host.Shared.Functions
+// toChoose returns the devices of a claim for which the node has yet to choose a function.
+func toChoose(c *claims.Claim) (out []*claims.Device) {
+	for i := range c.Topologies {
+		for j := range c.Topologies[i].Devices {
+			if d := &c.Topologies[i].Devices[j]; d.Offered == nil && d.Host.Shared != nil && d.Host.Shared.Functions {
+				out = append(out, d)
+			}
+		}
+	}
+	return out
 }
 
 // withheld lists the functions of a PF that are not allocated.
@@ -596,9 +595,8 @@ func (t *taken) Unwrap() error { return t.err }
 // a device up to seconds before it is released, as when a pod is deleted by force.
 func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 	var found []inventory.Device
-	if slices.ContainsFunc(c.Topologies, func(t claims.Topology) bool {
-		return slices.ContainsFunc(t.Devices, func(d claims.Device) bool { return toChoose(&d) })
-	}) {
+	unchosen := toChoose(c)
+	if len(unchosen) > 0 {
 		var partial error
 		if found, partial = p.scans.discover(ctx); partial != nil && ctx.Err() != nil { // else one that cannot be read is not chosen
 			return partial
@@ -616,8 +614,10 @@ func (p *Plugin) reserve(ctx context.Context, c *claims.Claim) error {
 	if err := p.together(ctx, c, others); err != nil {
 		return err
 	}
-	if err := p.choose(c, found, others); err != nil {
-		return err
+	if len(unchosen) > 0 {
+		if err := p.choose(c.UID, unchosen, found, others); err != nil {
+			return err
+		}
 	}
 	for _, other := range others {
 		if other.UID == c.UID || detached(&other) {
