@@ -133,7 +133,6 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 	b := &budget{depth: maxNested, key: maxKey}
 	selectors, large, roots := 0, false, 0
 	several := map[string][]Step{} // what a step stands for
-	repeated := repeatedIn(o)
 	for i, s := range o.Spec.Steps {
 		before := len(inv.Problems)
 		checkSizes(inv, i, &s)
@@ -146,7 +145,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		case s.ForEach == nil:
 			steps = expand(step, roots, wrong)
 		case checkForEach(&s, wrong):
-			steps = repeated.repeat(step, s.ForEach, b, wrong)
+			steps = repeat(o.Spec.Steps, step, s.ForEach, b, wrong)
 		}
 		if step.Root() {
 			roots += len(steps)

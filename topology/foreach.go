@@ -26,22 +26,6 @@ var (
 	stepToken = regexp.MustCompile(`\{\{\s*([-A-Za-z0-9_]+)\.`)
 )
 
-// repeated are the steps of an object that have forEach, with their values.
-type repeated map[string][]string
-
-func repeatedIn(o *v1alpha1.NetworkTopology) repeated {
-	var out repeated
-	for i := range o.Spec.Steps {
-		if s := &o.Spec.Steps[i]; len(s.ForEach) > 0 {
-			if out == nil {
-				out = repeated{}
-			}
-			out[s.Name] = s.ForEach
-		}
-	}
-	return out
-}
-
 // checkForEach checks the values of a step, and reports whether steps can be made of them.
 func checkForEach(s *v1alpha1.Step, wrong func(field, format string, args ...any)) bool {
 	if len(s.ForEach) == 0 {
@@ -74,14 +58,16 @@ func checkForEach(s *v1alpha1.Step, wrong func(field, format string, args ...any
 
 // repeat returns the steps that one with forEach stands for: under its name with each value at the end. A step with the same values that it
 // names, in dependOn and in references, is the one of the same value.
-func (all repeated) repeat(s Step, values []string, b *budget, wrong func(field, format string, args ...any)) []Step {
+func repeat(all []v1alpha1.Step, s Step, values []string, b *budget, wrong func(field, format string, args ...any)) []Step {
 	if _, has := s.Config["masterNets"]; has {
 		wrong("config.masterNets", "makes several steps, as forEach does: write masterNet, with {{ each.value }} in it, or remove forEach")
 		return []Step{s}
 	}
 	pairs := map[string]bool{} // steps of the same values
-	for name, others := range all {
-		pairs[name] = slices.Equal(others, values)
+	for i := range all {
+		if slices.Equal(all[i].ForEach, values) {
+			pairs[all[i].Name] = true
+		}
 	}
 	var out []Step
 	for i, value := range values {

@@ -64,13 +64,8 @@ func (f *Manifest) wrong(err error) error {
 func (f *Manifest) Only(d Document) *Manifest { return &Manifest{f.Name, []Document{d}} }
 
 // Objects returns the documents of a kind.
-func (f *Manifest) Objects(kind string) (out []Document) {
-	for _, d := range f.Documents {
-		if d.text("kind") == kind {
-			out = append(out, d)
-		}
-	}
-	return out
+func (f *Manifest) Objects(kind string) []Document {
+	return slices.DeleteFunc(slices.Clone(f.Documents), func(d Document) bool { return d.text("kind") != kind })
 }
 
 // Others describes the documents that are of none of these kinds. A kind that differs from

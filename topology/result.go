@@ -241,20 +241,13 @@ func (r Result) deviceField(f ref.Ref) (any, error) {
 		return nil, errors.New("the result has no device nodes")
 	}
 	d := *r.Devices
-	var v string
 	switch f.Field {
-	case "pciAddress":
-		v = d.PCIAddress
-	case "iommuGroup":
-		v = d.IOMMUGroup
-	case "rdmaDevice":
-		v = d.RDMADevice
 	case "gidIndex":
 		if d.GIDIndex == nil {
 			return nil, fmt.Errorf("%s: %w", f.Field, ErrUnknown)
 		}
 		return int64(*d.GIDIndex), nil
-	default: // deviceNodes
+	case "deviceNodes":
 		if len(d.DeviceNodes) == 0 {
 			return nil, fmt.Errorf("%s: %w", f.Field, ErrUnknown)
 		}
@@ -271,6 +264,7 @@ func (r Result) deviceField(f ref.Ref) (any, error) {
 		}
 		return d.DeviceNodes[*f.Index], nil
 	}
+	v := map[string]string{"pciAddress": d.PCIAddress, "iommuGroup": d.IOMMUGroup, "rdmaDevice": d.RDMADevice}[f.Field]
 	if v == "" {
 		return nil, fmt.Errorf("%s: %w", f.Field, ErrUnknown)
 	}

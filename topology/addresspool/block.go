@@ -269,26 +269,12 @@ func (l *Layout) parts(block netip.Prefix) []netip.Prefix {
 // interface. Addresses that the pool does not allocate are left out, since they may be elsewhere: a route to the
 // whole block would send packets for a gateway to that node.
 func (l *Layout) Routed(block netip.Prefix, is4 bool, iface int) ([]netip.Prefix, error) {
-	s, index, err := l.find(block)
-	part := block
-	switch err := cmp.Or(err, l.has(iface)); {
-	case err != nil:
+	s, part, err := l.portion(block, is4, iface)
+	if err != nil {
 		return nil, err
-	case !l.Flat():
-		i := slices.IndexFunc(l.subnets, func(s subnet) bool { return s.is4() == is4 })
-		if i < 0 {
-			return nil, fmt.Errorf("AddressPool %q has no such addresses", l.Name)
-		}
-		s = &l.subnets[i]
-		part = l.part(s, iface, index)
-	case s.is4() != is4:
-		return nil, fmt.Errorf("block %q of AddressPool %q has no such addresses", block, l.Name)
 	}
 	whole := spanOf(part)
-	span, ok := whole.cut(s.span)
-	if !ok {
-		return nil, nil
-	}
+	span, _ := whole.cut(s.span)
 	var without netipx.IPSetBuilder
 	cut := span != whole
 	for _, x := range l.excludes {
@@ -347,29 +333,41 @@ func (l *Layout) has(iface int) error {
 	return nil
 }
 
-// Range returns what a block gives of one family on one interface.
-func (l *Layout) Range(block netip.Prefix, is4 bool, iface int) (Range, error) {
+// portion returns what a block is of one family and on one interface, and the subnet of that, with which it has addresses in common.
+func (l *Layout) portion(block netip.Prefix, is4 bool, iface int) (*subnet, netip.Prefix, error) {
 	s, index, err := l.find(block)
 	if err := cmp.Or(err, l.has(iface)); err != nil {
-		return Range{}, err
+		return nil, block, err
 	}
 	if l.Flat() {
-		span, ok := spanOf(block).cut(s.span)
-		if !ok || s.is4() != is4 {
-			return Range{}, fmt.Errorf("block %q of AddressPool %q has no such addresses", block, l.Name)
+		if s.is4() != is4 {
+			return nil, block, fmt.Errorf("block %q of AddressPool %q has no such addresses", block, l.Name)
 		}
+		return s, block, nil
+	}
+	i := slices.IndexFunc(l.subnets, func(s subnet) bool { return s.is4() == is4 })
+	if i < 0 {
+		return nil, block, fmt.Errorf("AddressPool %q has no such addresses", l.Name)
+	}
+	return &l.subnets[i], l.part(&l.subnets[i], iface, index), nil
+}
+
+// Range returns what a block gives of one family on one interface.
+func (l *Layout) Range(block netip.Prefix, is4 bool, iface int) (Range, error) {
+	s, part, err := l.portion(block, is4, iface)
+	if err != nil {
+		return Range{}, err
+	}
+	span, _ := spanOf(part).cut(s.span)
+	if l.Flat() {
 		return Range{span, s.prefix.Bits(), l.excludes}, nil
 	}
-	for s := range l.of(is4) {
-		span := spanOf(l.part(s, iface, index))
-		// The first and the last address of a node's block are those of its network.
-		span.First = span.First.Next()
-		if is4 {
-			span.Last = span.Last.Prev()
-		}
-		return Range{span, s.prefix.Bits() + l.ifBits, l.excludes}, nil
+	// The first and the last address of a node's block are those of its network.
+	span.First = span.First.Next()
+	if is4 {
+		span.Last = span.Last.Prev()
 	}
-	return Range{}, fmt.Errorf("AddressPool %q has no such addresses", l.Name)
+	return Range{span, s.prefix.Bits() + l.ifBits, l.excludes}, nil
 }
 
 // first returns the first address that is neither excluded nor taken, or none. It takes

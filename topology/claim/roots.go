@@ -1,6 +1,8 @@
 package claim
 
 import (
+	"slices"
+
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/plumbline/plumbline/topology"
@@ -33,17 +35,13 @@ func Required(t *topology.Topology, set contract.Set) []*topology.Step {
 }
 
 func roots(t *topology.Topology, set contract.Set, takes func(*topology.Step, contract.Contract) bool) []*topology.Step {
-	var out []*topology.Step
 	if t.Role != "" {
 		return nil // no claim can request it
 	}
-	for _, s := range t.Roots() {
+	return slices.DeleteFunc(t.Roots(), func(s *topology.Step) bool {
 		c, _ := set.Contract(s.Type)
-		if takes(s, c) {
-			out = append(out, s)
-		}
-	}
-	return out
+		return !takes(s, c)
+	})
 }
 
 // Requested returns the steps that a claim should have a device for: Roots, or Required where

@@ -104,13 +104,8 @@ func New(o *v1alpha1.DeviceExposurePolicy) *Policy {
 }
 
 // Pools returns the physical networks that have an AddressPool.
-func (p *Policy) Pools() (out []inventory.PhysicalNetwork) {
-	for _, n := range p.Networks {
-		if n.AddressPool != "" {
-			out = append(out, n)
-		}
-	}
-	return out
+func (p *Policy) Pools() []inventory.PhysicalNetwork {
+	return slices.DeleteFunc(slices.Clone(p.Networks), func(n inventory.PhysicalNetwork) bool { return n.AddressPool == "" })
 }
 
 // Uncompiled is New without the selector, which takes most of the time: for Limit.

@@ -126,13 +126,9 @@ func classOf(word string) class {
 
 // classes returns the classes in use, in a fixed order.
 func (p picture) classes() []class {
-	var out []class
-	for _, c := range []class{root, derived, good, pending, broken} {
-		if slices.ContainsFunc(p.nodes, func(n node) bool { return n.class == c }) {
-			out = append(out, c)
-		}
-	}
-	return out
+	return slices.DeleteFunc([]class{root, derived, good, pending, broken}, func(c class) bool {
+		return !slices.ContainsFunc(p.nodes, func(n node) bool { return n.class == c })
+	})
 }
 
 // oneLine keeps a label on one line.

@@ -90,13 +90,10 @@ func Shared(t *topology.Topology, set contract.Set) (out []Sharing) {
 }
 
 // Unshared returns those whose device no policy shares, so that no device satisfies their requests.
-func Unshared(ctx context.Context, shared []Sharing, policies []*exposure.Policy) (out []Sharing) {
-	for _, s := range shared {
-		if !slices.ContainsFunc(policies, func(p *exposure.Policy) bool { return p.MayShare(ctx, s.Type, s.Master) }) {
-			out = append(out, s)
-		}
-	}
-	return out
+func Unshared(ctx context.Context, shared []Sharing, policies []*exposure.Policy) []Sharing {
+	return slices.DeleteFunc(slices.Clone(shared), func(s Sharing) bool {
+		return slices.ContainsFunc(policies, func(p *exposure.Policy) bool { return p.MayShare(ctx, s.Type, s.Master) })
+	})
 }
 
 // Message names the policy that is needed, in one line, with one that can be applied.
