@@ -358,10 +358,13 @@ func (s *Sandbox) setLinkOnce(ctx context.Context, l netstate.Link) error {
 // changeInfo writes IFLA_LINKINFO for a link that exists, nil when no option of
 // its kind changes.
 func (s *Sandbox) changeInfo(ctx context.Context, l netstate.Link) (*nl.RtAttr, error) {
+	name := l.OptionsKind()
+	if name == "" && l.Port == nil {
+		return nil, nil
+	}
 	info := attr(unix.IFLA_LINKINFO, nil)
-	some := false
 	index := func(n string) (int, error) { return s.index(ctx, n) }
-	if name := l.OptionsKind(); name != "" {
+	if name != "" {
 		e := &infoData{attr: attr(nl.IFLA_INFO_DATA, nil), index: index}
 		linkKinds[name].encode(e, l)
 		if e.err != nil {
@@ -369,17 +372,12 @@ func (s *Sandbox) changeInfo(ctx context.Context, l netstate.Link) (*nl.RtAttr, 
 		}
 		info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated(name))
 		info.AddChild(e.attr)
-		some = true
 	}
 	if l.Port != nil {
 		e := &infoData{attr: attr(nl.IFLA_INFO_SLAVE_DATA, nil), index: index}
 		encodePort(e, l.Port)
 		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
 		info.AddChild(e.attr)
-		some = true
-	}
-	if !some {
-		return nil, nil
 	}
 	return info, nil
 }

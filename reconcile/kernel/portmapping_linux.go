@@ -659,7 +659,7 @@ func (p *portChanges) write(c *nftables.Conn) (wrote bool, err error) {
 	return true, t.write(c, have, change)
 }
 
-// changed returns what differs of notes from what is so now, and that.
+// changed returns the entries of a map that differ from those of another one, and those of the other.
 func changed[K comparable, V any](was, is map[K]V, same func(a, b V) bool) (gone, added map[K]V) {
 	gone, added = map[K]V{}, map[K]V{}
 	for k, v := range was {

@@ -55,7 +55,7 @@ func decodeRoutes(b []byte) []ifRoute {
 		case unix.RTA_PREFSRC:
 			r.Source = new(ipText(v))
 		case unix.RTA_METRICS:
-			r.metrics(v)
+			r.MTU, r.AdvMSS = new(u32(attribute(v, unix.RTAX_MTU))), new(u32(attribute(v, unix.RTAX_ADVMSS)))
 		case unix.RTA_MULTIPATH:
 			hops = v
 		default:
@@ -75,17 +75,6 @@ func (r *ifRoute) gateway(typ uint16, v []byte) {
 	case unix.RTA_VIA: // an IPv6 next hop of an IPv4 route: family, address
 		if len(v) > 2 {
 			r.Gateway = ipText(v[2:])
-		}
-	}
-}
-
-func (r *ifRoute) metrics(b []byte) {
-	for typ, v := range attributes(b) {
-		switch typ {
-		case unix.RTAX_MTU:
-			r.MTU = new(u32(v))
-		case unix.RTAX_ADVMSS:
-			r.AdvMSS = new(u32(v))
 		}
 	}
 }
@@ -472,19 +461,17 @@ func encodeRoute(r netstate.Route, index int, deleting bool) ([]nl.NetlinkReques
 }
 
 func encodeMetrics(r netstate.Route) *nl.RtAttr {
+	if deref(r.MTU) == 0 && deref(r.AdvMSS) == 0 {
+		return nil
+	}
 	m := attr(unix.RTA_METRICS, nil)
-	some := false
 	for _, f := range []struct {
 		typ int
 		v   *uint32
 	}{{unix.RTAX_MTU, r.MTU}, {unix.RTAX_ADVMSS, r.AdvMSS}} {
-		if f.v != nil && *f.v != 0 {
-			m.AddRtAttr(f.typ, nl.Uint32Attr(*f.v))
-			some = true
+		if n := deref(f.v); n != 0 {
+			m.AddRtAttr(f.typ, nl.Uint32Attr(n))
 		}
-	}
-	if !some {
-		return nil
 	}
 	return m
 }

@@ -205,7 +205,7 @@ func (s *Sandbox) locateLink(ctx context.Context, name string) (*conn, int, erro
 	return c, index, err
 }
 
-// existingLink is locateLink for who reads it: the namespace is nil if it is gone, or has no such link.
+// existingLink is locateLink for a query: the namespace is nil if it, or the link in it, is gone.
 func (s *Sandbox) existingLink(ctx context.Context, name string) (*conn, int, error) {
 	c, index, err := s.locateLink(ctx, name)
 	if errors.Is(err, errGone) || errors.Is(err, unix.ENODEV) {
