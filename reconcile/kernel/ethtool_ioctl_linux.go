@@ -205,11 +205,19 @@ func queueTable(queues []uint32) string {
 }
 
 func (e *ethtoolIoctl) setRSS(value string) error {
-	fields := strings.Split(value, " ")
 	data, err := e.readRSS()
+	if err == nil {
+		err = putRSS(data, value)
+	}
 	if err != nil {
 		return err
 	}
+	return e.command(unix.ETHTOOL_SRSSH, data)
+}
+
+// putRSS writes a record into struct ethtool_rxfh.
+func putRSS(data []byte, value string) error {
+	fields := strings.Split(value, " ")
 	table := int(binary.NativeEndian.Uint32(data[8:]))
 	if len(fields) != 3 {
 		return errors.New("the record of it is not readable")
@@ -219,8 +227,11 @@ func (e *ethtoolIoctl) setRSS(value string) error {
 		return err
 	}
 	key, err := hex.DecodeString(fields[2])
-	if err != nil || len(key) != len(data)-rssHeader-4*table {
+	if err != nil {
 		return fmt.Errorf("the record has a key of %d bytes: %w", len(key), err)
+	}
+	if n := len(data) - rssHeader - 4*table; len(key) != n {
+		return fmt.Errorf("the record has a key of %d bytes, there are %d", len(key), n)
 	}
 	queues, err := parseQueueTable(fields[1], table)
 	if err != nil {
@@ -231,7 +242,7 @@ func (e *ethtoolIoctl) setRSS(value string) error {
 		binary.NativeEndian.PutUint32(data[rssHeader+4*i:], q)
 	}
 	copy(data[rssHeader+4*table:], key)
-	return e.command(unix.ETHTOOL_SRSSH, data)
+	return nil
 }
 
 func parseQueueTable(text string, size int) ([]uint32, error) {
