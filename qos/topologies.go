@@ -75,10 +75,8 @@ func TopologyLabels(o *metav1.ObjectMeta) map[string]string {
 }
 
 func withDefinition(labels map[string]string, definition string) map[string]string {
-	out := maps.Clone(labels)
-	if out == nil {
-		out = map[string]string{}
-	}
+	out := map[string]string{}
+	maps.Copy(out, labels)
 	out[topologyv1alpha1.AnnotationDefinition] = definition
 	return out
 }

@@ -143,7 +143,7 @@ func (c *NetworkQoS) Start(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	turns := newTurns()
+	turns := turns{}
 	for {
 		namespace, stopped := c.queue.Get()
 		if stopped {

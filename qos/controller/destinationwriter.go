@@ -56,16 +56,16 @@ type destinationWriter struct {
 	listed         chan struct{} // closed when sets are known
 	// Of the worker alone: when objects were written.
 	written map[types.NamespacedName]lastWrite
-	turns   *turns
+	turns   turns
 }
 
 // run writes until ctx ends. The function that it returns waits for that.
 func (w *destinationWriter) run(ctx context.Context) (wait func()) {
 	w.queue = queue.New(time.Second, time.Minute)
 	w.networksSynced = make(chan struct{})
-	w.synced, w.written, w.turns = make(chan struct{}), map[types.NamespacedName]lastWrite{}, newTurns()
+	w.synced, w.written, w.turns = make(chan struct{}), map[types.NamespacedName]lastWrite{}, turns{}
 	w.OnChange(w.queue.Add)
-	w.sets = newWrittenSets(w.owner.Objects)
+	w.sets = &writtenSets{objects: w.owner.Objects, by: map[types.UID]types.NamespacedName{}}
 	store := w.sets.store(w.Edited)
 	w.listed = store.synced
 	var running sync.WaitGroup
@@ -294,10 +294,7 @@ func (k *cachedMeta) DeepCopyObject() runtime.Object { return new(*k) }
 
 // cachedMetaOf returns what is kept of an object.
 func (s *keptStore) cachedMetaOf(o *metav1.PartialObjectMetadata) *cachedMeta {
-	out := &cachedMeta{ObjectMeta: metav1.ObjectMeta{
-		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
-		Labels: o.Labels,
-	}}
+	out := labelledOf(o)
 	if s.again > 0 { // a kind of others
 		out.OwnerReferences = o.OwnerReferences
 	}
@@ -309,17 +306,16 @@ func (s *keptStore) cachedMetaOf(o *metav1.PartialObjectMetadata) *cachedMeta {
 	return out
 }
 
-// cachedMetaOfWhole returns what is kept of the metadata of a whole object.
-func cachedMetaOfWhole(o *unstructured.Unstructured) *cachedMeta {
-	return &cachedMeta{ObjectMeta: metav1.ObjectMeta{
-		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
-		ResourceVersion: o.GetResourceVersion(), Labels: o.GetLabels(),
-	}}
+// labelledOf returns what is kept of any object.
+func labelledOf(o metav1.Object) *cachedMeta {
+	out := &cachedMeta{ObjectMeta: watchstore.Meta(o)}
+	out.Labels = o.GetLabels()
+	return out
 }
 
 // addressedOf returns what is kept of a pod.
 func addressedOf(o *unstructured.Unstructured) *cachedMeta {
-	out := cachedMetaOfWhole(o)
+	out := labelledOf(o)
 	out.addresses = podAddresses(o.Object)
 	return out
 }

@@ -162,7 +162,7 @@ func ownerOf(references []metav1.OwnerReference, namespace string) qos.NetworkID
 
 // roleOf returns what is kept of a UserDefinedNetwork.
 func roleOf(o *unstructured.Unstructured) *cachedMeta {
-	out := cachedMetaOfWhole(o)
+	out := labelledOf(o)
 	for _, topology := range []string{"layer2", "layer3", "localnet"} {
 		if role, found, _ := unstructured.NestedString(o.Object, "spec", topology, "role"); found {
 			out.primary = new(role == "Primary")

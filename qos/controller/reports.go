@@ -291,7 +291,7 @@ func (n *nodeReport) DeepCopyObject() runtime.Object { return new(*n) }
 
 // nodeReportOf reads a report. One that cannot be read, which its CRD refuses, is empty.
 func nodeReportOf(u *unstructured.Unstructured) *nodeReport {
-	out := &nodeReport{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), ResourceVersion: u.GetResourceVersion()}}
+	out := &nodeReport{ObjectMeta: watchstore.Meta(u)}
 	o := &v1alpha1.NetworkQoSReport{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err == nil {
 		out.of = keptOfReport(o.Objects)

@@ -106,7 +106,7 @@ func TestBoundedShare(t *testing.T) {
 	t.Run("turns", func(t *testing.T) {
 		// Of namespaces whose passes take long, each has a fifth of the worker, and one whose passes are short waits for
 		// one pass of each at most.
-		turns, now := newTurns(), time.Unix(1_700_000_000, 0)
+		turns, now := turns{}, time.Unix(1_700_000_000, 0)
 		busy := map[string]time.Duration{}
 		for range 1000 {
 			next := ""
@@ -131,8 +131,8 @@ func TestBoundedShare(t *testing.T) {
 				t.Errorf("namespace %s has %.2f of the worker", namespace, share)
 			}
 		}
-		if len(turns.until) > 2 {
-			t.Errorf("%d namespaces are kept", len(turns.until))
+		if len(turns) > 2 {
+			t.Errorf("%d namespaces are kept", len(turns))
 		}
 	})
 }

@@ -29,10 +29,6 @@ type writtenSets struct {
 	by map[types.UID]types.NamespacedName
 }
 
-func newWrittenSets(objects dynamic.Interface) *writtenSets {
-	return &writtenSets{objects: objects, by: map[types.UID]types.NamespacedName{}}
-}
-
 // put notes what an object has, and reports whether it was not known.
 func (s *writtenSets) put(uid types.UID, key types.NamespacedName, hash uint64) (first bool) {
 	s.mu.Lock()

@@ -44,7 +44,7 @@ func (d *destinations) same(o *destinations) bool {
 
 // destinationsOf reads a NetworkQoSDestinations of a namespace. One that cannot be read is of no generation.
 func destinationsOf(namespace string, u *unstructured.Unstructured) *destinations {
-	out := &destinations{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}}
+	out := &destinations{ObjectMeta: watchstore.Meta(u)}
 	var o v1alpha1.NetworkQoSDestinations
 	if runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &o) != nil {
 		return out

@@ -76,13 +76,8 @@ func (o *object) DeepCopyObject() runtime.Object { return new(*o) }
 
 // objectOf reads a NetworkQoS. One that cannot be read is kept with its error.
 func objectOf(u *unstructured.Unstructured) *object {
-	out := &object{ObjectMeta: metav1.ObjectMeta{
-		Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), Generation: u.GetGeneration(),
-		ResourceVersion: u.GetResourceVersion(),
-	}}
 	policy, _ := qos.Read(u)
-	out.policy = policy.Slim()
-	return out
+	return &object{ObjectMeta: watchstore.Meta(u), policy: policy.Slim()}
 }
 
 // enforceable reports whether an object is one of those of which the oldest are enforced.
@@ -100,7 +95,11 @@ func (n *namespace) list(ctx context.Context, _ metav1.ListOptions) (runtime.Obj
 			return &internalversion.List{}, nil
 		}
 		if err != nil {
-			n.failed(err)
+			n.f.mu.Lock()
+			if n.err != nil { // known objects stay: after an error of the API server they are the best there is
+				n.err = err
+			}
+			n.f.mu.Unlock()
 			return nil, err // not wrapped: the reflector checks its type
 		}
 		if out.Continue == "" {
@@ -159,16 +158,6 @@ func (n *namespace) run(ctx context.Context) {
 		n.store().Follow(within, "NetworkQoS of "+n.name, qosv1alpha1.Kind, n.list, n.watch)
 		again()
 		loop.Wait(ctx, n.f.Again, nil)
-	}
-}
-
-// failed notes why the objects are not known. Known objects stay: after an error of
-// the API server it is the best there is.
-func (n *namespace) failed(err error) {
-	n.f.mu.Lock()
-	defer n.f.mu.Unlock()
-	if n.err != nil {
-		n.err = err
 	}
 }
 

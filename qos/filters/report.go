@@ -51,8 +51,7 @@ func (f *Follower) report() any {
 			continue // it has ended
 		}
 		failed := f.failures[e.UID]
-		state := covered{inPlace: !f.behind[e.UID] && !f.updating[e.UID] && failed.said == "" &&
-			slices.ContainsFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })}
+		state := covered{inPlace: !f.behind[e.UID] && !f.updating[e.UID] && failed.said == "" && e.Attached() != nil}
 		if !failed.passing {
 			state.problem = failed.said
 		}
@@ -91,11 +90,11 @@ func (f *Follower) report() any {
 
 // missing returns why the rules of an object are not in place in the sandbox that a claim is attached to, "" if they are.
 func (f *Follower) missing(e *claims.Entry, t *claims.Topology, p *qos.Policy) string {
-	in := slices.IndexFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })
-	if f.Missing == nil || in < 0 {
+	in := e.Attached()
+	if f.Missing == nil || in == nil {
 		return ""
 	}
-	return f.Missing.why(sandboxOf(&e.Claim, e.In[in].ID, t), p)
+	return f.Missing.why(sandboxOf(&e.Claim, in.ID, t), p)
 }
 
 // rulesOnPF returns the rules whose limits physical functions enforce for running claims, by topology of a
@@ -107,14 +106,14 @@ func (f *Follower) rulesOnPF(entries []claims.Entry) map[reconcile.SandboxID]str
 	}
 	for i := range entries {
 		e := &entries[i]
-		in := slices.IndexFunc(e.In, func(s claims.Sandbox) bool { return s.Phase == claims.Attached })
+		in := e.Attached()
 		for at := range e.Topologies {
 			t := &e.Topologies[at]
-			if in >= 0 && slices.ContainsFunc(t.Object.Spec.Steps, func(s v1alpha1.Step) bool {
+			if in != nil && slices.ContainsFunc(t.Object.Spec.Steps, func(s v1alpha1.Step) bool {
 				c, _ := f.Contracts.Contract(s.Type)
 				return ops.SetsRates(c)
 			}) {
-				if rule := f.RuleOnPF(sandboxOf(&e.Claim, e.In[in].ID, t)); rule != "" {
+				if rule := f.RuleOnPF(sandboxOf(&e.Claim, in.ID, t)); rule != "" {
 					out[sandboxOf(&e.Claim, "", t)] = rule
 				}
 			}

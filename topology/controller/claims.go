@@ -316,10 +316,7 @@ func (i *item) DeepCopyObject() runtime.Object { return new(*i) }
 func (i *item) ours() bool { return i.record != nil }
 
 func (c *Claims) itemOf(o *resourceapi.ResourceClaim) *item {
-	return &item{record: recordOf(o, c.networks), ObjectMeta: metav1.ObjectMeta{
-		Namespace: o.Namespace, Name: o.Name,
-		ResourceVersion: o.ResourceVersion,
-	}}
+	return &item{record: recordOf(o, c.networks), ObjectMeta: watchstore.Meta(o)}
 }
 
 // pages lists the newest claims, and holds one page at a time; it also watches them, for an API server that streams those that exist. New

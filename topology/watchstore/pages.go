@@ -31,6 +31,14 @@ type Pages[L List, T, O runtime.Object] struct {
 	Keep func(O) bool
 }
 
+// Meta is the part of an object's metadata by which it is known, and from which a reflector goes on.
+func Meta(o metav1.Object) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), Generation: o.GetGeneration(),
+		ResourceVersion: o.GetResourceVersion(),
+	}
+}
+
 // List is a list of a client.
 type List interface {
 	metav1.ListInterface
