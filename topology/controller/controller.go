@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -280,9 +281,6 @@ func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology)
 	}
 	found := Outcome{Use: use, NotReady: func(node string) time.Duration { return c.notReady(ctx, o, node) }}
 	found.Err = c.program(ctx, o, &found)
-	if apierrors.IsConflict(found.Err) || apierrors.IsAlreadyExists(found.Err) {
-		return reconcile.Result{}, found.Err // it is retried, without a condition
-	}
 	result := reconcile.Result{}
 	if len(found.Pools) > 0 {
 		result.RequeueAfter = retryClash // it names topologies, of whose end it is not told
@@ -294,8 +292,8 @@ func (c *Controller) reconcile(ctx context.Context, o *v1alpha1.NetworkTopology)
 		}
 		failed = t.Err
 	}
-	if apierrors.IsConflict(failed) || apierrors.IsAlreadyExists(failed) {
-		return reconcile.Result{}, failed
+	if err := cmp.Or(found.Err, failed); apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return reconcile.Result{}, err // it is retried, without a condition
 	}
 	err := c.report(ctx, o, found)
 	if r := o.Status.Rollout; result.RequeueAfter == 0 && r != nil && len(r.Nodes) > 0 {

@@ -35,14 +35,14 @@ func Index(ctx context.Context, cache client.FieldIndexer) error {
 		field  string
 		values client.IndexerFunc
 	}{
-		{&resourceapi.DeviceClass{}, indexUID, uidsOfClass},
-		{&v1alpha1.NetworkTopology{}, indexClass, classesOfTopology},
-		{&v1alpha1.NetworkTopology{}, indexType, typesOfTopology},
+		{&resourceapi.DeviceClass{}, indexUID, indexer(uidsOfClass)},
+		{&v1alpha1.NetworkTopology{}, indexClass, indexer(classesOfTopology)},
+		{&v1alpha1.NetworkTopology{}, indexType, indexer(typesOfTopology)},
 		{&resourceapi.DeviceClass{}, indexResource, resourcesOf},
 		{&v1alpha1.NetworkTopology{}, indexResource, resourcesOf},
 		{&v1alpha1.NetworkTopology{}, indexTemplate, hasTemplate},
 		{&v1alpha1.NetworkTopology{}, indexRole, roleOf},
-		{&v1alpha1.NetworkTopology{}, indexPool, poolsOfSubnets},
+		{&v1alpha1.NetworkTopology{}, indexPool, indexer(poolsOfSubnets)},
 		{&resourceapi.ResourceClaimTemplate{}, indexUID, uidOfTemplate},
 	} {
 		if err := cache.IndexField(ctx, i.object, i.field, i.values); err != nil {
@@ -52,11 +52,17 @@ func Index(ctx context.Context, cache client.FieldIndexer) error {
 	return nil
 }
 
-func uidsOfClass(o client.Object) []string {
-	class, ok := o.(*resourceapi.DeviceClass)
-	if !ok {
+// indexer has values called with the objects of its type.
+func indexer[O client.Object](values func(O) []string) client.IndexerFunc {
+	return func(o client.Object) []string {
+		if of, ok := o.(O); ok {
+			return values(of)
+		}
 		return nil
 	}
+}
+
+func uidsOfClass(class *resourceapi.DeviceClass) []string {
 	if ref := metav1.GetControllerOf(class); ref != nil {
 		return []string{string(ref.UID)}
 	}
@@ -67,11 +73,7 @@ func uidsOfClass(o client.Object) []string {
 	return uids
 }
 
-func classesOfTopology(o client.Object) []string {
-	t, ok := o.(*v1alpha1.NetworkTopology)
-	if !ok {
-		return nil
-	}
+func classesOfTopology(t *v1alpha1.NetworkTopology) []string {
 	var names []string
 	roots, _ := topology.StepNames(t)
 	for _, step := range roots {
@@ -80,11 +82,7 @@ func classesOfTopology(o client.Object) []string {
 	return names
 }
 
-func typesOfTopology(o client.Object) []string {
-	t, ok := o.(*v1alpha1.NetworkTopology)
-	if !ok {
-		return nil
-	}
+func typesOfTopology(t *v1alpha1.NetworkTopology) []string {
 	var types []string
 	for i := range t.Spec.Steps {
 		if typ := t.Spec.Steps[i].Type; !slices.Contains(types, typ) {
@@ -220,12 +218,11 @@ func stripClass(o any) (any, error) {
 }
 
 // poolsOfSubnets decodes only topologies with a network of OVN.
-func poolsOfSubnets(o client.Object) (out []string) {
-	n, ok := o.(*v1alpha1.NetworkTopology)
-	if !ok || !slices.Contains(typesOfTopology(o), topology.TypeOVN) {
+func poolsOfSubnets(o *v1alpha1.NetworkTopology) (out []string) {
+	if !slices.Contains(typesOfTopology(o), topology.TypeOVN) {
 		return nil
 	}
-	t, err := topology.FromObject(n)
+	t, err := topology.FromObject(o)
 	if err != nil {
 		return nil
 	}

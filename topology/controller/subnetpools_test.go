@@ -39,7 +39,7 @@ func newNetwork(t *testing.T) *network {
 	}
 	n := &network{T: t, now: time.Unix(1e9, 0), pool: (&topology.OVN{Topology: topology.OVNLayer2, Name: "blue"}).Pool()}
 	n.Client = fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.AddressPool{}).
-		WithIndex(&v1alpha1.NetworkTopology{}, indexPool, poolsOfSubnets).
+		WithIndex(&v1alpha1.NetworkTopology{}, indexPool, indexer(poolsOfSubnets)).
 		WithIndex(&v1alpha1.AddressLease{}, "spec.pool", func(o client.Object) []string { return []string{o.(*v1alpha1.AddressLease).Spec.Pool} }).
 		WithInterceptorFuncs(interceptor.Funcs{
 			List: func(ctx context.Context, all client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {

@@ -141,14 +141,15 @@ func (c *Pools) endSubnets(ctx context.Context, o *v1alpha1.AddressPool, leases 
 
 // onSubnets enqueues a request when pools of subnets may be of no topology any more. Edits of many topologies are one pass.
 func onSubnets(r reconcile.Request, after time.Duration) handler.Funcs {
+	pools := indexer(poolsOfSubnets)
 	return handler.Funcs{
 		DeleteFunc: func(_ context.Context, d event.DeleteEvent, q queue) {
-			if len(poolsOfSubnets(d.Object)) > 0 {
+			if len(pools(d.Object)) > 0 {
 				q.AddAfter(r, after)
 			}
 		},
 		UpdateFunc: func(_ context.Context, u event.UpdateEvent, q queue) {
-			if edited(u.ObjectOld, u.ObjectNew) && !slices.Equal(poolsOfSubnets(u.ObjectOld), poolsOfSubnets(u.ObjectNew)) {
+			if edited(u.ObjectOld, u.ObjectNew) && !slices.Equal(pools(u.ObjectOld), pools(u.ObjectNew)) {
 				q.AddAfter(r, after)
 			}
 		},

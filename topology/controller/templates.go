@@ -146,11 +146,10 @@ func (c *Controller) chosenNamespaces(ctx context.Context, spec *v1alpha1.ClaimT
 	for _, name := range spec.Namespaces {
 		n := &corev1.Namespace{}
 		err := c.Client.Get(ctx, client.ObjectKey{Name: name}, n, client.UnsafeDisableDeepCopy)
-		switch {
-		case apierrors.IsNotFound(err):
-		case err != nil:
+		if client.IgnoreNotFound(err) != nil {
 			return nil, fmt.Errorf("get namespace %q: %w", name, err)
-		default:
+		}
+		if err == nil {
 			add(n)
 		}
 	}
