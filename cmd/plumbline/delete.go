@@ -75,8 +75,10 @@ changes on the host are undone. After an error, run the command again.`,
 			switch {
 			case format != formatText:
 				failed = errors.Join(a.document(format, document), failed)
+			case !found && topology != "":
+				fmt.Fprintf(a.out, "Nothing to delete: topology %q is not applied to namespace %q.\n", topology, ns.Name)
 			case !found:
-				fmt.Fprintf(a.out, "Nothing to delete: %s.\n", nothingThere(ns, topology))
+				fmt.Fprintf(a.out, "Nothing to delete: no topology is applied to namespace %q.\n", ns.Name)
 			}
 			return failed
 		},
@@ -88,11 +90,4 @@ changes on the host are undone. After an error, run the command again.`,
 	_ = cmd.RegisterFlagCompletionFunc("topology", cobra.NoFileCompletions)
 	a.ovn.flags(cmd, defaultOVS, defaultNB)
 	return cmd
-}
-
-func nothingThere(ns node.Netns, topology string) string {
-	if topology != "" {
-		return fmt.Sprintf("topology %q is not applied to namespace %q", topology, ns.Name)
-	}
-	return fmt.Sprintf("no topology is applied to namespace %q", ns.Name)
 }

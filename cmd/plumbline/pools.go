@@ -70,10 +70,8 @@ func (a *app) sources(ctx context.Context, files []string) (s source, err error)
 // knows what other pods have. An imagined node has each pool, so that the planner invents the address of one that
 // no file has.
 func (s *source) examples(t *topology.Topology, given ops.Givens, imagined bool) (ops.Givens, []string, error) {
-	out := maps.Clone(given)
-	if out == nil {
-		out = ops.Givens{}
-	}
+	out := ops.Givens{}
+	maps.Copy(out, given)
 	var notes []string
 	var h addresspool.Holdings
 	for i := range t.Steps {

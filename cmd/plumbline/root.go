@@ -113,10 +113,7 @@ func complete(cmd *cobra.Command) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	verb := "is"
-	if len(missing) > 1 {
-		verb = "are"
-	}
+	verb := map[bool]string{true: "is", false: "are"}[len(missing) == 1]
 	return fmt.Errorf("%s: %s missing: see `%s --help`", strings.Join(missing, ", "), verb, cmd.CommandPath())
 }
 

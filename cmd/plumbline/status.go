@@ -85,7 +85,11 @@ type verdict struct {
 // backends are the rules of a sandbox with what enforces them, without counters.
 func (v *verdict) backends() (out []ruleStatus) {
 	for _, r := range v.rules {
-		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Port.Name, Backend: backendOf(r)})
+		by := v1alpha1.BackendTC
+		if r.OnPF { // which limits what the filters match
+			by = v1alpha1.BackendPF
+		}
+		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Port.Name, Backend: by})
 	}
 	for _, r := range v.logical {
 		out = append(out, ruleStatus{Rule: r.Name, Interface: r.Interface, Backend: v1alpha1.BackendOVN})
@@ -163,14 +167,6 @@ func (a *app) logical(ctx context.Context, e *engine, all []verdict) []ports.Rea
 		complain(a.err, fmt.Errorf("counters of rules that OVN enforces: %w", err))
 	}
 	return readings
-}
-
-// backendOf names what limits what a rule of filters matches.
-func backendOf(r ports.Rule) string {
-	if r.OnPF {
-		return v1alpha1.BackendPF
-	}
-	return v1alpha1.BackendTC
 }
 
 // verdict compares a sandbox with its topology. It fails only when ctx ends, so that an

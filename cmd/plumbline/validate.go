@@ -323,10 +323,7 @@ func (v *validation) pools(f *topology.Manifest) error {
 			}
 			sizes = append(sizes, size+" "+family)
 		}
-		noun := "addresses"
-		if single {
-			noun = "address"
-		}
+		noun := map[bool]string{true: "address", false: "addresses"}[single]
 		valid = append(valid, fmt.Sprintf("%s %q is valid: %s %s.\n", v1alpha1.AddressPoolKind, o.Name, strings.Join(sizes, " and "), noun))
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -144,12 +144,6 @@ func New(o Options) *Publisher {
 	if o.Now == nil {
 		o.Now = time.Now //nolint:forbidigo // the default of the value that callers give
 	}
-	if o.Failing == nil {
-		o.Failing = func() map[string]Failing { return nil }
-	}
-	if o.Dirty == nil {
-		o.Dirty = func() map[string]string { return nil }
-	}
 	return &Publisher{opts: o, poked: make(chan struct{}, 1), since: map[string]time.Time{}, saidTainted: map[string]map[string]string{}}
 }
 
@@ -305,10 +299,8 @@ func (p *Publisher) pass(ctx context.Context, to Slices) (time.Duration, error) 
 	}
 	k := known{
 		devices: inventory.GuardUplinks(devices, uplinks),
-		inUse:   set(p.opts.InUse()), dirty: p.opts.Dirty(), failing: p.opts.Failing(), before: p.before,
-	}
-	if p.opts.Chosen != nil {
-		k.chosen = p.opts.Chosen()
+		inUse:   set(p.opts.InUse()), dirty: asked(p.opts.Dirty), failing: asked(p.opts.Failing), chosen: asked(p.opts.Chosen),
+		before: p.before,
 	}
 	if err := p.rule(ctx, &k); err != nil {
 		return next, fmt.Errorf("policies: %w", err)
@@ -514,6 +506,14 @@ func (p *Publisher) say(withheld []Withheld, partial error) {
 	for _, w := range withheld {
 		p.opts.Log.Debug("device is not offered", "device", w.Name, "reason", w.Reason)
 	}
+}
+
+// asked returns what a function says that may be nil.
+func asked[T any](f func() map[string]T) map[string]T {
+	if f == nil {
+		return nil
+	}
+	return f()
 }
 
 func set(names []string) map[string]bool {
