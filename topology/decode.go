@@ -11,7 +11,6 @@ import (
 	"math"
 	"reflect"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -79,10 +78,7 @@ func (f *Manifest) Topology() (*Topology, error) {
 	}
 	switch {
 	case len(found) > 1:
-		names := make([]string, len(found))
-		for i := range found {
-			names[i] = strconv.Quote(found[i].Name)
-		}
+		names := excerpt.Texts(found, func(t *Topology) string { return strconv.Quote(t.Name) })
 		err := fmt.Errorf("%d NetworkTopologies (%s), exactly one is wanted", len(found), strings.Join(names, ", "))
 		return nil, f.Objects(v1alpha1.Kind)[1].At("", err)
 	case len(found) == 0 && len(ignored) > 0:
@@ -237,18 +233,12 @@ func checkOnFailure(inv *Invalid, p *v1alpha1.FailurePolicy) {
 	if p == nil {
 		return
 	}
-	oneOf := func(field string, value v1alpha1.FailureAction, accepted ...string) {
-		if value != "" && !slices.Contains(accepted, string(value)) {
-			inv.Addf("", "spec.onFailure."+field, "%q is not one of %s%s", excerpt.Of(string(value), maxKey), strings.Join(accepted, ", "),
-				suggest.Hint(string(value), accepted))
-		}
-	}
 	if p.Degraded == v1alpha1.Evict {
 		inv.Addf("", "spec.onFailure.degraded", "a pod that is degraded works and is not evicted: only lost may be Evict")
 	} else {
-		oneOf("degraded", p.Degraded, string(v1alpha1.Report))
+		inv.oneOf("", "spec.onFailure.degraded", string(p.Degraded), string(v1alpha1.Report))
 	}
-	oneOf("lost", p.Lost, string(v1alpha1.Report), string(v1alpha1.Evict))
+	inv.oneOf("", "spec.onFailure.lost", string(p.Lost), string(v1alpha1.Report), string(v1alpha1.Evict))
 	if p.After != "" && v1alpha1.Seconds(p.After) == 0 {
 		inv.Addf("", "spec.onFailure.after", "%q is not a time such as 60s, 5m or 1h", excerpt.Of(p.After, maxKey))
 	}

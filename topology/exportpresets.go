@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/ref"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
@@ -93,11 +94,7 @@ func presetNamed(name v1alpha1.ExportPreset) (preset, bool) {
 }
 
 func presetNames() []string {
-	out := make([]string, len(presets))
-	for i := range presets {
-		out[i] = string(presets[i].name)
-	}
-	return out
+	return excerpt.Texts(presets, func(p preset) string { return string(p.name) })
 }
 
 // noDevice says that no step takes a device.

@@ -216,10 +216,7 @@ func (r Result) ipField(f ref.Ref) (any, error) {
 		if len(r.IPs) == 0 {
 			return nil, fmt.Errorf("no address %d: the result has no addresses: set some in that step's config", *f.Index)
 		}
-		have := make([]string, len(r.IPs))
-		for i := range r.IPs {
-			have[i] = r.IPs[i].Address
-		}
+		have := excerpt.Texts(r.IPs, func(ip IP) string { return ip.Address })
 		return nil, fmt.Errorf("no address %d: the result has %s", *f.Index, count("address", have))
 	}
 	ip := r.IPs[*f.Index]
@@ -287,14 +284,10 @@ func (i Interface) object() ref.Object {
 }
 
 func (r Result) list() string {
-	names := make([]string, len(r.Interfaces))
-	for i := range r.Interfaces {
-		names[i] = r.Interfaces[i].Name
-	}
-	if len(names) == 0 {
+	if len(r.Interfaces) == 0 {
 		return "no interfaces"
 	}
-	return count("interface", names)
+	return count("interface", excerpt.Texts(r.Interfaces, func(i Interface) string { return i.Name }))
 }
 
 // count prints "1 interface [a]", "2 interfaces [a, b]".

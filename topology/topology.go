@@ -3,6 +3,7 @@ package topology
 import (
 	"slices"
 
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -97,9 +98,5 @@ func (t *Topology) Roots() []*Step {
 
 // Names returns the names of all steps in order of declaration.
 func (t *Topology) Names() []string {
-	out := make([]string, len(t.Steps))
-	for i := range t.Steps {
-		out[i] = t.Steps[i].Name
-	}
-	return out
+	return excerpt.Texts(t.Steps, func(s Step) string { return s.Name })
 }

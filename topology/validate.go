@@ -135,8 +135,8 @@ func (v *validator) topology() {
 	case !dnsLabel.MatchString(v.t.Name):
 		v.inv.Addf("", "metadata.name", "%q is not a DNS label (%s)", v.t.Name, dnsLabelRule)
 	}
-	v.oneOf("", "spec.driftPolicy", string(v.t.DriftPolicy), string(Repair), string(Observe))
-	v.oneOf("", "spec.updatePolicy", string(v.t.UpdatePolicy), string(Immutable), string(InPlace))
+	v.inv.oneOf("", "spec.driftPolicy", string(v.t.DriftPolicy), string(Repair), string(Observe))
+	v.inv.oneOf("", "spec.updatePolicy", string(v.t.UpdatePolicy), string(Immutable), string(InPlace))
 	switch n := len(v.t.Steps); {
 	case n == 0:
 		v.inv.Addf("", "spec.steps", "is empty: a topology has at least one step")
@@ -146,9 +146,9 @@ func (v *validator) topology() {
 }
 
 // oneOf checks a value of a fixed list; the empty one stands for the default.
-func (v *validator) oneOf(step, field, value string, accepted ...string) {
+func (e *Invalid) oneOf(step, field, value string, accepted ...string) {
 	if value != "" && !slices.Contains(accepted, value) {
-		v.inv.Addf(step, field, "%q is not one of %s%s", value, strings.Join(accepted, ", "), suggest.Hint(value, accepted))
+		e.Addf(step, field, "%q is not one of %s%s", excerpt.Of(value, maxKey), strings.Join(accepted, ", "), suggest.Hint(value, accepted))
 	}
 }
 
@@ -170,7 +170,7 @@ func (v *validator) step(i int) {
 		addTo(v.inv, i, s.Name, "selector", "only a root step allocates a device: remove the selector, or dependOn")
 	}
 	if s.DriftPolicy != v.t.DriftPolicy { // else it is that of the topology
-		v.oneOf(s.Name, "driftPolicy", string(s.DriftPolicy), string(Repair), string(Observe))
+		v.inv.oneOf(s.Name, "driftPolicy", string(s.DriftPolicy), string(Repair), string(Observe))
 	}
 }
 

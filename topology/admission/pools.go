@@ -14,6 +14,7 @@ import (
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/validity"
@@ -157,10 +158,7 @@ func warnOfPools(t *topology.Topology, pools []v1alpha1.AddressPool, a *answer) 
 		if pool, _, ok := topology.FromPool(s); ok && pool != topology.LocalPool && pool != "" {
 			switch o := poolNamed(pools, pool); {
 			case o == nil:
-				var names []string
-				for i := range pools {
-					names = append(names, pools[i].Name)
-				}
+				names := excerpt.Texts(pools, func(p v1alpha1.AddressPool) string { return p.Name })
 				a.warn("NetworkTopology %q, step %q: there is no %s %q%s: pods wait until there is one", t.Name, s.Name,
 					v1alpha1.AddressPoolKind, pool, suggest.Hint(pool, names))
 			case layouts.of(o) != nil && disagrees(layouts.of(o), s) != nil:

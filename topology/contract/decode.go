@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/ref"
 	"github.com/plumbline/plumbline/topology/suggest"
 )
@@ -206,11 +207,7 @@ func (p Param) has(key string) bool {
 }
 
 func namesOf(params []Param) []string {
-	out := make([]string, len(params))
-	for i, p := range params {
-		out[i] = p.Name
-	}
-	return out
+	return excerpt.Texts(params, func(p Param) string { return p.Name })
 }
 
 // spelling finds a parameter under any of its names.

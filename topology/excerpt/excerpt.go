@@ -48,12 +48,18 @@ func First(names []string, most int) string {
 	return out
 }
 
+// Texts returns the texts of things, such as their names.
+func Texts[T any](all []T, text func(T) string) []string {
+	out := make([]string, len(all))
+	for i := range all {
+		out[i] = text(all[i])
+	}
+	return out
+}
+
 // Few lists the texts of the first things, and how many more there are.
 func Few[T any](all []T, most int, text func(T) string) string {
-	var out []string
-	for _, one := range all[:min(len(all), most)] {
-		out = append(out, text(one))
-	}
+	out := Texts(all[:min(len(all), most)], text)
 	if more := len(all) - len(out); more > 0 {
 		out = append(out, fmt.Sprintf("and %d more", more))
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/topology"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/labelselector"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -261,11 +262,7 @@ func (p *Policy) shortNetwork(e *topology.Listed, at, name string) {
 }
 
 func names(networks []inventory.PhysicalNetwork) []string {
-	out := make([]string, len(networks))
-	for i, n := range networks {
-		out[i] = n.Name
-	}
-	return out
+	return excerpt.Texts(networks, func(n inventory.PhysicalNetwork) string { return n.Name })
 }
 
 // On reports whether the policy applies to a node with these labels.

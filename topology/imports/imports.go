@@ -303,10 +303,7 @@ func (c *converter) nameResources() {
 	}
 	for _, resource := range slices.Sorted(maps.Keys(of)) {
 		nets := of[resource]
-		var names []string
-		for _, n := range nets {
-			names = append(names, n.topology)
-		}
+		names := excerpt.Texts(nets, func(n *network) string { return n.topology })
 		for _, n := range nets {
 			if len(nets) > 1 {
 				n.from.note(n.resourceAt,

@@ -17,6 +17,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/claim"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 	"github.com/plumbline/plumbline/topology/validity"
@@ -221,11 +222,7 @@ func (s *step) object() map[string]any {
 }
 
 func quoted(names []string, between string) string {
-	var out []string
-	for _, n := range names {
-		out = append(out, strconv.Quote(n))
-	}
-	return strings.Join(out, between)
+	return strings.Join(excerpt.Texts(names, strconv.Quote), between)
 }
 
 // retype reads an object as one of another type.

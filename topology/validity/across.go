@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -20,6 +21,7 @@ import (
 	"github.com/plumbline/plumbline/topology/addresspool"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/exposure"
 	"github.com/plumbline/plumbline/topology/fault"
 	"github.com/plumbline/plumbline/topology/objectfile"
@@ -307,10 +309,7 @@ func (o Objects) labels() (notes []string) {
 	if len(o.Topologies) == 0 {
 		return nil
 	}
-	var names []string
-	for _, t := range o.Topologies {
-		names = append(names, fmt.Sprintf("%q", t.Name))
-	}
+	names := excerpt.Texts(o.Topologies, func(t Named) string { return strconv.Quote(t.Name) })
 	for _, p := range o.QoS {
 		if p.Err == nil && p.SelectsTopologies() && !p.ByLabels() && !slices.ContainsFunc(o.Topologies,
 			func(t Named) bool { return p.SelectsTopology(t.Name, qos.TopologyLabels(&t.Object.ObjectMeta)) }) {

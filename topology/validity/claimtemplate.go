@@ -12,6 +12,7 @@ import (
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/contract"
+	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/labelselector"
 	"github.com/plumbline/plumbline/topology/suggest"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -49,10 +50,7 @@ func claimTemplate(t *topology.Topology, set contract.Set, roots []*topology.Ste
 		wrong("bondPorts", "%q is neither DistinctPF nor Any", c.BondPorts)
 	}
 	notes = append(notes, oneAtATime(t)...)
-	var names []string
-	for _, s := range roots {
-		names = append(names, s.Name)
-	}
+	names := excerpt.Texts(roots, func(s *topology.Step) string { return s.Name })
 	for i := range c.Constraints {
 		field := fmt.Sprintf("constraints[%d]", i)
 		notes = append(notes, constraint(&c.Constraints[i], names,
