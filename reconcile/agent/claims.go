@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -129,11 +128,4 @@ func (n *nodeClaims) ended(ctx context.Context, cluster draplugin.Cluster, g add
 	}
 	rc, err := cluster.Claim(ctx, namespace, name)
 	return err == nil && (rc == nil || string(rc.UID) != g.Claim), err
-}
-
-// damaged lists all records that were set aside as damaged.
-func damaged(base *hostengine.Base, n *nodeClaims) ([]string, error) {
-	a, errA := base.Damaged()
-	b, errB := n.Damaged()
-	return append(a, b...), errors.Join(errA, errB)
 }

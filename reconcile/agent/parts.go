@@ -463,7 +463,11 @@ func newDriftLoop(
 	}
 	return &driftLoop{node.New(node.Options{
 		Dir: files, StateDir: c.StateDir, Reconciler: e, Store: base.Store, OtherVersions: others,
-		Damaged:   func() ([]string, error) { return damaged(base, n) },
+		Damaged: func() ([]string, error) {
+			ofSandboxes, err := base.Damaged()
+			ofClaims, errOfClaims := n.Damaged()
+			return append(ofSandboxes, ofClaims...), errors.Join(err, errOfClaims)
+		},
 		Contracts: c.Registry, BootID: base.Host.BootID(), Sys: os.DirFS("/sys"),
 		Discover: func() ([]inventory.Device, error) { return hostengine.Devices(g.reads, base.Host, nil) },
 		Watcher:  relayed{w, events}, Recorder: r.to, Log: c.Log, Now: c.Now,

@@ -94,14 +94,7 @@ func (j *Journal) those(but string, accept func(holding) bool) []reconcile.Recor
 	return out
 }
 
-// wrote caches the devices of a log that its only writer, under its lock, has just written, so that it is
-// not read for that: of many sandboxes that change at once, each would otherwise read the logs of all
-// others after each change.
-func (j *Journal) wrote(name string, r reconcile.Record) {
-	j.keep(name, holdingOf(r))
-}
-
-// wroteChanges does the same as wrote after changes were added to a log of state s.
+// wroteChanges does the same as keep after changes were added to a log of state s.
 func (j *Journal) wroteChanges(name string, s state, changes []netstate.Change) {
 	j.mu.Lock()
 	h, ok := j.holdings[name]
@@ -118,7 +111,9 @@ func (j *Journal) wroteChanges(name string, s state, changes []netstate.Change) 
 	j.keep(name, h)
 }
 
-// keep keeps what a log holds that its writer has in hand.
+// keep keeps what a log holds that its only writer, under its lock, has just written, so that it is
+// not read for that: of many sandboxes that change at once, each would otherwise read the logs of all
+// others after each change.
 func (j *Journal) keep(name string, h holding) {
 	var st unix.Stat_t
 	if unix.Lstat(j.path(name, logSuffix), &st) != nil {

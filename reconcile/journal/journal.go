@@ -215,7 +215,7 @@ func (j *Journal) add(what string, r reconcile.Record, sync bool, records int) e
 		if err != nil {
 			return err
 		}
-		wrote := func() { j.wrote(name, r) }
+		wrote := func() { j.keep(name, holdingOf(r)) }
 		if !s.found || s.good+len(line) > max(compactBytes, records*len(line)) {
 			return j.replace(name, g, line, wrote)
 		}

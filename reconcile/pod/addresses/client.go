@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/kubernetes"
@@ -36,7 +35,7 @@ const nodeAge = 2 * time.Minute
 // update and delete of addressleases.
 type Client struct {
 	kube    kubernetes.Interface
-	dynamic dynamic.Interface
+	leases  dynamic.ResourceInterface
 	node    string
 	now     func() time.Time
 	pools   cache.SharedIndexInformer
@@ -52,7 +51,7 @@ var _ Leases = (*Client)(nil)
 
 // NewClient returns a Client that knows nothing until Run.
 func NewClient(kube kubernetes.Interface, dyn dynamic.Interface, node string, now func() time.Time) *Client {
-	c := &Client{kube: kube, dynamic: dyn, node: node, now: now}
+	c := &Client{kube: kube, leases: dyn.Resource(v1alpha1.AddressLeaseResource()), node: node, now: now}
 	c.pools = dynamicinformer.NewFilteredDynamicInformer(dyn, v1alpha1.AddressPoolResource(), metav1.NamespaceAll, 0, cache.Indexers{},
 		nil).Informer()
 	c.own = ownLeases{dynamic: dyn, node: node, heard: c.changed.Changed, named: map[string]*follow{}}
@@ -175,15 +174,11 @@ func decode[T any](u *unstructured.Unstructured) (*T, error) {
 	return o, nil
 }
 
-func (c *Client) resource(r schema.GroupVersionResource) dynamic.ResourceInterface {
-	return c.dynamic.Resource(r)
-}
-
 // Get implements Leases.
 func (c *Client) Get(ctx context.Context, name string) (*v1alpha1.AddressLease, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	u, err := c.resource(v1alpha1.AddressLeaseResource()).Get(ctx, name, metav1.GetOptions{})
+	u, err := c.leases.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -200,7 +195,7 @@ func (c *Client) Taken(ctx context.Context, pool string) (map[string]bool, error
 	out := map[string]bool{}
 	options := metav1.ListOptions{Limit: 500, FieldSelector: fields.OneTermEqualSelector("spec.pool", pool).String()}
 	for {
-		list, err := c.resource(v1alpha1.AddressLeaseResource()).List(ctx, options)
+		list, err := c.leases.List(ctx, options)
 		if err != nil {
 			return nil, fmt.Errorf("list leases of AddressPool %q: %w", pool, err)
 		}
@@ -217,7 +212,7 @@ func (c *Client) Taken(ctx context.Context, pool string) (map[string]bool, error
 func (c *Client) KeptFor(ctx context.Context, pool, identity string) ([]v1alpha1.AddressLease, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	list, err := c.resource(v1alpha1.AddressLeaseResource()).List(ctx, metav1.ListOptions{
+	list, err := c.leases.List(ctx, metav1.ListOptions{
 		LabelSelector: v1alpha1.LabelFor + "=" + labelFor(identity), FieldSelector: fields.OneTermEqualSelector("spec.pool", pool).String(),
 	})
 	if err != nil {
@@ -237,14 +232,14 @@ func (c *Client) KeptFor(ctx context.Context, pool, identity string) ([]v1alpha1
 // Create implements Leases.
 func (c *Client) Create(ctx context.Context, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error) {
 	return c.write(ctx, l, func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-		return c.resource(v1alpha1.AddressLeaseResource()).Create(ctx, u, metav1.CreateOptions{})
+		return c.leases.Create(ctx, u, metav1.CreateOptions{})
 	})
 }
 
 // Update implements Leases.
 func (c *Client) Update(ctx context.Context, l *v1alpha1.AddressLease) (*v1alpha1.AddressLease, error) {
 	return c.write(ctx, l, func(ctx context.Context, u *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-		return c.resource(v1alpha1.AddressLeaseResource()).Update(ctx, u, metav1.UpdateOptions{})
+		return c.leases.Update(ctx, u, metav1.UpdateOptions{})
 	})
 }
 
@@ -287,7 +282,7 @@ func (c *Client) decodeLease(u *unstructured.Unstructured) (*v1alpha1.AddressLea
 func (c *Client) Delete(ctx context.Context, l *v1alpha1.AddressLease) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	err := c.resource(v1alpha1.AddressLeaseResource()).Delete(ctx, l.Name,
+	err := c.leases.Delete(ctx, l.Name,
 		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion}})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil // another lease has the name already, or it is needed again

@@ -481,10 +481,6 @@ func load(path string) ([]byte, error) {
 	if _, err := f.ReadAt(data, 0); err != nil && len(data) > 0 {
 		return nil, err
 	}
-	return unframe(data)
-}
-
-func unframe(data []byte) ([]byte, error) {
 	line, ended := bytes.CutSuffix(data, []byte("\n"))
 	if !ended {
 		return nil, &frame.Damage{Err: errors.New("cut off")}

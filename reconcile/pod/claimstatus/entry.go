@@ -217,19 +217,14 @@ func fill(e *resourceapi.AllocatedDeviceStatus, v verdict, u use, now time.Time)
 	if v.runs != nil {
 		d.Generation, d.Update = v.runs.Generation, v.runs.Update
 	}
-	switch {
-	case v.steps != nil:
+	if v.steps != nil || v.failure != nil || v.bare {
 		e.NetworkData = networkData(v.steps, u.step)
 		d.Steps, d.Failure, d.Note = builtOn(v.steps, u), nil, ""
 		d.MTU, d.PCIAddress = deviceFacts(v.steps, u.step)
-	case v.failure != nil:
-		e.NetworkData = nil
-		f := *v.failure
-		f.Message = excerpt.Of(f.Message, messageMax)
-		d.Steps, d.MTU, d.PCIAddress, d.Failure, d.Note = nil, 0, "", &f, ""
-	case v.bare:
-		e.NetworkData = nil
-		d.Steps, d.MTU, d.PCIAddress, d.Failure, d.Note = nil, 0, "", nil, ""
+	}
+	if v.failure != nil {
+		d.Failure = new(*v.failure)
+		d.Failure.Message = excerpt.Of(v.failure.Message, messageMax)
 	}
 	e.Data = raw(d)
 }

@@ -7,7 +7,6 @@ import (
 
 	k8stypes "k8s.io/apimachinery/pkg/types"
 
-	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/loop"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
@@ -42,14 +41,6 @@ func (s *Server) await(ctx context.Context, p podArgs) error {
 			return errors.Join(err, context.Cause(ctx))
 		}
 	}
-}
-
-// rules are the NetworkQoS rules of a pod's network.
-func (s *Server) rules(sb *reconcile.Sandbox) (ops.Rules, error) {
-	if sb.Pod == nil {
-		return ops.Rules{}, nil
-	}
-	return s.Rules(sb)
 }
 
 // Refilter gives the running network of a pod the rules that Options.Rules returns, and reports whether they were others. When it

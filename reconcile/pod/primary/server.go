@@ -370,8 +370,11 @@ func (s *Server) add(ctx context.Context, r cnisocket.Request, ports []any) (jso
 	} else if sb, err = s.decide(ctx, r, path, ports); err != nil {
 		return nil, err // unused addresses are returned by the runtime's DEL or by Run
 	}
-	if sb.Rules, err = s.rules(sb); err != nil {
-		return nil, err
+	sb.Rules = ops.Rules{}
+	if sb.Pod != nil {
+		if sb.Rules, err = s.Rules(sb); err != nil {
+			return nil, err
+		}
 	}
 	s.saw(owner)
 	done := s.Yield()
