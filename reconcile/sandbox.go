@@ -130,21 +130,15 @@ type Store interface {
 var ErrPartial = errors.New("cannot be read in full")
 
 // Domain is an open view of one sandbox and the host objects it uses: the only place
-// that touches the kernel.
+// that touches the kernel. Closed, it keeps no namespace alive.
 type Domain interface {
+	External
 	// Observe dumps the sandbox's links, addresses and routes (one dump each), and
 	// reads the given objects (only their keys matter). With an error that wraps
 	// ErrPartial it returns what it has read of the host and the devices.
 	Observe(ctx context.Context, queried []netstate.Object) (*netstate.Snapshot, error)
-	// Extend reads further objects into a snapshot.
-	Extend(ctx context.Context, s *netstate.Snapshot, queried []netstate.Object) error
-	// Apply makes one change. On an error the object is as it was, or the error says
-	// that it is not.
-	Apply(ctx context.Context, c netstate.Change) error
 	// NetnsID identifies the namespace that is open; zero if it no longer exists.
 	NetnsID() NetnsID
-	// Close closes the view, which keeps no namespace alive afterwards.
-	Close() error
 }
 
 // Batcher is a Domain that makes changes of kinds with the trait Together at once.

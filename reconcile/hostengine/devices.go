@@ -12,7 +12,7 @@ import (
 // Devices lists the devices of a host and marks those that carry its default route. networks
 // names the physical network of a PF, by interface.
 func Devices(ctx context.Context, host *kernel.Host, networks map[string]string) ([]inventory.Device, error) {
-	routes := newHostRoutes(host)
+	routes := hostRoutes{host.WithoutSandbox()}
 	defer routes.Close()
 	return inventory.DiscoverGuarded(ctx, os.DirFS("/sys"), inventory.Options{
 		PhysicalNetworks: networks, UplinkOf: inventory.LookupUplink,
@@ -22,15 +22,13 @@ func Devices(ctx context.Context, host *kernel.Host, networks map[string]string)
 
 // Uplinks returns which of these devices carry a default route of the host.
 func Uplinks(ctx context.Context, host *kernel.Host, devices []inventory.Device) (inventory.Uplinks, error) {
-	routes := newHostRoutes(host)
+	routes := hostRoutes{host.WithoutSandbox()}
 	defer routes.Close()
 	return inventory.QueryUplinks(ctx, devices, routes)
 }
 
 // hostRoutes queries the kernel for the default routes and networks of the host.
 type hostRoutes struct{ *kernel.Sandbox }
-
-func newHostRoutes(host *kernel.Host) hostRoutes { return hostRoutes{host.WithoutSandbox()} }
 
 // Best implements inventory.Routes.
 func (r hostRoutes) Best(ctx context.Context) (string, error) {

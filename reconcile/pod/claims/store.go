@@ -218,12 +218,8 @@ func (s *Store) List() ([]Entry, []error) {
 	if err := s.refresh(); err != nil {
 		errs = append(errs, err)
 	}
-	for path := range s.known {
-		uid, ok := strings.CutSuffix(filepath.Base(path), claimSuffix)
-		if !ok {
-			continue
-		}
-		e, known, err := s.get(types.UID(uid))
+	for _, uid := range s.uids() {
+		e, known, err := s.get(uid)
 		switch {
 		case frame.AsOtherVersion(err) != nil:
 		case err != nil && !frame.IsDamage(err):
@@ -232,10 +228,20 @@ func (s *Store) List() ([]Entry, []error) {
 			out = append(out, e)
 		}
 	}
-	slices.SortFunc(out, func(a, b Entry) int { return cmp.Compare(a.UID, b.UID) })
 	errs = append(errs, s.reported...)
 	s.reported = nil
 	return out, errs
+}
+
+// uids returns the claims that have a record, in order. The caller holds mu and has called refresh.
+func (s *Store) uids() (out []types.UID) {
+	for path := range s.known {
+		if uid, ok := strings.CutSuffix(filepath.Base(path), claimSuffix); ok {
+			out = append(out, types.UID(uid))
+		}
+	}
+	slices.Sort(out)
+	return out
 }
 
 // refresh drops from the cache files that have changed since.
@@ -271,15 +277,10 @@ func (s *Store) OtherVersions() ([]*frame.OtherVersion, error) {
 		return nil, err
 	}
 	var out []*frame.OtherVersion
-	for path := range s.known {
-		uid, ok := strings.CutSuffix(filepath.Base(path), claimSuffix)
-		if !ok {
-			continue
-		}
-		if _, _, err := s.get(types.UID(uid)); err != nil {
-			if other := frame.AsOtherVersion(err); other != nil {
-				out = append(out, other)
-			}
+	for _, uid := range s.uids() {
+		_, _, err := s.get(uid)
+		if other := frame.AsOtherVersion(err); other != nil {
+			out = append(out, other)
 		}
 	}
 	slices.SortFunc(out, func(a, b *frame.OtherVersion) int { return cmp.Compare(a.Path, b.Path) })

@@ -44,12 +44,9 @@ var healthOf = map[ports.Status]kubeletplugin.HealthStatus{
 // health for each device: for a shared device the worst is sent.
 func (p *Plugin) healthOfDevices() []kubeletplugin.DeviceHealth {
 	type key struct{ pool, name string }
-	type entry struct {
-		kubeletplugin.DeviceHealth
-		claim types.UID
-	}
-	found := map[key]entry{}
-	var order []key
+	places := map[key]int{}
+	var out []kubeletplugin.DeviceHealth
+	var of []types.UID // the claims that these are of
 	for _, r := range p.Ports() {
 		uid := types.UID(r.Sandbox.Origin().ClaimUID)
 		e, known, err := p.Store.Get(uid)
@@ -65,22 +62,17 @@ func (p *Plugin) healthOfDevices() []kubeletplugin.DeviceHealth {
 			if at < 0 || r.Verdicts[at].Status == "" {
 				continue
 			}
-			v, k := r.Verdicts[at], key{d.Pool, d.Name}
-			was, listed := found[k]
-			if !listed {
-				order = append(order, k)
-			}
-			if listed && was.claim != uid && was.Health == kubeletplugin.HealthStatusUnhealthy {
-				continue
-			}
-			found[k] = entry{kubeletplugin.DeviceHealth{
+			v := r.Verdicts[at]
+			health := kubeletplugin.DeviceHealth{
 				PoolName: d.Pool, DeviceName: d.Name, Health: healthOf[v.Status], Message: v.Text(r.Ports[at]), LastUpdated: p.Now(),
-			}, uid}
+			}
+			switch i, listed := places[key{d.Pool, d.Name}]; {
+			case !listed:
+				places[key{d.Pool, d.Name}], out, of = len(out), append(out, health), append(of, uid)
+			case of[i] == uid || out[i].Health != kubeletplugin.HealthStatusUnhealthy:
+				out[i], of[i] = health, uid
+			}
 		}
-	}
-	var out []kubeletplugin.DeviceHealth
-	for _, k := range order {
-		out = append(out, found[k].DeviceHealth)
 	}
 	return out
 }
