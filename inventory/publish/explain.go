@@ -46,17 +46,15 @@ func Explain(err error) Explanation {
 			NoCounters: slices.Contains(features, "DRAPartitionableDevices"),
 		}
 	}
+	out := Explanation{Cause: Retried, Message: err.Error()}
 	switch {
 	case apierrors.IsInvalid(err):
-		return Explanation{Cause: Refused, Message: "the API server rejects the slice as invalid, so none of its devices is published: " +
-			err.Error()}
+		out.Cause, out.Message = Refused, "the API server rejects the slice as invalid, so none of its devices is published: "+out.Message
 	case apierrors.IsForbidden(err):
-		return Explanation{
-			Cause:   Forbidden,
-			Message: "the agent may not write ResourceSlices of this node; check its ClusterRole and the policy on slices: " + err.Error(),
-		}
+		out.Cause, out.Message = Forbidden,
+			"the agent may not write ResourceSlices of this node; check its ClusterRole and the policy on slices: "+out.Message
 	case !errors.Is(err, kubeletplugin.ErrRecoverable):
-		return Explanation{Cause: Fatal, Message: err.Error()}
+		out.Cause = Fatal
 	}
-	return Explanation{Cause: Retried, Message: err.Error()}
+	return out
 }

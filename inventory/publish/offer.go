@@ -51,31 +51,25 @@ func (e *entry) failing() (Failing, bool) {
 		if t.Key != TaintLost || t.Effect == resourceapi.DeviceTaintEffectNone {
 			continue
 		}
-		f := Failing{
+		return Failing{
 			Lost: true, Evict: t.Effect == resourceapi.DeviceTaintEffectNoExecute,
-			Held: t.Effect == resourceapi.DeviceTaintEffectNoSchedule,
-		}
-		if t.TimeAdded != nil {
-			f.Since = t.TimeAdded.Time
-		}
-		return f, true
+			Held: t.Effect == resourceapi.DeviceTaintEffectNoSchedule, Since: ptr.Deref(t.TimeAdded, metav1.Time{}).Time,
+		}, true
 	}
 	return Failing{}, false
 }
 
 func (f Failing) taint() resourceapi.DeviceTaint {
+	t := resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNone}
 	switch {
 	case !f.Lost:
-		return resourceapi.DeviceTaint{Key: TaintDegraded, Effect: resourceapi.DeviceTaintEffectNone}
+		t.Key = TaintDegraded
 	case f.Held:
-		return resourceapi.DeviceTaint{
-			Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoSchedule,
-			TimeAdded: &metav1.Time{Time: f.Since},
-		}
+		t.Effect, t.TimeAdded = resourceapi.DeviceTaintEffectNoSchedule, &metav1.Time{Time: f.Since}
 	case f.Evict:
-		return resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNoExecute}
+		t.Effect = resourceapi.DeviceTaintEffectNoExecute
 	}
-	return resourceapi.DeviceTaint{Key: TaintLost, Effect: resourceapi.DeviceTaintEffectNone}
+	return t
 }
 
 // sliceMax is how many devices one slice may hold as soon as one of them has a
