@@ -37,7 +37,7 @@ The JSON form holds the changes and a CNI 1.1 result for each step.`,
 				return err
 			}
 			if t.format != formatText {
-				return a.document(t.format, applyDocument(rep))
+				return a.document(t.format, document{rep.Sandbox, changeDocuments(rep.Changes), stepDocuments(rep.Results)})
 			}
 			a.text().apply(sb, rep)
 			return nil

@@ -54,7 +54,8 @@ same PCIe root; its driver has to publish resource.kubernetes.io/pcieRoot.`,
 			return a.printClaim(t, set, kind, format, namespace, pair)
 		},
 	}
-	topologyFlag(cmd, &file)
+	fileFlag(cmd, (*oneFile)(&file))
+	_ = cmd.MarkFlagRequired("filename")
 	parameterFlag(cmd, &parameters)
 	choiceFlag(cmd, &kind, "kind", "", "`kind` of request: "+strings.Join([]string{kindTemplate, kindClaim, kindLimits}, ", "),
 		kindTemplate, kindClaim, kindLimits)

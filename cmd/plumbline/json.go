@@ -177,10 +177,6 @@ func (r cniResult) MarshalJSON() ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-func applyDocument(rep reconcile.Report) document {
-	return document{rep.Sandbox, changeDocuments(rep.Changes), stepDocuments(rep.Results)}
-}
-
 func planDocument(sb reconcile.Sandbox, plan *ops.Plan, exported []topology.Variable, files []topology.File) plannedDocument {
 	return plannedDocument{
 		document:  document{sb.ID, changeDocuments(toMake(plan)), stepDocuments(plan.Results)},

@@ -61,8 +61,7 @@ func (s status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
 func runCommand(ctx context.Context, cmd *cobra.Command, args []string, std stdio) int {
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)
-	s := status(0)
-	differs := errors.As(err, &s)
+	s, differs := errors.AsType[status](err)
 	if o, ok := std.out.(*output); ok && o.failed != nil && (err == nil || differs) {
 		err, differs = fmt.Errorf("the output is incomplete: %w", o.failed), false
 	}

@@ -157,12 +157,6 @@ func (a *app) limited(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, a.timeout)
 }
 
-// topologyFlag adds a -f that is required.
-func topologyFlag(cmd *cobra.Command, file *string) {
-	fileFlag(cmd, (*oneFile)(file))
-	_ = cmd.MarkFlagRequired("filename")
-}
-
 // fileFlag adds -f.
 func fileFlag(cmd *cobra.Command, files pflag.Value) {
 	cmd.Flags().VarP(files, "filename", "f", "`file` with a NetworkTopology; - is standard input")

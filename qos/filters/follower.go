@@ -471,15 +471,6 @@ func (f *Follower) add(claim types.NamespacedName, after time.Duration) {
 	f.reports.Changed()
 }
 
-// enqueueNamespace queues all claims of a namespace. The caller holds mu.
-func (f *Follower) enqueueNamespace(name string) {
-	for _, c := range f.claims {
-		if c.Namespace == name {
-			f.add(keyOf(c), 0)
-		}
-	}
-}
-
 // enqueueBehind queues the claims of a namespace that are behind. The caller holds mu.
 func (f *Follower) enqueueBehind(name string) {
 	for uid, c := range f.claims {

@@ -182,7 +182,11 @@ func (n *namespace) store() *watchstore.Store[string, *object] {
 				n.err = nil
 				n.f.Learned.Changed()
 				n.f.reports.Changed() // nothing was reported before
-				n.f.enqueueNamespace(n.name)
+				for _, c := range n.f.claims {
+					if c.Namespace == n.name {
+						n.f.add(keyOf(c), 0)
+					}
+				}
 			}
 		},
 	}
