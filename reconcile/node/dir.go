@@ -13,7 +13,6 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/qos/enforce"
 	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/topology"
@@ -43,12 +42,7 @@ type file struct {
 
 // desired is a sandbox that a file describes.
 type desired struct {
-	id        reconcile.SandboxID
-	netns     Netns
-	topology  *topology.Topology
-	requested map[string]string
-	given     ops.Givens
-	rules     ops.Rules
+	Assignment // what the file says of it
 	// fromRecord is set if the topology is that of the sandbox's record, as the file's is
 	// refused: the record is the only copy of it.
 	fromRecord bool
@@ -56,13 +50,12 @@ type desired struct {
 
 // same reports whether two are equal.
 func (w desired) same(o desired) bool {
-	if w.id != o.id || w.netns != o.netns || !maps.Equal(w.requested, o.requested) {
+	if w.ID != o.ID || w.Netns != o.Netns || !maps.Equal(w.Requested, o.Requested) {
 		return false
 	}
 	return reconcile.Sandbox{
-		Topology: w.topology, Given: w.given,
-		Rules: w.rules,
-	}.Equal(reconcile.Sandbox{Topology: o.topology, Given: o.given, Rules: o.rules})
+		Topology: w.Topology, Given: w.Given, Rules: w.Rules,
+	}.Equal(reconcile.Sandbox{Topology: o.Topology, Given: o.Given, Rules: o.Rules})
 }
 
 // FromFile reports whether a sandbox was made from a file by a loop: a loop releases
@@ -109,7 +102,7 @@ func readDir(ctx context.Context, dir string, set contract.Set) (reading, error)
 		}
 		if err != nil {
 			out.broken[name] = fmt.Errorf("config file %q: %w", name, err)
-			if w.id != "" {
+			if w.ID != "" {
 				out.refused[name] = w
 			}
 			continue
@@ -141,12 +134,12 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 	if f.Netns == "" {
 		return desired{}, fault.New(fault.Invalid, errors.New("netns: is missing: name a network namespace or its path"))
 	}
-	w := desired{requested: f.Devices}
+	w := desired{Assignment: Assignment{Requested: f.Devices}}
 	var err error
-	if w.netns, err = ParseNetns(f.Netns); err != nil {
+	if w.Netns, err = ParseNetns(f.Netns); err != nil {
 		return desired{}, fmt.Errorf("netns: %w", err)
 	}
-	if w.given, err = givenAddresses(f.Addresses, func(step string,
+	if w.Given, err = givenAddresses(f.Addresses, func(step string,
 		i int,
 	) string {
 		return fmt.Sprintf("addresses.%s[%d]", step, i)
@@ -167,15 +160,15 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 	parsed, err := topology.Parse("", text)
 	if err != nil {
 		err, parsed = fault.New(fault.Invalid, err), &topology.Manifest{}
-	} else if w.topology, _, err = Load(ctx, parsed, w.given, set); err == nil {
-		w.topology, err = WithoutAgent(w.topology, set)
+	} else if w.Topology, _, err = Load(ctx, parsed, w.Given, set); err == nil {
+		w.Topology, err = WithoutAgent(w.Topology, set)
 	}
 	if err != nil {
 		if f.TopologyFile != "" {
 			err = fmt.Errorf("topologyFile %q: %w", f.TopologyFile, err)
 		}
 		if meant, _ := parsed.Topology(); meant != nil && meant.Name != "" {
-			return desired{id: reconcile.IDOfFile(w.netns.Name, meant.Name), netns: w.netns}, err
+			return desired{Assignment: Assignment{ID: reconcile.IDOfFile(w.Netns.Name, meant.Name), Netns: w.Netns}}, err
 		}
 		return desired{}, err
 	}
@@ -195,11 +188,11 @@ func (r *reading) parse(ctx context.Context, dir string, data []byte, set contra
 		objects = append(objects, named)
 	}
 	if len(objects) > 0 {
-		if w.rules, _, err = enforce.Objects(objects, parsed, enforce.Pod{Namespace: f.Namespace, Labels: f.Labels}, set); err != nil {
+		if w.Rules, _, err = enforce.Objects(objects, parsed, enforce.Pod{Namespace: f.Namespace, Labels: f.Labels}, set); err != nil {
 			return desired{}, fmt.Errorf("networkQoS: %w", err)
 		}
 	}
-	w.id = reconcile.IDOfFile(w.netns.Name, w.topology.Name)
+	w.ID = reconcile.IDOfFile(w.Netns.Name, w.Topology.Name)
 	return w, nil
 }
 
@@ -218,13 +211,13 @@ func (r *reading) refuseTwice() {
 	first := map[reconcile.SandboxID]string{}
 	for _, name := range slices.Sorted(maps.Keys(r.desired)) {
 		w := r.desired[name]
-		if other, twice := first[w.id]; twice {
+		if other, twice := first[w.ID]; twice {
 			r.broken[name] = fmt.Errorf("config file %q: topology %q in network namespace %q is described by file %q already", name,
-				w.topology.Name, w.netns.Name, other)
+				w.Topology.Name, w.Netns.Name, other)
 			delete(r.desired, name)
 			continue
 		}
-		first[w.id] = name
+		first[w.ID] = name
 	}
 }
 
@@ -273,7 +266,7 @@ func (c *config) replace(r reading, recorded map[string]desired) (changed []reco
 func byID(files map[string]desired) map[reconcile.SandboxID]desired {
 	out := map[reconcile.SandboxID]desired{}
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(files))) {
-		out[files[name].id] = files[name]
+		out[files[name].ID] = files[name]
 	}
 	return out
 }

@@ -73,7 +73,7 @@ func TestReadDir(t *testing.T) {
 	}
 	ids := map[string]reconcile.SandboxID{}
 	for name, w := range r.desired {
-		ids[name] = w.id
+		ids[name] = w.ID
 	}
 	want := map[string]reconcile.SandboxID{"blue.yaml": "run/blue/ai", "far.yaml": "run/far/ai", "given.yaml": "run/given/ai", "red.yaml": "run/pid7/ai", "role.yaml": "run/role/ai"}
 	if diff := cmp.Diff(want, ids); diff != "" {
@@ -86,11 +86,11 @@ func TestReadDir(t *testing.T) {
 			t.Errorf("error without its file: %v", err)
 		}
 	}
-	if given := fmt.Sprint(r.desired["given.yaml"].given.Addresses()); given != "map[a:[192.0.2.5/24 2001:db8::5/64]]" {
+	if given := fmt.Sprint(r.desired["given.yaml"].Given.Addresses()); given != "map[a:[192.0.2.5/24 2001:db8::5/64]]" {
 		t.Errorf("given %s", given)
 	}
-	if w := r.desired["role.yaml"]; w.topology == nil || w.topology.Steps[0].Config["ifName"] != topology.PodInterface {
-		t.Errorf("the interface of a topology with a role is not called as in pods: %v", w.topology)
+	if w := r.desired["role.yaml"]; w.Topology == nil || w.Topology.Steps[0].Config["ifName"] != topology.PodInterface {
+		t.Errorf("the interface of a topology with a role is not called as in pods: %v", w.Topology)
 	}
 	wantProblems := map[string]string{
 		"broken-address.yaml": `addresses.a[0]: "192.0.2.5" has no prefix length: write that of the subnet, as in "192.0.2.5/24", or "192.0.2.5/32" for the one address`,

@@ -228,7 +228,7 @@ func (l *Loop) reload(r reading) {
 	due := l.config.replace(r, recorded)
 	l.read = r.dirs
 	for _, w := range l.config.files {
-		l.paths[w.id] = w.netns.Path
+		l.paths[w.ID] = w.Netns.Path
 	}
 	for _, rec := range records {
 		id := rec.Sandbox.ID
@@ -248,7 +248,7 @@ func (l *Loop) reload(r reading) {
 	for _, name := range slices.Sorted(maps.Keys(r.broken)) {
 		if !fault.SameText(broken[name], r.broken[name]) {
 			if w, ok := recorded[name]; ok {
-				l.Log.Error("cannot use a file of the directory, and its sandbox keeps the topology that was applied last", "sandbox", w.id,
+				l.Log.Error("cannot use a file of the directory, and its sandbox keeps the topology that was applied last", "sandbox", w.ID,
 					"error", r.broken[name])
 				continue
 			}
@@ -266,12 +266,12 @@ func (l *Loop) reload(r reading) {
 func (l *Loop) recorded(r reading) map[string]desired {
 	out := map[string]desired{}
 	for name, w := range r.refused {
-		rec, known, err := l.Store.Get(w.id)
+		rec, known, err := l.Store.Get(w.ID)
 		if err != nil || !known || rec.Phase == reconcile.Releasing || len(rec.Results) == 0 {
 			continue // newRecords logs the error
 		}
 		sb := rec.Sandbox
-		w.topology, w.requested, w.given, w.rules, w.fromRecord = sb.Topology, sb.Given.Devices(), sb.Given.WithoutDevices(), sb.Rules, true
+		w.Topology, w.Requested, w.Given, w.Rules, w.fromRecord = sb.Topology, sb.Given.Devices(), sb.Given.WithoutDevices(), sb.Rules, true
 		out[name] = w
 	}
 	return out

@@ -84,11 +84,11 @@ func (l *Loop) record(ctx context.Context, id reconcile.SandboxID) (reconcile.Re
 
 // ensure applies what a file describes.
 func (l *Loop) ensure(ctx context.Context, w desired, rec reconcile.Record, known bool) (verdict, error) {
-	if err := w.netns.Exists(); err != nil {
+	if err := w.Netns.Exists(); err != nil {
 		// Its changes on the host are undone, and its devices become free. A record
 		// that is the only copy of its topology is kept: the namespace may be created later.
 		if known && !w.fromRecord {
-			if _, err := l.release(ctx, w.id); err != nil {
+			if _, err := l.release(ctx, w.ID); err != nil {
 				return retryLater, err
 			}
 		}
@@ -108,7 +108,7 @@ func (l *Loop) ensure(ctx context.Context, w desired, rec reconcile.Record, know
 		}
 		// Ensure would wait for the devices of the old one, and block a worker. If the
 		// record was the only copy of the topology, it is in w from here on.
-		if _, err := l.release(ctx, w.id); err != nil {
+		if _, err := l.release(ctx, w.ID); err != nil {
 			return retryLater, err
 		}
 	}
@@ -121,9 +121,9 @@ func (l *Loop) ensure(ctx context.Context, w desired, rec reconcile.Record, know
 		return l.verdictOf(err), err
 	}
 	l.noteHostDependency(sb, rep.Changes)
-	l.revisit(w.id, rep.Settles)
+	l.revisit(w.ID, rep.Settles)
 	l.logPass(rep, reconcile.TriggerEnsure, begun)
-	l.sched.handled(w.id, begun)
+	l.sched.handled(w.ID, begun)
 	return done, nil
 }
 
@@ -163,21 +163,16 @@ func (l *Loop) verdictOf(err error) verdict {
 
 // sandbox assigns devices to a desired sandbox.
 func (l *Loop) sandbox(ctx context.Context, w desired, rec reconcile.Record, known bool) (reconcile.Sandbox, error) {
-	var own *reconcile.Record
 	if known {
-		own = &rec
+		w.Own = &rec
 	}
-	return Assignment{
-		ID: w.id, Netns: w.netns, Topology: w.topology, Requested: w.requested, Given: w.given, Rules: w.rules, Contracts: l.Contracts,
-		Own: own,
-		Records: func() []reconcile.Record {
-			records, _ := l.Reconciler.List() // damage is reported by reload
-			return records
-		},
-		OtherVersions: l.Reconciler.OtherVersions,
-		Alive:         func(rec reconcile.Record) bool { return alive(rec, l.BootID, l.Identify) },
-		Discover:      l.Discover, Sys: l.Sys,
-	}.Sandbox(ctx)
+	w.Records = func() []reconcile.Record {
+		records, _ := l.Reconciler.List() // damage is reported by reload
+		return records
+	}
+	w.Alive = func(rec reconcile.Record) bool { return alive(rec, l.BootID, l.Identify) }
+	w.Contracts, w.OtherVersions, w.Discover, w.Sys = l.Contracts, l.Reconciler.OtherVersions, l.Discover, l.Sys
+	return w.Sandbox(ctx)
 }
 
 // checkAndRepair checks a sandbox that was applied, and repairs drift where the policy
