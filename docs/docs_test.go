@@ -388,7 +388,7 @@ func example(t *testing.T, data []byte, found map[string]int) error {
 		_, err := addresspool.Of(o)
 		errs = append(errs, err)
 	}
-	policies, err := exposure.Decode(f)
+	policies, err := objectfile.Decode[v1alpha1.DeviceExposurePolicy](f, v1alpha1.GroupVersion.WithKind(v1alpha1.PolicyKind))
 	errs = append(errs, err)
 	for _, o := range policies {
 		errs = append(errs, exposure.New(o).Err)

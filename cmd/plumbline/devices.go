@@ -11,6 +11,7 @@ import (
 	"github.com/plumbline/plumbline/inventory/publish"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/exposure"
+	"github.com/plumbline/plumbline/topology/objectfile"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -78,7 +79,7 @@ func (a *app) decide(ctx context.Context, files []string, labels map[string]stri
 		if err != nil {
 			return nil, err
 		}
-		objects, err := exposure.Decode(f)
+		objects, err := objectfile.Decode[v1alpha1.DeviceExposurePolicy](f, v1alpha1.GroupVersion.WithKind(v1alpha1.PolicyKind))
 		if err != nil {
 			return nil, err
 		}

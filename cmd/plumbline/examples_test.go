@@ -205,7 +205,7 @@ func inOneCluster(t *testing.T, folders []string) {
 				continue
 			}
 			command = append(command, "-f", file)
-			found, err := exposure.Decode(parsed(t, file))
+			found, err := objectfile.Decode[v1alpha1.DeviceExposurePolicy](parsed(t, file), v1alpha1.GroupVersion.WithKind(v1alpha1.PolicyKind))
 			if err != nil {
 				t.Fatal(err)
 			}

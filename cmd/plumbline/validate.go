@@ -409,7 +409,7 @@ func (v *validation) topology(ctx context.Context, f *topology.Manifest, alone b
 
 // policies checks the DeviceExposurePolicies of a file.
 func (v *validation) policies(f *topology.Manifest) error {
-	objects, err := exposure.Decode(f)
+	objects, err := objectfile.Decode[v1alpha1.DeviceExposurePolicy](f, v1alpha1.GroupVersion.WithKind(v1alpha1.PolicyKind))
 	if err != nil {
 		return err
 	}

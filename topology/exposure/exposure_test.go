@@ -20,6 +20,7 @@ import (
 	"github.com/plumbline/plumbline/inventory/sysfstest"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/exposure"
+	"github.com/plumbline/plumbline/topology/objectfile"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
 )
 
@@ -30,7 +31,7 @@ func decode(data []byte) ([]*v1alpha1.DeviceExposurePolicy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return exposure.Decode(f)
+	return objectfile.Decode[v1alpha1.DeviceExposurePolicy](f, v1alpha1.GroupVersion.WithKind(v1alpha1.PolicyKind))
 }
 
 func policies(tb testing.TB, data []byte) []*exposure.Policy {
