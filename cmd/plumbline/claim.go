@@ -77,12 +77,11 @@ func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, kind, 
 		return fmt.Errorf("NetworkTopology %q: %s", t.Name, validity.NoDevice)
 	}
 	for _, s := range validity.Shared(t, a.registry) {
-		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: %s\n", s.Message())
+		a.note("%s", s.Message())
 	}
 	for i := range t.ClaimParameters {
 		p := &t.ClaimParameters[i]
-		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: a claim may set the key %s of step %q: %s. Add --parameter %s.%s=VALUE\n",
-			p.Key, p.Step, topology.Bound(p), p.Step, p.Key)
+		a.note("a claim may set the key %s of step %q: %s. Add --parameter %s.%s=VALUE", p.Key, p.Step, topology.Bound(p), p.Step, p.Key)
 	}
 	var out any
 	switch kind {

@@ -55,8 +55,7 @@ changes on the host are undone. After an error, run the command again.`,
 				}
 				found = true
 				if node.FromFile(rec.Sandbox.ID) {
-					fmt.Fprintf(a.err,
-						"plumbline: note: sandbox %q is described by a file of `plumbline run`, which will make it again\n", rec.Sandbox.ID)
+					a.note("sandbox %q is described by a file of `plumbline run`, which will make it again", rec.Sandbox.ID)
 				}
 				rep, err := e.AwaitRelease(ctx, rec.Sandbox.ID)
 				if err != nil {

@@ -104,7 +104,7 @@ func (e *engine) sandbox(ctx context.Context, a *app, t *topology.Topology, ns n
 		Alive:         func(rec reconcile.Record) bool { return node.Alive(rec, e.Host.BootID()) },
 		Discover:      func() ([]inventory.Device, error) { return hostengine.Devices(ctx, e.Host, nil) },
 		Sys:           os.DirFS("/sys"),
-		Note:          func(text string) { fmt.Fprintf(a.err, "plumbline: note: %s\n", text) },
+		Note:          func(text string) { a.note("%s", text) },
 	}.Sandbox(ctx)
 }
 

@@ -138,15 +138,13 @@ func (a *app) ofCluster(cmd *cobra.Command, from clusterFlags, o imports.Options
 	if err != nil {
 		return nil, err
 	}
-	stderr := printable{Writer: a.err}
-	fmt.Fprintf(stderr, "plumbline: note: read from the cluster: %s\n", strings.Join(found.Read, ", "))
+	a.note("read from the cluster: %s", strings.Join(found.Read, ", "))
 	if len(found.NotServed) > 0 {
-		fmt.Fprintf(stderr, "plumbline: note: the cluster does not have the kinds %s\n", strings.Join(found.NotServed, ", "))
+		a.note("the cluster does not have the kinds %s", strings.Join(found.NotServed, ", "))
 	}
 	if scope.Namespace != "" && o.Pods {
-		fmt.Fprintf(stderr, "plumbline: note: only pods of namespace %q were read, "+
-			"so AddressPools do not exclude addresses that annotations of other pods name: leave out -n to read all pods\n",
-			scope.Namespace)
+		a.note("only pods of namespace %q were read, "+
+			"so AddressPools do not exclude addresses that annotations of other pods name: leave out -n to read all pods", scope.Namespace)
 	}
 	return found.Objects, nil
 }
@@ -155,7 +153,7 @@ func (a *app) ofCluster(cmd *cobra.Command, from clusterFlags, o imports.Options
 func (a *app) printConverted(r imports.Result, format string, documents []topology.Document) error {
 	nothing := len(r.Objects) == 0
 	for _, n := range r.Notes {
-		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: %s\n", n)
+		a.note("%s", n)
 	}
 	if format == formatJSON {
 		list := map[string]any{"apiVersion": "v1", "kind": "List", "items": r.Objects}

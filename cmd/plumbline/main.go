@@ -37,6 +37,11 @@ type stdio struct {
 	out, err io.Writer
 }
 
+// note prints a remark on standard error.
+func (s stdio) note(format string, args ...any) {
+	fmt.Fprintf(printable{Writer: s.err}, "plumbline: note: "+format+"\n", args...)
+}
+
 // output is standard output. It keeps the first error, of a disk that is full: lines of text are written without a look at it.
 type output struct {
 	io.Writer

@@ -157,8 +157,7 @@ func (t *target) sandbox(ctx context.Context, a *app, command string, writes boo
 		topo, invalid = a.decode(ctx, from.topology, given)
 	}
 	if invalid != nil && own.LastApplied(decoded, given) {
-		fmt.Fprintf(a.err,
-			"plumbline: note: an earlier version applied this topology here, so it is kept, although it is invalid: %v\n", invalid)
+		a.note("an earlier version applied this topology here, so it is kept, although it is invalid: %v", invalid)
 		topo, invalid = decoded, nil
 	}
 	var sb reconcile.Sandbox
@@ -206,7 +205,7 @@ func (t *target) rules(a *app, from source) (ops.Rules, error) {
 	}
 	rules, notes, err := enforce.Objects(from.qos, from.topology, enforce.Pod{Namespace: t.namespace, Labels: t.labels}, a.registry)
 	for _, n := range notes {
-		fmt.Fprintf(a.err, "plumbline: note: %s\n", n)
+		a.note("%s", n)
 	}
 	return rules, err
 }

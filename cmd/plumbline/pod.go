@@ -186,7 +186,7 @@ func (p *podCommand) print(s *podstatus.Status, show func(*podstatus.Status) (an
 	t.podHeader(s)
 	lines(t)
 	for _, line := range s.Unread { // what could not be read
-		fmt.Fprintf(printable{Writer: p.app.err}, "plumbline: note: %s\n", line)
+		p.app.note("%s", line)
 	}
 	return nil
 }

@@ -23,6 +23,7 @@ func TestTerminalEscapes(t *testing.T) {
 			},
 		}}})
 		complain(&out, errors.New(evil))
+		stdio{err: &out}.note("%s", evil)
 		plain := out.String()
 		for _, ours := range []string{"\x1b[1m", "\x1b[33m", "\x1b[0m"} {
 			if colours && !strings.Contains(plain, ours) {

@@ -153,10 +153,10 @@ func (v *validation) document(ctx context.Context, files []string, format string
 	return status(exitError)
 }
 
-// note prints a remark.
+// note prints a remark, and counts it.
 func (v *validation) note(format string, args ...any) {
 	v.notes++
-	fmt.Fprintf(printable{Writer: v.err}, "plumbline: note: "+format+"\n", args...)
+	v.app.note(format, args...)
 }
 
 // run validates the objects of the files by themselves, then together.

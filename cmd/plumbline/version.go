@@ -118,7 +118,7 @@ func (a *app) clusterVersion(ctx context.Context, of *kubeFlags, format string) 
 		}
 	}
 	if server.Unread != "" {
-		fmt.Fprintf(printable{Writer: a.err}, "plumbline: note: %s\n", server.Unread)
+		a.note("%s", server.Unread)
 	}
 	return nil
 }
