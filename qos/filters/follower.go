@@ -530,6 +530,7 @@ func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) {
 	entries := f.Claims()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.readNode() // first: it queues the claims that are known, and a new one would be updated twice
 	there, needed, used := map[types.UID]bool{}, map[string]bool{}, map[string]bool{}
 	for i := range entries {
 		c := &entries[i].Claim
@@ -558,7 +559,6 @@ func (f *Follower) follow(ctx context.Context, wg *sync.WaitGroup) {
 	}
 	f.reports.Changed()
 	maps.DeleteFunc(f.topologies, func(name string, _ *network) bool { return !used[name] })
-	f.readNode()
 	for name := range used {
 		f.readTopology(name)
 	}
