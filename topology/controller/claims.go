@@ -154,7 +154,15 @@ func (c *Claims) Use(name string, uid types.UID) Use {
 
 // Users returns how many claims are allocated for a topology of a name and UID.
 func (c *Claims) Users(name string, uid types.UID) int {
-	return c.Use(name, uid).Claims
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	n := 0
+	for _, r := range c.of[name] {
+		if r.uses(name, uid) {
+			n++
+		}
+	}
+	return n
 }
 
 // replace replaces the record of one claim, nil when the claim uses no topology, and adds the topologies
