@@ -2,10 +2,8 @@ package topology
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -122,7 +120,16 @@ func FromPool(s *Step) (pool string, iface int, ok bool) {
 		return "", 0, false
 	}
 	pool, _ = ipam["pool"].(string)
-	iface, _ = strconv.Atoi(fmt.Sprint(ipam["interface"])) // 0 if it is missing
+	switch n := ipam["interface"].(type) {
+	case int:
+		iface = n
+	case int64:
+		iface = int(n)
+	case uint64:
+		iface = int(n)
+	case float64:
+		iface = int(n)
+	}
 	return pool, iface, true
 }
 

@@ -339,15 +339,16 @@ func (l *Layout) portion(block netip.Prefix, is4 bool, iface int) (*subnet, neti
 	if err := cmp.Or(err, l.has(iface)); err != nil {
 		return nil, block, err
 	}
+	family := map[bool]string{true: "IPv4", false: "IPv6"}[is4]
 	if l.Flat() {
 		if s.is4() != is4 {
-			return nil, block, fmt.Errorf("block %q of AddressPool %q has no such addresses", block, l.Name)
+			return nil, block, fmt.Errorf("block %q of AddressPool %q has no %s addresses", block, l.Name, family)
 		}
 		return s, block, nil
 	}
 	i := slices.IndexFunc(l.subnets, func(s subnet) bool { return s.is4() == is4 })
 	if i < 0 {
-		return nil, block, fmt.Errorf("AddressPool %q has no such addresses", l.Name)
+		return nil, block, fmt.Errorf("AddressPool %q has no %s addresses", l.Name, family)
 	}
 	return &l.subnets[i], l.part(&l.subnets[i], iface, index), nil
 }

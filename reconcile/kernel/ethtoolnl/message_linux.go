@@ -193,7 +193,7 @@ func decodeFeatures(data []byte, names []string) ([]Setting, error) {
 		return nil, err
 	}
 	if all == nil {
-		return nil, errors.New("ethtool: the features of the hardware have no mask")
+		return nil, errors.New("ethtool: the answer of the kernel does not say which features the hardware can have")
 	}
 	out := make([]Setting, 0, len(names))
 	for i, name := range names {
