@@ -216,6 +216,7 @@ func kinds(separator string) string {
 var boundOf = map[string]string{
 	"action":     "`create`, `update`, `replace`, `delete`",
 	"backend":    "`tc`, `PF`, `OVN`",
+	"claim":      "the ResourceClaims of pods, at most `--interface-metrics`",
 	"device":     "RDMA devices that steps have given to pods",
 	"family":     "`ipv4`, `ipv6`",
 	"field":      "managed fields, and `missing`, `unwanted`, `pending`",

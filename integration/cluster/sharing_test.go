@@ -133,8 +133,9 @@ func (b *agentBench) testFunctionsAsShares(t *testing.T) {
 	}
 	b.rates(t, 300, 600)
 	for pod, mbit := range map[string]float64{"three": 300, "six": 600} {
+		claim := b.get(t, pod, ".status.resourceClaimStatuses[0].resourceClaimName")
 		for _, side := range []string{"reserved", "enforced"} {
-			metric := fmt.Sprintf(`plumbline_bandwidth_%s_bytes_per_second{namespace="default",pod="%s",step="fn",topology="limited"} %v`, side, pod, mbit*1e6/8)
+			metric := fmt.Sprintf(`plumbline_bandwidth_%s_bytes_per_second{claim="%s",namespace="default",pod="%s",step="fn",topology="limited"} %v`, side, claim, pod, mbit*1e6/8)
 			until(t, metric, time.Minute, func() bool { return strings.Contains(b.metrics(t), metric) })
 		}
 	}

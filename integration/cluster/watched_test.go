@@ -61,8 +61,8 @@ func TestWatched(t *testing.T) {
 	const left, right = "dra.networking/device=pci-0000-01-10-0", "dra.networking/device=pci-0000-02-10-0"
 	await("the kubelet shows both", left+` Healthy link "net1" has a carrier;`+right+` Healthy link "net2" has a carrier;`, health)
 	for _, want := range []string{
-		`plumbline_interface_receive_bytes_total{interface="bond0",namespace="default",pod="watched",step="bond0",topology="watched"}`,
-		`plumbline_interface_transmit_packets_total{interface="net1",namespace="default",pod="watched",step="left",topology="watched"}`,
+		`plumbline_interface_receive_bytes_total{claim="` + claim + `",interface="bond0",namespace="default",pod="watched",step="bond0",topology="watched"}`,
+		`plumbline_interface_transmit_packets_total{claim="` + claim + `",interface="net1",namespace="default",pod="watched",step="left",topology="watched"}`,
 		`plumbline_ports{status="Up",step="right",topology="watched"} 1`,
 	} {
 		if said := b.metrics(t); !strings.Contains(said, want) {

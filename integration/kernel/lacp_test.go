@@ -63,7 +63,7 @@ func TestPartnerOfPort(t *testing.T) {
 		Record:   func(id reconcile.SandboxID) (reconcile.Record, bool, error) { return r.Record(id) },
 		Read:     l.host.Ports,
 		ReadRDMA: l.host.RDMAPorts,
-		Pod:      func(reconcile.SandboxID) (namespace, name string, ok bool) { return "default", "p", true },
+		Pod:      func(reconcile.SandboxID) (ports.Pod, bool) { return ports.Pod{Namespace: "default", Name: "p"}, true },
 		Changed: func(r ports.Report) {
 			select {
 			case reports <- r:

@@ -17,6 +17,7 @@ import (
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/draplugin"
 	"github.com/plumbline/plumbline/reconcile/pod/primary"
+	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/topology/addresspool"
 )
 
@@ -42,10 +43,10 @@ func (n *nodeClaims) claim(uid types.UID) (claims.Claim, bool) {
 	return e.Claim, known && err == nil
 }
 
-// podOf names the pod of a sandbox.
-func (n *nodeClaims) podOf(id reconcile.SandboxID) (namespace, name string, ok bool) {
+// podOf is the pod of a sandbox.
+func (n *nodeClaims) podOf(id reconcile.SandboxID) (ports.Pod, bool) {
 	c, ok := n.claim(types.UID(id.Origin().ClaimUID))
-	return c.Namespace, c.Pod.Name, ok
+	return ports.Pod{Namespace: c.Namespace, Name: c.Pod.Name, Claim: c.Name}, ok
 }
 
 // list lists the claims.

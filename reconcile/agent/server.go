@@ -130,7 +130,7 @@ func bandwidths(of *nodeClaims, base *hostengine.Base) []metrics.Bandwidth {
 				}
 				functions = append(functions, netstate.VF{ID: d.Host.ID})
 				out = append(out, metrics.Bandwidth{
-					Namespace: e.Namespace, Pod: e.Pod.Name, Topology: t.Object.Name, Step: d.Step,
+					Namespace: e.Namespace, Pod: e.Pod.Name, Claim: e.Name, Topology: t.Object.Name, Step: d.Step,
 					Reserved: float64(d.Bandwidth), Enforced: -1,
 				})
 			}

@@ -65,9 +65,11 @@ func TestExposition(t *testing.T) {
 		Reports:    func() (int, uint64) { return 4, 5 },
 	}
 	bandwidths := metrics.Bandwidths(func() []metrics.Bandwidth {
-		one := metrics.Bandwidth{Namespace: "default", Pod: "pod-one", Topology: "ai", Step: "vf0", Reserved: 3e9, Enforced: 1e9}
-		unread := metrics.Bandwidth{Namespace: "default", Pod: "pod-two", Topology: "ai", Step: "vf0", Reserved: 6e9, Enforced: -1}
-		return []metrics.Bandwidth{one, one, unread}
+		one := metrics.Bandwidth{Namespace: "default", Pod: "pod-one", Claim: "a", Topology: "ai", Step: "vf0", Reserved: 3e9, Enforced: 1e9}
+		unread := metrics.Bandwidth{Namespace: "default", Pod: "pod-two", Claim: "a", Topology: "ai", Step: "vf0", Reserved: 6e9, Enforced: -1}
+		second := one // a pod has the topology twice
+		second.Claim = "b"
+		return []metrics.Bandwidth{one, one, unread, second}
 	})
 	metricstest.Golden(t, *update, m, health, bandwidths)
 }

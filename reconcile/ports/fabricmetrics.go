@@ -34,7 +34,7 @@ type fabricCounter struct {
 func fabricCounterOf(name, help string, parts ...[]string) fabricCounter {
 	out := fabricCounter{desc: prometheus.NewDesc("plumbline_fabric_"+name+"_total",
 		help+" the pod's interface, by its driver.",
-		[]string{"namespace", "pod", "topology", "step", "interface"}, nil)}
+		[]string{"namespace", "pod", "claim", "topology", "step", "interface"}, nil)}
 	for _, sources := range parts {
 		var part []*regexp.Regexp
 		for _, names := range sources {
@@ -91,12 +91,12 @@ func (m *FabricMetrics) Collect(ch chan<- prometheus.Metric) {
 		port Port
 	}
 	var all []series
-	type key [5]string
+	type key [6]string
 	taken := map[key]bool{}
 	for _, b := range boxes {
 		for _, p := range b.ports {
-			k := key{b.namespace, b.pod, b.id.Origin().Topology, p.Step, p.Name}
-			if p.Device == "" || taken[k] { // of two sandboxes of a pod, the newer one has the name
+			k := key{b.pod.Namespace, b.pod.Name, b.pod.Claim, b.id.Origin().Topology, p.Step, p.Name}
+			if p.Device == "" || taken[k] { // of two sandboxes of a claim, the newer one has the name
 				continue
 			}
 			taken[k] = true
@@ -129,7 +129,7 @@ func (m *FabricMetrics) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		for i, c := range fabricCounters {
-			ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(of[i]), s.of.namespace, s.of.pod,
+			ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(of[i]), s.of.pod.Namespace, s.of.pod.Name, s.of.pod.Claim,
 				s.of.id.Origin().Topology, s.port.Step, s.port.Name)
 		}
 	}

@@ -63,7 +63,7 @@ func TestFabricCounters(t *testing.T) {
 				}
 				var have []string
 				for _, metric := range []string{"pauses_received", "pauses_sent", "ecn_marked_packets", "discards"} {
-					_, after, _ := strings.Cut(got, "\nplumbline_fabric_"+metric+`_total{interface="net2",namespace="default",pod="pod-one",step="right",topology="ai"} `)
+					_, after, _ := strings.Cut(got, "\nplumbline_fabric_"+metric+`_total{claim="one",interface="net2",namespace="default",pod="pod-one",step="right",topology="ai"} `)
 					value, _, _ := strings.Cut(after, "\n")
 					have = append(have, value)
 				}
@@ -139,7 +139,7 @@ func TestFabricOfTwoSandboxes(t *testing.T) {
 		got := metricstest.Exposition(t, n.fabricMetrics(100, func(path string, _ []string) map[string]map[string]uint64 {
 			return map[string]map[string]uint64{"net1": {"rx_discards_phy": map[string]uint64{"old": 3, "new": 7}[path]}}
 		}))
-		if want := `plumbline_fabric_discards_total{interface="net1",namespace="default",pod="pod-one",step="left",topology="ai"} 7` + "\n"; !strings.Contains(got, want) {
+		if want := `plumbline_fabric_discards_total{claim="one",interface="net1",namespace="default",pod="pod-one",step="left",topology="ai"} 7` + "\n"; !strings.Contains(got, want) {
 			t.Errorf("not the new sandbox's:\n%s", got)
 		}
 	})

@@ -40,7 +40,7 @@ type counter struct {
 
 func counterOf(name, help string, value func(*Counters) uint64) counter {
 	return counter{prometheus.NewDesc("plumbline_interface_"+name+"_total", help+" the pod's interface.",
-		[]string{"namespace", "pod", "topology", "step", "interface"}, nil), value}
+		[]string{"namespace", "pod", "claim", "topology", "step", "interface"}, nil), value}
 }
 
 var (
@@ -77,7 +77,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	boxes := slices.DeleteFunc(m.Monitor.list(), func(b box) bool { return b.gone || b.pod == "" })
+	boxes := slices.DeleteFunc(m.Monitor.list(), func(b box) bool { return b.gone || b.pod.Name == "" })
 	type status struct{ topology, step, status string }
 	statuses := map[status]int{}
 	type impaired struct{ topology, severity string }
@@ -114,8 +114,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 // counters sends those of the interfaces.
 func (m *Metrics) counters(ch chan<- prometheus.Metric, boxes []box) {
 	states := m.current(boxes)
-	type key [5]string
-	sent := map[key]bool{} // of two sandboxes of one pod, the newer one has the name
+	type key [6]string
+	sent := map[key]bool{} // of two sandboxes of a claim, the newer one has the name
 	slices.Reverse(boxes)
 	all := 0
 	for _, b := range boxes {
@@ -129,7 +129,7 @@ func (m *Metrics) counters(ch chan<- prometheus.Metric, boxes []box) {
 				skip--
 				continue
 			}
-			k := key{b.namespace, b.pod, b.id.Origin().Topology, p.Step, p.Name}
+			k := key{b.pod.Namespace, b.pod.Name, b.pod.Claim, b.id.Origin().Topology, p.Step, p.Name}
 			of := states[b.id]
 			if sent[k] || i >= len(of) || !of[i].Found {
 				continue

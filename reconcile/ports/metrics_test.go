@@ -75,8 +75,10 @@ func newNode() *node {
 			}
 		},
 		SilentRDMA: func() int { return 2 },
-		Pod: func(id reconcile.SandboxID) (namespace, name string, ok bool) {
-			return "default", "pod-" + id.Origin().ClaimUID, true
+		Pod: func(id reconcile.SandboxID) (ports.Pod, bool) {
+			uid := id.Origin().ClaimUID
+			pod, _, _ := strings.Cut(uid, "+") // "claim1+second" is the second claim of the pod of "claim1"
+			return ports.Pod{Namespace: "default", Name: "pod-" + pod, Claim: uid}, true
 		},
 		Changed: func(r ports.Report) { n.reports <- r },
 		Now:     time.Now,
@@ -199,8 +201,30 @@ func TestOnePodTwoSandboxes(t *testing.T) {
 		n.report(t)
 		n.set("new", "net1", ports.State{Found: true, Counters: ports.Counters{ReceivedBytes: 7}})
 		got := metricstest.Exposition(t, &ports.Metrics{Monitor: n.Monitor, Interfaces: 100})
-		if want := `plumbline_interface_receive_bytes_total{interface="net1",namespace="default",pod="pod-one",step="left",topology="ai"} 7` + "\n"; !strings.Contains(got, want) {
+		if want := `plumbline_interface_receive_bytes_total{claim="one",interface="net1",namespace="default",pod="pod-one",step="left",topology="ai"} 7` + "\n"; !strings.Contains(got, want) {
 			t.Errorf("not the new sandbox's:\n%s", got)
+		}
+	})
+}
+
+// TestOnePodTwoClaims: a pod that has a topology by two claims has the counters of both.
+func TestOnePodTwoClaims(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		for i, claim := range []string{"one", "one+second"} {
+			n.pod(fmt.Sprint("ns", i), claim)
+			n.report(t)
+		}
+		fabric := n.fabricMetrics(100, func(string, []string) map[string]map[string]uint64 {
+			return map[string]map[string]uint64{"net1": {"rx_discards_phy": 4}}
+		})
+		got := metricstest.Exposition(t, &ports.Metrics{Monitor: n.Monitor, Interfaces: 100}, fabric)
+		for _, metric := range []string{"plumbline_interface_receive_bytes_total", "plumbline_fabric_discards_total"} {
+			for _, claim := range []string{"one", "one+second"} {
+				series := metric + `{claim="` + claim + `",interface="net1",namespace="default",pod="pod-one",step="left",topology="ai"} `
+				if !strings.Contains(got, "\n"+series) {
+					t.Errorf("no series %s:\n%s", series, got)
+				}
+			}
 		}
 	})
 }

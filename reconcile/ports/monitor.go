@@ -26,8 +26,8 @@ type Options struct {
 	ReadRDMA func(ctx context.Context, path string, id reconcile.NetnsID, of []Port, states []State)
 	// SilentRDMA is kernel.Host.SilentRDMA.
 	SilentRDMA func() int
-	// Pod names the pod of a sandbox; without one the sandbox is not watched.
-	Pod func(reconcile.SandboxID) (namespace, name string, ok bool)
+	// Pod is the pod of a sandbox; without one the sandbox is not watched.
+	Pod func(reconcile.SandboxID) (Pod, bool)
 	// Changed is called with each new report, in order and one at a time. It must not
 	// block.
 	Changed func(Report)
@@ -60,6 +60,9 @@ func wait(budget *rate.Limiter, now time.Time) time.Duration {
 	}
 	return time.Duration(missing/float64(budget.Limit())*float64(time.Second)) + 1 // rounded up
 }
+
+// Pod names a pod, and the claim by which it has a sandbox: a pod can have a topology twice, by two claims.
+type Pod struct{ Namespace, Name, Claim string }
 
 // Report is the state of the ports of a sandbox.
 type Report struct {
@@ -98,7 +101,7 @@ type box struct {
 	due  time.Time // zero: not
 	gone bool
 
-	namespace, pod string
+	pod            Pod
 	path           string
 	netns          reconcile.NetnsID
 	read           time.Time
@@ -228,7 +231,7 @@ func (m *Monitor) visit(ctx context.Context, b *box) {
 		return
 	}
 	rec, known, err := m.Record(b.id)
-	namespace, pod, ofPod := m.Pod(b.id)
+	pod, ofPod := m.Pod(b.id)
 	switch {
 	case err != nil:
 		m.again(b, retryAfter)
@@ -253,8 +256,7 @@ func (m *Monitor) visit(ctx context.Context, b *box) {
 	m.mu.Lock()
 	b.read = now
 	if err == nil {
-		b.namespace, b.pod, b.path, b.netns, b.ports, b.rules, b.logical, b.states = namespace, pod, rec.Sandbox.Netns, rec.NetnsID,
-			ports, rules, logical, states
+		b.pod, b.path, b.netns, b.ports, b.rules, b.logical, b.states = pod, rec.Sandbox.Netns, rec.NetnsID, ports, rules, logical, states
 		b.rdma = rdmaOf(&rec)
 	}
 	m.mu.Unlock()
@@ -357,7 +359,7 @@ func (m *Monitor) list() []box {
 
 // newestOfPods copies what is known of sandboxes of pods that are there, the newest first.
 func (m *Monitor) newestOfPods() []box {
-	out := slices.DeleteFunc(m.list(), func(b box) bool { return b.gone || b.pod == "" })
+	out := slices.DeleteFunc(m.list(), func(b box) bool { return b.gone || b.pod.Name == "" })
 	slices.Reverse(out)
 	return out
 }

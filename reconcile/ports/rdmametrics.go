@@ -50,7 +50,7 @@ type rdmaCounter struct {
 
 func rdmaCounterOf(name, help string, files ...string) rdmaCounter {
 	return rdmaCounter{desc: prometheus.NewDesc("plumbline_rdma_"+name+"_total", help+" the pod's RDMA device.",
-		[]string{"namespace", "pod", "topology", "step", "device"}, nil), files: files}
+		[]string{"namespace", "pod", "claim", "topology", "step", "device"}, nil), files: files}
 }
 
 // rdmaCounters: the files of counters are those of the port in the kernel's RDMA core, those of hw_counters the driver's:
@@ -139,7 +139,7 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		for i, c := range rdmaCounters {
-			ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(of[i]), s.of.namespace, s.of.pod,
+			ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(of[i]), s.of.pod.Namespace, s.of.pod.Name, s.of.pod.Claim,
 				s.of.id.Origin().Topology, s.device.step, s.device.name)
 		}
 	}

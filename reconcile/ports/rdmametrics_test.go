@@ -80,7 +80,7 @@ func TestRDMACounters(t *testing.T) {
 				got := metricstest.Exposition(t, n.rdmaMetrics(10, c.files))
 				var have []string
 				for _, metric := range []string{"receive_bytes", "transmit_bytes", "retransmits", "out_of_sequence_packets", "ecn_marked_packets", "congestion_notifications"} {
-					_, after, found := strings.Cut(got, "\nplumbline_rdma_"+metric+`_total{device="`+name+`",namespace="default",pod="pod-one",step="right",topology="ai"} `)
+					_, after, found := strings.Cut(got, "\nplumbline_rdma_"+metric+`_total{claim="one",device="`+name+`",namespace="default",pod="pod-one",step="right",topology="ai"} `)
 					if value, _, ok := strings.Cut(after, "\n"); found && ok {
 						have = append(have, value)
 					}
@@ -162,7 +162,7 @@ func TestRDMACountersExclusive(t *testing.T) {
 			},
 		}
 		got := metricstest.Exposition(t, m)
-		for pod, want := range map[string]string{"one": `device="mlx5_0",namespace="default",pod="pod-one",step="left",topology="ai"} 4`, "two": `device="mlx5_1",namespace="default",pod="pod-two",step="left",topology="ai"} 36`, "three": ""} {
+		for pod, want := range map[string]string{"one": `claim="one",device="mlx5_0",namespace="default",pod="pod-one",step="left",topology="ai"} 4`, "two": `claim="two",device="mlx5_1",namespace="default",pod="pod-two",step="left",topology="ai"} 36`, "three": ""} {
 			series := "\nplumbline_rdma_receive_bytes_total{"
 			if _, line, found := strings.Cut(got, `pod="pod-`+pod); want == "" && found || want != "" && !strings.Contains(got, series+want+"\n") {
 				t.Errorf("pod %s: %s, want %s", pod, line, want)

@@ -91,7 +91,7 @@ func (m *RuleMetrics) refresh() {
 	if !m.read.IsZero() && now.Sub(m.read) < cacheTime {
 		return
 	}
-	boxes := slices.DeleteFunc(m.Monitor.list(), func(b box) bool { return b.gone || b.pod == "" || len(b.rules)+len(b.logical) == 0 })
+	boxes := slices.DeleteFunc(m.Monitor.list(), func(b box) bool { return b.gone || b.pod.Name == "" || len(b.rules)+len(b.logical) == 0 })
 	slices.Reverse(boxes) // of two sandboxes of one pod, the newer one has the name
 	wanted := make([]int, len(boxes))
 	m.hidden = 0
@@ -105,7 +105,7 @@ func (m *RuleMetrics) refresh() {
 	sent, kept := map[[7]string]bool{}, map[ruleKey]*total{}
 	show := func(b *box, key ruleKey, t *total, link, backend string) {
 		kept[key] = t
-		labels := [7]string{b.namespace, b.pod, b.id.Origin().Topology, link}
+		labels := [7]string{b.pod.Namespace, b.pod.Name, b.id.Origin().Topology, link}
 		labels[4], labels[5] = splitRule(key.rule)
 		if labels[6] = backend; !sent[labels] {
 			sent[labels] = true
