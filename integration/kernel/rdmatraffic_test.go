@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -14,6 +16,8 @@ import (
 	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/ops"
 	"github.com/plumbline/plumbline/reconcile"
+	"github.com/plumbline/plumbline/reconcile/metrics/metricstest"
+	"github.com/plumbline/plumbline/reconcile/ports"
 	"github.com/plumbline/plumbline/topology"
 )
 
@@ -123,6 +127,16 @@ func TestRDMATraffic(t *testing.T) {
 			}
 		}
 		ping(t, a, b, "192.0.2.1")
+		b.run("ip netns exec $NS tc qdisc add dev rail0 root netem loss 5%")
+		if out, err := bandwidth(t, a, b, "ib_write_bw", "192.0.2.1"); err != nil {
+			t.Errorf("with losses: %v\n%s", err, out)
+		}
+		if got := l.rdmaCounters(t, b); !regexp.MustCompile(`plumbline_rdma_retransmits_total{.*step="roce".*} [1-9]`).MatchString(got) {
+			t.Errorf("nothing was sent again:\n%s", got)
+		}
+		if got := l.rdmaCounters(t, a); !regexp.MustCompile(`plumbline_rdma_out_of_sequence_packets_total{.*step="roce".*} [1-9]`).MatchString(got) {
+			t.Errorf("nothing came out of order:\n%s", got)
+		}
 	}
 	a.release()
 	b.release()
@@ -131,6 +145,30 @@ func TestRDMATraffic(t *testing.T) {
 		return !strings.Contains(all, a.RDMADevice) && !strings.Contains(all, b.RDMADevice)
 	})
 	l.mustEqual(home, "", "after the release")
+}
+
+// rdmaCounters are the metrics of the RDMA device of a pod.
+func (l *lane) rdmaCounters(t *testing.T, of rdmaPod) string {
+	t.Helper()
+	m := ports.New(ports.Options{
+		Record: of.engine.Record, Read: l.host.Ports, ReadRDMA: l.host.RDMAPorts, SilentRDMA: l.host.SilentRDMA,
+		Pod: func(reconcile.SandboxID) (ports.Pod, bool) {
+			return ports.Pod{Namespace: "default", Name: "p", Claim: "c"}, true
+		},
+		Changed: func(ports.Report) {}, Now: time.Now,
+	})
+	ctx, cancel := context.WithCancel(ctxFor(t))
+	var running sync.WaitGroup
+	running.Go(func() { m.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	m.Pass(reconcile.Pass{Sandbox: of.id, Trigger: reconcile.TriggerCheck})
+	counters, out := &ports.RDMAMetrics{Monitor: m, Devices: 10, Sys: os.DirFS("/sys")}, ""
+	eventually.True(t, 20*time.Second, "counters of "+of.RDMADevice, func() bool {
+		out = metricstest.Exposition(t, counters)
+		return strings.Contains(out, `device="`+of.RDMADevice+`"`)
+	})
+	return out
 }
 
 // ping connects two pods by the connection manager, and has data go to the first and back.

@@ -18,7 +18,7 @@ type FabricMetrics struct {
 	// that it cannot read.
 	Read func(path string, id reconcile.NetnsID, indexes []int) map[int]map[string]uint64
 
-	values background[map[string]map[int][]uint64] // by path and index, in the order of fabricCounters
+	values background[map[string]map[int][]driverTotal] // by path and index, in the order of fabricCounters
 }
 
 // fabricFresh is how long values are used: a driver may write hundreds of counters, and holds the kernel's lock for links meanwhile.
@@ -109,14 +109,14 @@ func (m *FabricMetrics) Collect(ch chan<- prometheus.Metric) {
 	if len(all) == 0 {
 		return
 	}
-	values := m.values.current(m.Monitor.Now, fabricFresh, func() map[string]map[int][]uint64 {
+	values := m.values.current(m.Monitor.Now, fabricFresh, func() map[string]map[int][]driverTotal {
 		indexes, ids := map[string][]int{}, map[string]reconcile.NetnsID{}
 		for _, s := range all {
 			indexes[s.of.path], ids[s.of.path] = append(indexes[s.of.path], s.port.Index), s.of.netns
 		}
-		out := map[string]map[int][]uint64{}
+		out := map[string]map[int][]driverTotal{}
 		for path, of := range indexes {
-			out[path] = map[int][]uint64{}
+			out[path] = map[int][]driverTotal{}
 			for index, counters := range m.Read(path, ids[path], of) {
 				out[path][index] = sums(counters)
 			}
@@ -129,32 +129,34 @@ func (m *FabricMetrics) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		for i, c := range fabricCounters {
-			ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(of[i]), s.of.pod.Namespace, s.of.pod.Name, s.of.pod.Claim,
-				s.of.id.Origin().Topology, s.port.Step, s.port.Name)
+			of[i].send(ch, c.desc, s.of, s.port.Step, s.port.Name)
 		}
 	}
 }
 
 // sums returns the metrics of a driver's counters, in the order of fabricCounters.
-func sums(counters map[string]uint64) []uint64 {
-	out := make([]uint64, len(fabricCounters))
+func sums(counters map[string]uint64) []driverTotal {
+	out := make([]driverTotal, len(fabricCounters))
 	for i, c := range fabricCounters {
 		for _, sources := range c.parts {
-			most := uint64(0)
+			var most driverTotal
 			for _, names := range sources {
-				most = max(most, sum(counters, names))
+				if of := sum(counters, names); of.known && of.value >= most.value {
+					most = of
+				}
 			}
-			out[i] += most
+			if most.known {
+				out[i].add(most.value)
+			}
 		}
 	}
 	return out
 }
 
-func sum(counters map[string]uint64, names *regexp.Regexp) uint64 {
-	out := uint64(0)
+func sum(counters map[string]uint64, names *regexp.Regexp) (out driverTotal) {
 	for name, n := range counters {
 		if names.MatchString(name) {
-			out += n
+			out.add(n)
 		}
 	}
 	return out

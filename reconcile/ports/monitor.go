@@ -101,19 +101,19 @@ type box struct {
 	due  time.Time // zero: not
 	gone bool
 
-	pod            Pod
-	path           string
-	netns          reconcile.NetnsID
-	read           time.Time
-	ports          []Port
-	rules          []Rule
-	logical        []LogicalRule
-	rdma           []rdmaDevice
-	states         []State
-	debouncers     map[Port]*debouncer
-	report         Report
-	reported       bool
-	budget         *rate.Limiter
+	pod        Pod
+	path       string
+	netns      reconcile.NetnsID
+	read       time.Time
+	ports      []Port
+	rules      []Rule
+	logical    []LogicalRule
+	rdma       []rdmaDevice
+	states     []State
+	debouncers map[Port]*debouncer
+	report     Report
+	reported   bool
+	budget     *rate.Limiter
 }
 
 // New returns a Monitor that does nothing until Run.

@@ -1,11 +1,11 @@
 package ports
 
 import (
+	"bytes"
 	"io/fs"
 	"path"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -23,7 +23,7 @@ type RDMAMetrics struct {
 	// not show those of pods. It does not call f otherwise.
 	Inside func(path string, id reconcile.NetnsID, f func(fs.FS)) error
 
-	values background[map[string][]uint64] // by device, in the order of rdmaCounters; unknown without an entry
+	values background[map[string][]driverTotal] // by device, in the order of rdmaCounters; unknown without an entry
 }
 
 // rdmaDevice is an RDMA device that a step has given to a pod.
@@ -45,7 +45,7 @@ func rdmaOf(rec *reconcile.Record) (out []rdmaDevice) {
 type rdmaCounter struct {
 	desc  *prometheus.Desc
 	files []string
-	words bool // the files count words of four bytes (Documentation/ABI/stable/sysfs-class-infiniband)
+	words string // in place of these, if there: a file that counts words of four bytes (Documentation/ABI/stable/sysfs-class-infiniband)
 }
 
 func rdmaCounterOf(name, help string, files ...string) rdmaCounter {
@@ -53,11 +53,17 @@ func rdmaCounterOf(name, help string, files ...string) rdmaCounter {
 		[]string{"namespace", "pod", "claim", "topology", "step", "device"}, nil), files: files}
 }
 
+func (c rdmaCounter) inWords(file string) rdmaCounter {
+	c.words = file
+	return c
+}
+
 // rdmaCounters: the files of counters are those of the port in the kernel's RDMA core, those of hw_counters the driver's:
 // drivers/infiniband/hw/mlx5/counters.c, hw/bnxt_re/hw_counters.c, hw/efa/efa_verbs.c and sw/rxe/rxe_hw_counters.c.
 var rdmaCounters = []rdmaCounter{
-	{rdmaCounterOf("receive_bytes", "Bytes received by").desc, []string{"counters/port_rcv_data"}, true},
-	{rdmaCounterOf("transmit_bytes", "Bytes sent by").desc, []string{"counters/port_xmit_data"}, true},
+	// Only efa, and bnxt_re of earlier kernels, have no counters in words.
+	rdmaCounterOf("receive_bytes", "Bytes received by", "hw_counters/rx_bytes").inWords("counters/port_rcv_data"),
+	rdmaCounterOf("transmit_bytes", "Bytes sent by", "hw_counters/tx_bytes").inWords("counters/port_xmit_data"),
 	rdmaCounterOf("retransmits", "Retransmissions by",
 		"hw_counters/local_ack_timeout_err", "hw_counters/packet_seq_err", "hw_counters/implied_nak_seq_err", // mlx5
 		"hw_counters/to_retransmits", "hw_counters/seq_err_naks_rcvd", // bnxt_re
@@ -119,8 +125,8 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 	if len(sent) == 0 {
 		return
 	}
-	values := m.values.current(m.Monitor.Now, cacheTime, func() map[string][]uint64 {
-		out := map[string][]uint64{}
+	values := m.values.current(m.Monitor.Now, cacheTime, func() map[string][]driverTotal {
+		out := map[string][]driverTotal{}
 		for _, s := range sent {
 			of := deviceCounters(m.Sys, s.device.name)
 			if of == nil && m.Inside != nil {
@@ -139,14 +145,13 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		for i, c := range rdmaCounters {
-			ch <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(of[i]), s.of.pod.Namespace, s.of.pod.Name, s.of.pod.Claim,
-				s.of.id.Origin().Topology, s.device.step, s.device.name)
+			of[i].send(ch, c.desc, s.of, s.device.step, s.device.name)
 		}
 	}
 }
 
 // deviceCounters reads the counters of a device in sysfs; nil if there is none.
-func deviceCounters(sys fs.FS, name string) []uint64 {
+func deviceCounters(sys fs.FS, name string) []driverTotal {
 	dir := path.Join("class/infiniband", name, "ports")
 	if path.Base(name) != name || !fs.ValidPath(dir) {
 		return nil
@@ -155,27 +160,30 @@ func deviceCounters(sys fs.FS, name string) []uint64 {
 	if err != nil {
 		return nil
 	}
-	out := make([]uint64, len(rdmaCounters))
+	out := make([]driverTotal, len(rdmaCounters))
 	for _, p := range ports[:min(len(ports), maxRDMAPorts)] {
 		for i, c := range rdmaCounters {
-			for _, file := range c.files {
-				n := countOf(sys, path.Join(dir, p.Name(), file))
-				if c.words {
-					n *= 4
+			if c.words != "" {
+				if n, err := countOf(sys, path.Join(dir, p.Name(), c.words)); err == nil {
+					out[i].add(4 * n)
+					continue
 				}
-				out[i] += n
+			}
+			for _, file := range c.files {
+				if n, err := countOf(sys, path.Join(dir, p.Name(), file)); err == nil {
+					out[i].add(n)
+				}
 			}
 		}
 	}
 	return out
 }
 
-// countOf is the content of a file, 0 if the driver has none.
-func countOf(sys fs.FS, file string) uint64 {
+// countOf is the content of a file. A driver may have none, and refuse to say it of a virtual function.
+func countOf(sys fs.FS, file string) (uint64, error) {
 	data, err := fs.ReadFile(sys, file)
-	if err != nil || len(data) > maxCounter {
-		return 0
+	if err != nil {
+		return 0, err
 	}
-	n, _ := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
-	return n
+	return strconv.ParseUint(string(bytes.TrimSpace(data[:min(len(data), maxCounter)])), 10, 64)
 }
