@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -97,5 +98,9 @@ func (a *app) decide(ctx context.Context, files []string, labels map[string]stri
 			complain(a.err, documents[p.Name].Located(p.Err)) // the list shows its effect
 		}
 	}
-	return exposure.NewSet(all, labels).Decide(ctx, devices)
+	host, err := os.Hostname() // the kubelet's default for the name of the node
+	if err != nil {
+		return nil, err
+	}
+	return exposure.NewSet(all, exposure.Node{Name: host, Labels: labels}).Decide(ctx, devices)
 }

@@ -221,14 +221,14 @@ func inOneCluster(t *testing.T, folders []string) {
 	for i := range shared {
 		shared[i].ID, shared[i].Name = "if:"+shared[i].IfName, shared[i].IfName
 	}
-	decided, err := exposure.NewSet(policies, nil).Decide(t.Context(), shared)
+	decided, err := exposure.NewSet(policies, exposure.Node{}).Decide(t.Context(), shared)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range decided {
 		var of []*exposure.Policy
 		for _, p := range policies {
-			alone, err := exposure.NewSet([]*exposure.Policy{p}, nil).Decide(t.Context(), []inventory.Device{d})
+			alone, err := exposure.NewSet([]*exposure.Policy{p}, exposure.Node{}).Decide(t.Context(), []inventory.Device{d})
 			if err != nil {
 				t.Fatal(err)
 			}

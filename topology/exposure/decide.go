@@ -17,14 +17,20 @@ import (
 type Set struct {
 	policies   []*Policy // by descending priority, then by name
 	attributes []string
-	node       map[string]string // its labels
+	node       Node
 }
 
-// NewSet returns the policies of a cluster that apply to a node with these labels.
-func NewSet(policies []*Policy, node map[string]string) Set {
+// Node is what policies know of a node.
+type Node struct {
+	Name   string
+	Labels map[string]string
+}
+
+// NewSet returns the policies of a cluster that apply to a node.
+func NewSet(policies []*Policy, node Node) Set {
 	all, attributes := Limit(policies)
 	return Set{
-		policies:   slices.DeleteFunc(all, func(p *Policy) bool { return !p.On(node) }),
+		policies:   slices.DeleteFunc(all, func(p *Policy) bool { return !p.On(node.Labels) }),
 		attributes: attributes,
 		node:       node,
 	}

@@ -101,7 +101,7 @@ func TestDecide(t *testing.T) {
 					devices[i].Neighbour = &n
 				}
 			}
-			set := exposure.NewSet(policies(t, archive.Files[0].Data), labels)
+			set := exposure.NewSet(policies(t, archive.Files[0].Data), exposure.Node{Labels: labels})
 			decided, err := set.Decide(t.Context(), inventory.GuardUplinks(devices, uplinks))
 			if err != nil {
 				t.Fatal(err)
@@ -272,7 +272,7 @@ func TestAttributesOfCluster(t *testing.T) {
 func TestStops(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	set := exposure.NewSet([]*exposure.Policy{exposure.New(&v1alpha1.DeviceExposurePolicy{})}, nil)
+	set := exposure.NewSet([]*exposure.Policy{exposure.New(&v1alpha1.DeviceExposurePolicy{})}, exposure.Node{})
 	if decided, err := set.Decide(ctx, []inventory.Device{{Name: "d"}}); err == nil {
 		t.Errorf("decided %v", decided)
 	}
@@ -301,7 +301,7 @@ func FuzzPolicy(f *testing.F) {
 		for _, o := range objects {
 			all = append(all, exposure.New(o))
 		}
-		set := exposure.NewSet(all, nil)
+		set := exposure.NewSet(all, exposure.Node{})
 		decided, err := set.Decide(t.Context(), devices)
 		if err != nil {
 			t.Fatal(err)

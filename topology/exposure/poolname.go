@@ -12,8 +12,8 @@ import (
 	"github.com/plumbline/plumbline/topology/excerpt"
 )
 
-// placeholder stands in the name of an AddressPool for the rail of the device, or for a label of its node, such as a rack's.
-var placeholder = regexp.MustCompile(`\{\{ *(?:device\.rail|node\.labels\["([^"]*)"\]) *\}\}`)
+// placeholder stands in the name of an AddressPool for the rail of the device, for its node, or for a label of that, such as a rack's.
+var placeholder = regexp.MustCompile(`\{\{ *(?:device\.rail|node\.name|node\.labels\["([^"]*)"\]) *\}\}`)
 
 // FixedPool reports whether the name of an AddressPool is the same for all devices.
 func FixedPool(name string) bool { return !strings.Contains(name, "{{") }
@@ -30,8 +30,8 @@ func poolProblem(name string) string {
 	}
 	plain := placeholder.ReplaceAllString(name, "0")
 	if strings.ContainsAny(plain, "{}") {
-		return fmt.Sprintf("%q: only {{ device.rail }} and {{ node.labels[\"KEY\"] }} can stand in the name of an AddressPool",
-			excerpt.Of(name, 64))
+		return fmt.Sprintf("%q: only {{ device.rail }}, {{ node.name }} and {{ node.labels[\"KEY\"] }} can stand in the name of an "+
+			"AddressPool", excerpt.Of(name, 64))
 	}
 	if problems := validation.IsDNS1123Subdomain(plain); len(problems) > 0 {
 		return fmt.Sprintf("%q is not an AddressPool name: %s", excerpt.Of(name, 64), problems[0])
@@ -42,7 +42,7 @@ func poolProblem(name string) string {
 // maxPoolName is the length of an AddressPool's name, as in its CRD.
 const maxPoolName = 63
 
-// placePools names the AddressPools of the networks that a device is wired to, by its rail and the labels of the node.
+// placePools names the AddressPools of the networks that a device is wired to, by its rail and the name and labels of the node.
 func (s Set) placePools(d *inventory.Device) {
 	if !slices.ContainsFunc(d.PhysicalNetworks, func(n inventory.PhysicalNetwork) bool { return !FixedPool(n.AddressPool) }) {
 		return
@@ -64,8 +64,11 @@ func (s Set) placePools(d *inventory.Device) {
 func (s Set) poolAt(name string, d *inventory.Device) (pool, why string) {
 	pool = placeholder.ReplaceAllStringFunc(name, func(text string) string {
 		value, missing := d.Rail, fmt.Sprintf("device %q has no rail", d.Name)
-		if key := placeholder.FindStringSubmatch(text)[1]; strings.Contains(text, "labels") {
-			value, missing = s.node[key], fmt.Sprintf("the node has no label %q", key)
+		switch key := placeholder.FindStringSubmatch(text)[1]; {
+		case strings.Contains(text, "labels"):
+			value, missing = s.node.Labels[key], fmt.Sprintf("the node has no label %q", key)
+		case strings.Contains(text, "node.name"):
+			value, missing = s.node.Name, "the name of the node is not known"
 		}
 		if value == "" && why == "" {
 			why = missing

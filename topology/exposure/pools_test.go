@@ -18,7 +18,7 @@ func TestPools(t *testing.T) {
 		"Tenants": `[{a 0 Tenants}] DeviceExposurePolicy "p": spec.physicalNetworks[1].addressPool: "Tenants" is not an AddressPool name: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`,
 		`{{ node.labels["topology.example.com/rack"] }}-{{device.rail}}`: `[{a 0 {{ node.labels["topology.example.com/rack"] }}-{{device.rail}}}] <nil>`,
 		`{{ node.labels["a b"] }}`:                                       `[{a 0 {{ node.labels["a b"] }}}] DeviceExposurePolicy "p": spec.physicalNetworks[1].addressPool: "a b" is not a label key: name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')`,
-		`a-{{ node.name }}`:                                              `[{a 0 a-{{ node.name }}}] DeviceExposurePolicy "p": spec.physicalNetworks[1].addressPool: "a-{{ node.name }}": only {{ device.rail }} and {{ node.labels["KEY"] }} can stand in the name of an AddressPool`,
+		`a-{{ node.zone }}`:                                              `[{a 0 a-{{ node.zone }}}] DeviceExposurePolicy "p": spec.physicalNetworks[1].addressPool: "a-{{ node.zone }}": only {{ device.rail }}, {{ node.name }} and {{ node.labels["KEY"] }} can stand in the name of an AddressPool`,
 	} {
 		o := &v1alpha1.DeviceExposurePolicy{}
 		o.Name = "p"
@@ -42,6 +42,7 @@ func TestPoolsByPlace(t *testing.T) {
 	}{
 		"fixed":        {"tenants", nil, "tenants tenants tenants tenants", ""},
 		"by rail":      {"rail{{ device.rail }}", nil, "rail1 rail2 rail1 ", `physical network "data" has none here: device "0000:02:00.0" has no rail`},
+		"by node":      {"rail{{ device.rail }}-{{ node.name }}", nil, "rail1-node-7 rail2-node-7 rail1-node-7 ", `physical network "data" has none here: device "0000:02:00.0" has no rail`},
 		"by place":     {template, map[string]string{"topology.example.com/rack": "b7"}, "rack-b7-1 rack-b7-2 rack-b7-1 ", `physical network "data" has none here: device "0000:02:00.0" has no rail`},
 		"no label":     {template, nil, "   ", `physical network "data" has none here: the node has no label "topology.example.com/rack"`},
 		"empty label":  {`{{ node.labels["rack"] }}`, map[string]string{"rack": ""}, "   ", `physical network "data" has none here: the node has no label "rack"`},
@@ -63,7 +64,7 @@ func TestPoolsByPlace(t *testing.T) {
 		}
 		function := port("0000:01:10.0", "leaf-1")
 		function.Kind, function.PF = inventory.KindVF, &inventory.PF{PCIAddress: "0000:01:00.0"}
-		devices, err := exposure.NewSet([]*exposure.Policy{p}, c.labels).Decide(t.Context(), []inventory.Device{
+		devices, err := exposure.NewSet([]*exposure.Policy{p}, exposure.Node{Name: "node-7", Labels: c.labels}).Decide(t.Context(), []inventory.Device{
 			port("0000:01:00.0", "leaf-1"), port("0000:01:00.1", "leaf-2"), function, port("0000:02:00.0", "spine"),
 		})
 		if err != nil {

@@ -313,7 +313,7 @@ type PhysicalNetwork struct {
 
 	// AddressPool names the AddressPool of the network: a root step whose ipam is {type: pool}, without a
 	// name, gets its addresses from it. It is chosen when a claim is prepared; pods keep the addresses
-	// that they have. References in double braces stand for the device's rail, device.rail, and for a label of its
+	// that they have. References in double braces stand for the device's rail, device.rail, its node, node.name, and a label of its
 	// node, node.labels["KEY"].
 	//
 	// +kubebuilder:validation:MaxLength=253

@@ -308,7 +308,7 @@ func madeOfPolicy(t *testing.T, spec string, devices []inventory.Device) string 
 	for i := range devices {
 		devices[i].Neighbour = &inventory.Neighbour{Switch: "leaf-1", Port: "swp2"}
 	}
-	decided, err := exposure.NewSet([]*exposure.Policy{p, exposure.New(other)}, map[string]string{"pool": "a"}).Decide(t.Context(), devices)
+	decided, err := exposure.NewSet([]*exposure.Policy{p, exposure.New(other)}, exposure.Node{Labels: map[string]string{"pool": "a"}}).Decide(t.Context(), devices)
 	if err != nil {
 		t.Fatal(err)
 	}

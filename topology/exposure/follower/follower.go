@@ -238,7 +238,7 @@ func (f *Follower) current() exposure.Set {
 		all = append(all, p)
 	}
 	f.read = kept
-	f.set = exposure.NewSet(all, f.self().Labels)
+	f.set = exposure.NewSet(all, exposure.Node{Name: f.NodeName, Labels: f.self().Labels})
 	return f.set
 }
 
