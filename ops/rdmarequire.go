@@ -49,14 +49,19 @@ func RDMARequireParam() contract.Param {
 			{Name: "minRate", Type: contract.String, Description: "minimum rate of the port, such as 100Gbps"},
 			{
 				Name: "mtu", Type: contract.String, Scalar: true, Enum: []string{"256", "512", "1024", "2048", "4096"},
-				Description: "minimum payload in bytes of the port's packets; the interface needs an MTU 96 above",
+				Description: "minimum payload in bytes of the port's packets; the interface needs an MTU 96 above, on InfiniBand 4 below",
 			},
 		},
 	}
 }
 
-// roceOverhead is the length of a RoCE v2 packet's headers in bytes, as the kernel counts it (iboe_get_mtu).
-const roceOverhead = 96
+// roceOverhead is the length of a RoCE v2 packet's headers in bytes, as the kernel counts it (iboe_get_mtu). ipoibHeader is what an
+// interface of InfiniBand adds to an IP packet in datagram mode, within the payload of a packet of InfiniBand. In connected mode its
+// MTU is up to 64 KiB on any fabric (Documentation/infiniband/ipoib.rst).
+const (
+	roceOverhead = 96
+	ipoibHeader  = 4
+)
 
 // RequireRDMA checks the port of the RDMA device that the step gives, on a link, and adds the index of the GID to the step's
 // result. A condition that does not hold is waited for, since the kernel adds GIDs after addresses (roce_gid_mgmt.c).
@@ -181,11 +186,29 @@ func (r *RDMARequirement) tooSmall(p *Planner, link string) (string, error) {
 		return "", Invalid("require.mtu", "the device has no network interface whose MTU could be checked: remove the key")
 	}
 	l, err := p.Link(link)
-	if err != nil || l.MTU == nil || *l.MTU >= r.MTU+roceOverhead {
+	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("the MTU %d of %q is too small for packets with %d bytes of payload: set at least %d", *l.MTU,
-		netstate.BaseName(link), r.MTU, r.MTU+roceOverhead), nil
+	least := r.MTU + roceOverhead
+	if r.onInfiniBand(p, l) {
+		least = r.MTU - ipoibHeader
+	}
+	switch o := l.IPoIB; {
+	case l.MTU == nil:
+	case o != nil && o.Mode != nil && *o.Mode == "connected":
+		return fmt.Sprintf("the MTU %d of %q does not depend on that of the port in connected mode: use datagram mode, or "+
+			"remove require.mtu", *l.MTU, netstate.BaseName(link)), nil
+	case *l.MTU < least:
+		return fmt.Sprintf("the MTU %d of %q is too small for packets with %d bytes of payload: set at least %d", *l.MTU,
+			netstate.BaseName(link), r.MTU, least), nil
+	}
+	return "", nil
+}
+
+// onInfiniBand reports whether a link is one of InfiniBand. One that is imagined is if only InfiniBand has what the step asks for.
+func (r *RDMARequirement) onInfiniBand(p *Planner, l netstate.Link) bool {
+	asked := p.current.portGUID != "" || r.GID != nil && r.GID.Type == "IB"
+	return l.LinkKind == netstate.InfiniBandKind || p.req.imagined != nil && asked
 }
 
 // choose sets the index of the GID that is required, or says why there is none. A program was told the index when its

@@ -154,6 +154,44 @@ func TestRDMARequiredOfMoved(t *testing.T) {
 	}
 }
 
+// TestRDMARequiredMTU: an interface of InfiniBand has the MTU of the port's packets less 4 bytes in datagram mode, and any in connected mode; one of
+// Ethernet needs 96 bytes more.
+func TestRDMARequiredMTU(t *testing.T) {
+	const function = "0000:03:00.2"
+	host := netstate.HostName("ibp3s0v0")
+	for name, tt := range map[string]struct {
+		kind, mode string
+		mtu        uint32
+		wrong      string
+	}{
+		"InfiniBand":           {netstate.InfiniBandKind, "datagram", 4092, ""},
+		"mode unknown":         {netstate.InfiniBandKind, "", 4092, ""},
+		"smaller InfiniBand":   {netstate.InfiniBandKind, "datagram", 2044, `the MTU 2044 of "ibp3s0v0" is too small for packets with 4096 bytes of payload: set at least 4092`},
+		"connected InfiniBand": {netstate.InfiniBandKind, "connected", 65520, `the MTU 65520 of "ibp3s0v0" does not depend on that of the port in connected mode`},
+		"Ethernet":             {"device", "", 4092, `set at least 4192`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg, top := vetted(t, "    - {name: ib, type: rdma, config: {require: {mtu: 4096}}}\n")
+			link := netstate.Link{Name: host, LinkKind: tt.kind, DeviceID: function, Up: new(true), Master: new(""), MTU: &tt.mtu}
+			if tt.mode != "" {
+				link.IPoIB = &netstate.IPoIB{Mode: &tt.mode}
+			}
+			have := netstate.NewSnapshot(link,
+				netstate.Device{ID: function, At: &host, Up: new(true), LinkKind: tt.kind, RDMA: []netstate.RDMADevice{{Name: "mlx5_2", Nodes: []string{"/dev/infiniband/uverbs2"}}}},
+				netstate.RDMAPort{Device: "mlx5_2", Link: host, State: new("ACTIVE"), RateMbps: 100_000, Only: new(-1)})
+			p, err := reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"ib": {Device: function}}, Have: have})
+			switch {
+			case err != nil:
+				t.Error(err)
+			case tt.wrong == "" && !p.Empty():
+				t.Errorf("plan %s, missing %v", p, p.Missing)
+			case tt.wrong != "" && (len(p.Pending) != 1 || !strings.Contains(p.Pending[0].Withheld.Error(), tt.wrong)):
+				t.Errorf("pending %+v, want %q", p.Pending, tt.wrong)
+			}
+		})
+	}
+}
+
 // onlyGID is the observation of a port that was asked for one entry of its GID table.
 func onlyGID(port netstate.RDMAPort, only *int) netstate.RDMAPort {
 	if only == nil {
