@@ -74,8 +74,18 @@ func (s Selector) Match(ctx context.Context, d Device) (bool, error) {
 	if s.expr == "" {
 		return true, nil
 	}
+	return s.MatchPublished(ctx, resourceapi.Device{
+		Name: d.Name, AllowMultipleAllocations: new(d.Shared != nil), Attributes: Attributes(d), Capacity: Capacity(d),
+	})
+}
+
+// MatchPublished is Match of a device of ours in a ResourceSlice.
+func (s Selector) MatchPublished(ctx context.Context, d resourceapi.Device) (bool, error) {
+	if s.expr == "" {
+		return true, nil
+	}
 	matches, _, err := s.compiled.DeviceMatches(ctx, cel.Device{
-		Driver: Driver, AllowMultipleAllocations: new(d.Shared != nil), Attributes: Attributes(d), Capacity: Capacity(d),
+		Driver: Driver, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
 	})
 	if err != nil {
 		return false, fmt.Errorf("device %q: selector.cel: %w", d.Name, err)

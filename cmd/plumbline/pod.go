@@ -68,8 +68,9 @@ func (a *app) pod() *cobra.Command {
 		Use:   "pod",
 		Short: "Show a pod's network as the objects of the cluster report it",
 		Long: `Shows the network of a pod by the cluster's objects. Needs get on pods and resourceclaims
-and list on events in the namespace, and get on networktopologies; an object that may not
-be read is named and left out.
+and list on events in the namespace, and get on networktopologies and deviceclasses; list
+on resourceslices, to name the nodes that an RDMA mode leaves out. An object that may not be
+read is named and left out.
 
 Named kubectl-plumbline in the PATH, the program is a plugin of kubectl: kubectl plumbline
 status POD. Named kubectl_complete-plumbline, it completes that.`,

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -298,19 +299,32 @@ func (p nodePair) testRDMAPlacement(t *testing.T) {
 			return said
 		})
 	}
+	program := filepath.Join(t.TempDir(), "plumbline")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/plumbline")
+	build.Dir = p[0].Checkout()
+	if said, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
 	for template, mode := range map[string]string{"verbs": shared, "shares": shared, "moves": exclusive} {
 		right, wrong := in[mode], in[exclusive]
 		if mode == exclusive {
 			wrong = in[shared]
 		}
-		t.Run(template, func(t *testing.T) { right.testPlaced(t, wrong, template) })
+		t.Run(template, func(t *testing.T) { right.testPlaced(t, wrong, template, program) })
 	}
 }
 
-// testPlaced creates pods that may be on either node, of which one is the right one, and a pod that must be on the wrong one.
-func (b *agentBench) testPlaced(t *testing.T, wrong *agentBench, template string) {
+// testPlaced creates pods that may be on either node, of which one is the right one, and a pod that must be on the wrong one: the
+// program names the mode that leaves this node out.
+func (b *agentBench) testPlaced(t *testing.T, wrong *agentBench, template, program string) {
 	wrong.create(t, verbsPod("misplaced", wrong.node.Name, template))
 	wrong.saysWhy(t, "misplaced", "cannot allocate all claims")
+	explain := exec.CommandContext(t.Context(), program, "pod", "explain", "misplaced", "-n", "default", "--kubeconfig", wrong.Admin())
+	said, err := explain.CombinedOutput()
+	why := fmt.Sprintf("(attribute rdmaNetns); nodes in %s mode are left out: %s; it fits devices of: %s", wrong.rdmaMode(t), wrong.node.Name, b.node.Name)
+	if explain.ProcessState == nil || explain.ProcessState.ExitCode() != 2 || !strings.Contains(string(said), why) {
+		t.Errorf("plumbline pod explain: %v: %s\nlacks %q", err, said, why)
+	}
 	kubectl(t, wrong.Cluster, "", "delete", "pod", "misplaced", "--timeout=60s")
 	names := []string{"placed-0", "placed-1", "placed-2"} // by chance all would be on the right node in one case of eight
 	for _, name := range names {

@@ -100,6 +100,9 @@ func (s *Status) ofClaim(c *Claim) (out findings) {
 		for _, u := range c.Uses {
 			out = append(out, s.notAllocated(u.Topology)...)
 		}
+		for i := range c.modes {
+			c.modes[i].explain(&out)
+		}
 	case Allocated:
 		if c.Invalid != "" {
 			out.problem("", "the allocation of the claim cannot be used: %s", c.Invalid)

@@ -30,6 +30,7 @@ type world struct {
 	class     *resourceapi.DeviceClass
 	topology  map[string]any // of the object, nil: there is none
 	events    []*corev1.Event
+	slices    []*resourceapi.ResourceSlice
 	forbidden []string // resources that the user may not read
 }
 
@@ -84,6 +85,31 @@ func (w *world) pending() {
 	w.claim.Status = resourceapi.ResourceClaimStatus{}
 }
 
+// needs has the pod wait for a device in an RDMA mode, which its class chooses as the controller writes it.
+func (w *world) needs(selector string) {
+	w.pending()
+	w.class.Labels[claim.LabelStep] = "vf0"
+	w.class.Spec.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: `device.driver == "dra.networking" && ` + strings.ReplaceAll(selector, "MODE", `device.attributes["dra.networking"].rdmaNetns`),
+	}}}
+}
+
+const (
+	notExclusive = `device.attributes["dra.networking"].rdma && (!has(MODE) || MODE != "exclusive")`
+	exclusive    = `has(MODE) && MODE == "exclusive"`
+)
+
+// node publishes a device of a node in an RDMA mode; "" for one without RDMA.
+func (w *world) node(name, mode string) {
+	d := resourceapi.Device{Name: "pci-0", Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"rdma": {BoolValue: new(mode != "")}}}
+	if mode != "" {
+		d.Attributes["rdmaNetns"] = resourceapi.DeviceAttribute{StringValue: &mode}
+	}
+	w.slices = append(w.slices, &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: claim.Driver, Pool: resourceapi.ResourcePool{Name: name}, NodeName: &name, Devices: []resourceapi.Device{d},
+	}})
+}
+
 func (w *world) event(reason, from, message string, uid string, minute int) {
 	w.events = append(w.events, &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("e%d", len(w.events)), Namespace: "shop"}, Type: "Warning", Reason: reason, Message: message, Count: 2,
@@ -104,6 +130,9 @@ func (w *world) read(t *testing.T, name string) (*podstatus.Status, error) {
 	for _, e := range w.events {
 		objects = append(objects, e)
 	}
+	for _, e := range w.slices {
+		objects = append(objects, e)
+	}
 	kube := fake.NewClientset(objects...)
 	scheme := runtime.NewScheme()
 	var custom []runtime.Object
@@ -119,7 +148,7 @@ func (w *world) read(t *testing.T, name string) (*podstatus.Status, error) {
 	topologies.PrependReactor("*", "*", refuse)
 	s, err := podstatus.NewReader(kube, topologies).Read(t.Context(), "shop", name)
 	for _, a := range append(kube.Actions(), topologies.Actions()...) {
-		if verb := a.GetVerb(); verb != "get" && (verb != "list" || a.GetResource().Resource != "events") {
+		if verb := a.GetVerb(); verb != "get" && (verb != "list" || !slices.Contains([]string{"events", "resourceslices"}, a.GetResource().Resource)) {
 			t.Errorf("it needs %s on %s", verb, a.GetResource().Resource)
 		}
 	}
@@ -170,6 +199,64 @@ func TestExplain(t *testing.T) {
 				w.topology["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Shared", "status": "False", "reason": "NoPolicy", "message": "apply this"}, map[string]any{"type": "Valid", "status": "True"}}}
 			},
 			want: []string{`! ResourceClaim "web-net" is not allocated`, `! NetworkTopology "ai" has the condition Shared: False (NoPolicy): apply this`},
+		},
+		"every node is in exclusive mode": {
+			change: func(w *world) {
+				w.needs(notExclusive)
+				w.node("n2", "exclusive")
+				w.node("n1", "exclusive")
+				w.node("n3", "")
+			},
+			want: []string{"! ResourceClaim", `! step "vf0" of topology "ai" needs a node whose RDMA devices are shared between network namespaces (attribute rdmaNetns); ` +
+				"nodes in exclusive mode are left out: n1, n2"},
+		},
+		"one node is in exclusive mode": {
+			change: func(w *world) {
+				w.needs(notExclusive)
+				w.node("n1", "exclusive")
+				w.node("n2", "shared")
+				w.node("n3", "")
+			},
+			want: []string{"! ResourceClaim", `~ step "vf0" of topology "ai" needs a node whose RDMA devices are shared between network namespaces (attribute rdmaNetns); ` +
+				"nodes in exclusive mode are left out: n1; it fits devices of: n2"},
+		},
+		"a selector of exclusive mode": {
+			change: func(w *world) { w.needs(exclusive); w.node("n1", "shared") },
+			want: []string{"! ResourceClaim", `! step "vf0" of topology "ai" needs a node whose RDMA devices belong to one network namespace each (attribute rdmaNetns); ` +
+				"nodes in shared mode are left out: n1"},
+		},
+		"a selector of the claim": {
+			change: func(w *world) {
+				w.needs("true")
+				w.claim.Spec.Devices.Requests[0].Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+					Expression: `device.attributes["dra.networking"].?rdmaNetns.orValue("") == "exclusive"`,
+				}}}
+				w.node("n1", "shared")
+			},
+			want: []string{"! ResourceClaim", `! step "vf0" of topology "ai" needs a node whose RDMA devices belong to one network namespace each`},
+		},
+		"the mode leaves no node out": {
+			change: func(w *world) { w.needs(notExclusive); w.node("n1", "shared"); w.node("n2", "") },
+			want:   []string{"! ResourceClaim"},
+		},
+		"many nodes in exclusive mode": {
+			change: func(w *world) {
+				w.needs(notExclusive)
+				for i := range 9 {
+					w.node(fmt.Sprintf("n%d", i), "exclusive")
+				}
+			},
+			want: []string{"! ResourceClaim", `! step "vf0" of topology "ai" needs a node whose RDMA devices are shared between network namespaces (attribute rdmaNetns); ` +
+				"nodes in exclusive mode are left out: n0, n1, n2, n3, n4 and 4 more"},
+		},
+		"modes that cannot be read": {
+			change: func(w *world) {
+				w.needs(notExclusive)
+				w.node("n1", "exclusive")
+				w.forbidden = []string{"resourceslices"}
+			},
+			want:   []string{"! ResourceClaim", `~ step "vf0" of topology "ai" chooses devices by the RDMA mode of their node (attribute rdmaNetns): nodes in the other mode are left out`},
+			unread: []string{"ResourceSlices: you may not list them, so the nodes that this leaves out are not known: ask for list on resourceslices of resource.k8s.io"},
 		},
 		"no topology": {change: func(w *world) { w.pending(); w.topology = nil }, want: []string{"! ResourceClaim", `! NetworkTopology "ai" does not exist`}},
 		"allocated, and nothing reported": {

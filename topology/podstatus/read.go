@@ -83,6 +83,7 @@ func (r *Reader) Read(ctx context.Context, namespace, name string) (*Status, err
 		}
 		s.Claims = append(s.Claims, of)
 	}
+	r.readModes(ctx, s)
 	for _, c := range s.Claims {
 		for _, u := range c.Uses {
 			if s.topology(u.Topology) == nil {
@@ -144,12 +145,19 @@ func (r *Reader) readClaim(ctx context.Context, s *Status, to *Claim) {
 	to.Classes = classes(c)
 	if c.Status.Allocation == nil {
 		to.State = NotAllocated
-		for _, class := range to.Classes {
-			if name := r.topologyOf(ctx, s, class); name != "" &&
-				!slices.ContainsFunc(to.Uses, func(u Use) bool { return u.Topology == name }) {
-				to.Uses = append(to.Uses, Use{Topology: name})
+		read := map[string]*resourceapi.DeviceClass{}
+		for _, name := range to.Classes {
+			class := r.class(ctx, s, name)
+			if class == nil {
+				continue
+			}
+			read[name] = class
+			if of := class.Labels[claim.LabelTopology]; of != "" &&
+				!slices.ContainsFunc(to.Uses, func(u Use) bool { return u.Topology == of }) {
+				to.Uses = append(to.Uses, Use{Topology: of})
 			}
 		}
+		to.modes = modeChoices(c, read)
 		return
 	}
 	to.State = Allocated
@@ -184,20 +192,20 @@ func classes(c *resourceapi.ResourceClaim) (out []string) {
 	return out
 }
 
-// topologyOf returns the topology of a DeviceClass, "" for one of others.
-func (r *Reader) topologyOf(ctx context.Context, s *Status, class string) string {
-	c, err := r.kube.ResourceV1().DeviceClasses().Get(ctx, class, metav1.GetOptions{})
+// class returns a DeviceClass, nil if it cannot be read.
+func (r *Reader) class(ctx context.Context, s *Status, name string) *resourceapi.DeviceClass {
+	c, err := r.kube.ResourceV1().DeviceClasses().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		s.unread("DeviceClass %q does not exist: correct the claim, or create the NetworkTopology whose class that is", class)
+		s.unread("DeviceClass %q does not exist: correct the claim, or create the NetworkTopology whose class that is", name)
 	case apierrors.IsForbidden(err):
-		s.unread("DeviceClass %q: you may not read it, so its topology is not known: %s", class, askForView)
+		s.unread("DeviceClass %q: you may not read it, so its topology is not known: %s", name, askForView)
 	case err != nil:
-		s.unread("DeviceClass %q: %v", class, err)
+		s.unread("DeviceClass %q: %v", name, err)
 	default:
-		return c.Labels[claim.LabelTopology]
+		return c
 	}
-	return ""
+	return nil
 }
 
 // use returns the devices of a claim for a topology.

@@ -42,6 +42,8 @@ type Claim struct {
 	Uses []Use `json:"uses,omitempty"`
 	// Invalid is why the allocation cannot be used.
 	Invalid string `json:"invalid,omitempty"`
+
+	modes []modeChoice // of its requests, while it is not allocated
 }
 
 // State is how far a claim is.
