@@ -32,6 +32,7 @@ import (
 type scenario struct {
 	name        string
 	pod         string // commands in the namespace
+	before, end string // commands on the host, before and after it
 	steps       string
 	edited      string
 	disturbance string
@@ -93,6 +94,8 @@ var scenarios = []scenario{
 	{
 		name:    "soft RoCE",
 		pod:     "modprobe -a rdma_rxe ib_uverbs rdma_ucm",
+		before:  "rdma link add rxe9 type rxe netdev $(ls /sys/class/net/enp3s0f0/device/virtfn3/net)",
+		end:     "rdma link delete rxe9 2>/dev/null || true",
 		devices: map[string]string{"vf": "enp3s0f0/3"},
 		steps: `
     - {name: vf, type: sriov, config: {name: rail0, addresses: [192.0.2.10/24]}}
@@ -148,6 +151,10 @@ func (p scenario) fixture(t *testing.T) *fixture {
 	s := &fixture{lane: l, foreignWriter: &foreignWriter{t, filepath.Base(path), filepath.Base(other)}, scenario: p, path: path}
 	s.run("ip -n $NS link set lo up")
 	s.inside(p.pod)
+	if p.before != "" {
+		s.run(p.before)
+		t.Cleanup(func() { s.run(p.end) })
+	}
 	s.sandbox = box(path, parse(t, "t", p.steps))
 	s.sandbox.Given = ops.Givens{}.WithDevices(functions(t, p.devices))
 	l.devices = append([]string{}, slices.Sorted(maps.Values(s.sandbox.Given.Devices()))...) // none is not all
@@ -645,8 +652,8 @@ func (l *lane) disturbed(n int64, lost bool, errno unix.Errno) (r *reconcile.Rec
 }
 
 // machine has the host's objects that no sandbox may touch: its links by name, its
-// addresses, routes and rules.
+// addresses, routes, rules and RDMA devices, without those that are made in pods: these may still be ending.
 func (s *foreignWriter) machine() string {
 	s.t.Helper()
-	return s.run(`ls -d /sys/class/net/*/; ip -4 -o address; ip route; ip rule`)
+	return s.run(`ls -d /sys/class/net/*/; ip -4 -o address; ip route; ip rule; ls /sys/class/infiniband 2>/dev/null | grep -v ^pl || true`)
 }

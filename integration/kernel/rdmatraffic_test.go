@@ -151,7 +151,8 @@ func TestRDMATraffic(t *testing.T) {
 func (l *lane) rdmaCounters(t *testing.T, of rdmaPod) string {
 	t.Helper()
 	m := ports.New(ports.Options{
-		Record: of.engine.Record, Read: l.host.Ports, ReadRDMA: l.host.RDMAPorts, SilentRDMA: l.host.SilentRDMA,
+		Record: func(reconcile.SandboxID) (reconcile.Record, bool, error) { return of.engine.Record(of.id) }, // as if it were of a claim
+		Read:   l.host.Ports, ReadRDMA: l.host.RDMAPorts, SilentRDMA: l.host.SilentRDMA,
 		Pod: func(reconcile.SandboxID) (ports.Pod, bool) {
 			return ports.Pod{Namespace: "default", Name: "p", Claim: "c"}, true
 		},
@@ -162,7 +163,7 @@ func (l *lane) rdmaCounters(t *testing.T, of rdmaPod) string {
 	running.Go(func() { m.Run(ctx) })
 	defer running.Wait()
 	defer cancel()
-	m.Pass(reconcile.Pass{Sandbox: of.id, Trigger: reconcile.TriggerCheck})
+	m.Pass(reconcile.Pass{Sandbox: reconcile.IDOfClaim("s", "c", "t"), Trigger: reconcile.TriggerCheck})
 	counters, out := &ports.RDMAMetrics{Monitor: m, Devices: 10, Sys: os.DirFS("/sys")}, ""
 	eventually.True(t, 20*time.Second, "counters of "+of.RDMADevice, func() bool {
 		out = metricstest.Exposition(t, counters)
