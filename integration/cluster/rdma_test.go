@@ -92,12 +92,13 @@ spec: {subnets: [{prefix: 10.100.%[1]d.0/24}]}
 	for _, b := range p {
 		b.home, b.rdma = b.vfs(t), b.rdmaLinks(t)
 	}
-	p[0].applied(t, objects)
-	for _, template := range []string{"roce", "roce-ipv6", "rails"} {
+	p[0].applied(t, objects+managing)
+	for _, template := range []string{"roce", "roce-ipv6", "rails", "managing"} {
 		kubectl(t, c, "", "wait", "--for=create", "--timeout=300s", "resourceclaimtemplate/"+template)
 	}
 	t.Run("traffic", p.testRDMATraffic)
 	t.Run("another GID", p[0].testOtherGID)
+	t.Run("device nodes", p[0].testManaging)
 	t.Run("eight rails", p[0].testEightRails)
 	t.Run("agent killed", func(t *testing.T) { p[0].testRDMAStruck(t, "preparing", "applying", "open") })
 	t.Run("sandbox killed", p.testRDMANewSandbox)
@@ -182,6 +183,11 @@ func (p nodePair) testRDMATraffic(t *testing.T) {
 		if said, err := b.runs(t, pods[i], "ibv_devinfo -d "+others[0]); err == nil {
 			t.Errorf("pod %s opens %s:\n%s", pods[i], others[0], said)
 		}
+		// A device node that the pod makes by itself opens no device of another claim or of the host.
+		number := strings.Replace(strings.TrimSpace(b.shell(t, "cat $(dirname $(grep -lx "+others[0]+" /sys/class/infiniband_verbs/*/ibdev))/dev")), ":", " ", 1)
+		if said, err := b.runsScript(t, pods[i], "mknod /dev/forged c "+number+" && cat </dev/forged"); err == nil || !strings.Contains(said, "Operation not permitted") {
+			t.Errorf("pod %s opens the device %s by its number: %v\n%s", pods[i], number, err, said)
+		}
 	}
 	to := rails[0].address
 	if said := p.exchange(t, pods, "rping -s -C 3 -a "+to, "rping -c -v -C 3 -a "+to); strings.Count(said, "ping data:") != 3 {
@@ -195,6 +201,16 @@ func (p nodePair) testRDMATraffic(t *testing.T) {
 func (b *agentBench) runs(t *testing.T, pod, command string) (string, error) {
 	t.Helper()
 	return b.Kubectl(t.Context(), nil, append([]string{"exec", pod, "--", "/usr/bin/timeout", "60"}, strings.Fields("/usr/bin/"+command)...)...)
+}
+
+// runsScript runs a script of the shell in a pod, and returns also what it printed if it failed.
+func (b *agentBench) runsScript(t *testing.T, pod, script string) (string, error) {
+	t.Helper()
+	said, err := b.Kubectl(t.Context(), nil, "exec", pod, "--", "/usr/bin/sh", "-ec", "PATH=/usr/sbin:/usr/bin; { "+script+"; } 2>&1")
+	if err != nil {
+		said += err.Error()
+	}
+	return said, err
 }
 
 // exchange runs programs in two pods until the client has succeeded, and returns its output. That of the server is in the log.
@@ -221,6 +237,28 @@ func (b *agentBench) testOtherGID(t *testing.T) {
 		t.Errorf("the container is %s", state)
 	}
 	b.drop(t, "other")
+}
+
+// managing gives a pod an RDMA device with device nodes that only topologies name.
+const managing = `---
+apiVersion: networking.dra.io/v1alpha1
+kind: NetworkTopology
+metadata: {name: managing}
+spec:
+  claimTemplate: {namespaces: [default]}
+  steps:
+  - {name: ib, type: rdma, selector: {cel: 'device.attributes["dra.networking"].rdma'}, config: {deviceNodes: [umad, vhost-net, tun]}}
+`
+
+// testManaging has a container open the device nodes that a topology names.
+func (b *agentBench) testManaging(t *testing.T) {
+	b.create(t, verbsPod("managing", b.node.Name, "managing"))
+	b.ready(t, "managing")
+	said, err := b.runsScript(t, "managing", "for node in /dev/infiniband/umad* /dev/infiniband/uverbs* /dev/vhost-net /dev/net/tun; do : <>$node; echo $node; done")
+	if opened := regexp.MustCompile(`^/dev/infiniband/umad\d+\n/dev/infiniband/uverbs\d+\n/dev/vhost-net\n/dev/net/tun\n$`); err != nil || !opened.MatchString(said) {
+		t.Errorf("the container opens %v\n%s", err, said)
+	}
+	b.drop(t, "managing")
 }
 
 // testEightRails gives a pod all functions of the node, each with a soft RoCE device: sixteen devices, within the hook or with an event

@@ -21,7 +21,7 @@ import (
 
 // rdmaNode is what a node for pods with RDMA does at boot. A file in its folder has its RDMA mode, which the kernel does not change once
 // there are other network namespaces.
-const rdmaNode = `modprobe -a ib_uverbs rdma_ucm
+const rdmaNode = `modprobe -a ib_uverbs rdma_ucm ib_umad vhost_net tun
 mode=$(cat rdma-mode 2>/dev/null || echo shared)
 if [[ $(rdma system show) != *"netns $mode"* ]]; then rdma system set netns "$mode"; fi`
 
