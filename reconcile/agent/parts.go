@@ -98,7 +98,10 @@ func declared() []declaration {
 			return &ports.RDMAMetrics{Monitor: m, Devices: c.InterfaceMetrics, Sys: os.DirFS("/sys"), Inside: base.Host.RDMASysfs}
 		}},
 		{"driver counters", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.FabricMetrics {
-			return &ports.FabricMetrics{Monitor: m, Interfaces: c.InterfaceMetrics, Read: base.Host.DriverCounters}
+			return &ports.FabricMetrics{
+				Monitor: m, Interfaces: c.InterfaceMetrics, Read: base.Host.DriverCounters,
+				Physical: base.Host.PhysicalFunction, ReadPhysical: base.Host.PhysicalCounters,
+			}
 		}},
 		{"rule counters", func(c Config, m *ports.Monitor, base *hostengine.Base) *ports.RuleMetrics {
 			return &ports.RuleMetrics{Monitor: m, Rules: c.RuleMetrics, Read: base.Host.RuleReadings, ReadLogical: c.OVN.Readings}

@@ -3,6 +3,7 @@ package kernel
 import (
 	"bytes"
 	"encoding/binary"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -44,8 +45,27 @@ func (h *Host) DriverCounters(path string, id reconcile.NetnsID, indexes []int) 
 	if !netns.Same(at, id) {
 		return nil // another namespace is at the path now
 	}
-	var out map[int]map[string]uint64
-	_ = h.own.enter(ns, func() error { // without the counters nothing is said of the interfaces
+	return countersOf(h.own, ns, indexes, (*ethtoolIoctl).nameOf)
+}
+
+// PhysicalFunction returns the PCI address of the physical function of a virtual one, "" for another device.
+func (h *Host) PhysicalFunction(id string) string {
+	if !pciAddress.MatchString(id) {
+		return ""
+	}
+	return h.sysfs.physicalFunction(id)
+}
+
+// PhysicalCounters returns the counters of the drivers of physical functions, as DriverCounters does, by their PCI addresses, and
+// none of one that has no interface on the host.
+func (h *Host) PhysicalCounters(functions []string) map[string]map[string]uint64 {
+	return countersOf(h.own, h.socket.ns, functions, func(_ *ethtoolIoctl, id string) (string, error) { return h.sysfs.interfaceOf(id) })
+}
+
+// countersOf reads the counters of interfaces of a namespace.
+func countersOf[K comparable](own ownNetns, ns *os.File, of []K, nameOf func(*ethtoolIoctl, K) (string, error)) map[K]map[string]uint64 {
+	var out map[K]map[string]uint64
+	_ = own.enter(ns, func() error { // without the counters nothing is said of the interfaces
 		e, err := openEthtoolIoctl("")
 		if err != nil {
 			return err
@@ -53,7 +73,7 @@ func (h *Host) DriverCounters(path string, id reconcile.NetnsID, indexes []int) 
 		defer e.close()
 		room := counterRoom.Get().(*counterBuffers)
 		defer counterRoom.Put(room)
-		out = stableCounters(indexes, e.nameOf, func(name string) map[string]uint64 {
+		out = stableCounters(of, func(k K) (string, error) { return nameOf(e, k) }, func(name string) map[string]uint64 {
 			return (&ethtoolIoctl{e.fd, name}).driverCounters(room.names[:], room.values[:])
 		})
 		return nil
@@ -61,20 +81,18 @@ func (h *Host) DriverCounters(path string, id reconcile.NetnsID, indexes []int) 
 	return out
 }
 
-// stableCounters reads the counters of the interfaces with these indexes by the names that they have now, and leaves out an interface
+// stableCounters reads the counters of interfaces by the names that they have now, and leaves out an interface
 // whose name changes meanwhile.
-func stableCounters(indexes []int, nameOf func(index int) (string, error),
-	read func(name string) map[string]uint64,
-) map[int]map[string]uint64 {
-	out := map[int]map[string]uint64{}
-	for _, index := range indexes {
-		before, err := nameOf(index)
+func stableCounters[K comparable](of []K, nameOf func(K) (string, error), read func(string) map[string]uint64) map[K]map[string]uint64 {
+	out := map[K]map[string]uint64{}
+	for _, k := range of {
+		before, err := nameOf(k)
 		if err != nil {
 			continue
 		}
 		counters := read(before)
-		if after, err := nameOf(index); counters != nil && err == nil && after == before {
-			out[index] = counters
+		if after, err := nameOf(k); counters != nil && err == nil && after == before {
+			out[k] = counters
 		}
 	}
 	return out

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plumbline/plumbline/ops/netstate"
 )
 
@@ -130,6 +132,16 @@ func (f sysfs) netdevs(id string) []string {
 		out = append(out, n.name)
 	}
 	return out
+}
+
+// interfaceOf returns the name of a function's own netdev on the host. That of a function that is in a pod is not there; representors of
+// its virtual functions can be.
+func (f sysfs) interfaceOf(id string) (string, error) {
+	names := f.netdevs(id)
+	if len(names) == 0 || representor.MatchString(f.text(filepath.Join(f.function(id), "net", names[0]), "phys_port_name")) {
+		return "", unix.ENODEV
+	}
+	return names[0], nil
 }
 
 // rdmaDevices returns the names of the RDMA devices of a device. In exclusive mode sysfs shows an RDMA device only in the network namespace

@@ -15,7 +15,7 @@ import (
 
 // fabricMetrics has the counters of interfaces by the names that they have in a record.
 func (n *node) fabricMetrics(most int, read func(path string, interfaces []string) map[string]map[string]uint64) *ports.FabricMetrics {
-	return &ports.FabricMetrics{Monitor: n.Monitor, Interfaces: most, Read: func(path string, _ reconcile.NetnsID, indexes []int) map[int]map[string]uint64 {
+	return &ports.FabricMetrics{Monitor: n.Monitor, Interfaces: most, Physical: func(string) string { return "" }, Read: func(path string, _ reconcile.NetnsID, indexes []int) map[int]map[string]uint64 {
 		var interfaces []string
 		for _, i := range indexes {
 			interfaces = append(interfaces, map[int]string{3: "net1", 4: "net2"}[i])
@@ -61,16 +61,7 @@ func TestFabricCounters(t *testing.T) {
 				if strings.Contains(got, `interface="net1"`) {
 					t.Errorf("counters of an interface that cannot be read:\n%s", got)
 				}
-				var have []string
-				for _, metric := range []string{"pauses_received", "pauses_sent", "ecn_marked_packets", "discards"} {
-					_, after, found := strings.Cut(got, "\nplumbline_fabric_"+metric+`_total{claim="one",interface="net2",namespace="default",pod="pod-one",step="right",topology="ai"} `)
-					value, _, _ := strings.Cut(after, "\n")
-					if !found {
-						value = "-"
-					}
-					have = append(have, value)
-				}
-				if strings.Join(have, " ") != c.want {
+				if have := fabricOf(got, "one", "net2", "right"); have != c.want {
 					t.Errorf("have %q, want %q:\n%s", have, c.want, got)
 				}
 			})
@@ -146,4 +137,80 @@ func TestFabricOfTwoSandboxes(t *testing.T) {
 			t.Errorf("not the new sandbox's:\n%s", got)
 		}
 	})
+}
+
+// TestFabricPausesOfPort: a virtual function has the pauses of its port as its physical function counts them, and only those, unless its own driver
+// counts some; a physical function is read once for all, and of one that has no interface on the host nothing is said.
+func TestFabricPausesOfPort(t *testing.T) {
+	port := map[string]uint64{"rx_prio3_pause": 7, "tx_prio3_pause": 8, "rx_prio3_marked": 999, "rx_discards_phy": 999}
+	for name, c := range map[string]struct {
+		function, physical map[string]uint64
+		want               string // pauses received and sent, marked, discarded
+	}{
+		"a driver that counts none":            {map[string]uint64{"rx_packets": 1}, port, "7 8 - -"},
+		"mlx5, which lists zeros":              {map[string]uint64{"rx_pause_ctrl_phy": 0, "tx_pause_ctrl_phy": 0, "rx_ecn_mark": 3, "rx_discards_phy": 0, "rx_out_of_buffer": 4}, port, "7 8 3 4"},
+		"a driver that counts":                 {map[string]uint64{"rx_pause_ctrl_phy": 5, "tx_pause_ctrl_phy": 6}, port, "5 6 - -"},
+		"one direction":                        {map[string]uint64{"rx_pause_ctrl_phy": 5}, map[string]uint64{"tx_prio3_pause": 8}, "5 8 - -"},
+		"no pauses yet":                        {map[string]uint64{"rx_pause_ctrl_phy": 0, "tx_pause_ctrl_phy": 0}, map[string]uint64{"rx_pause_ctrl_phy": 0, "tx_pause_ctrl_phy": 0}, "0 0 - -"},
+		"a physical function that is gone":     {map[string]uint64{"rx_pause_ctrl_phy": 0, "tx_pause_ctrl_phy": 6, "rx_ecn_mark": 3}, nil, "- 6 3 -"},
+		"an interface that cannot be read":     {nil, port, "- - - -"},
+		"a physical function without pauses":   {map[string]uint64{"rx_packets": 1}, map[string]uint64{"rx_packets": 1}, "- - - -"},
+		"pauses of the port and of a priority": {map[string]uint64{"rx_packets": 1}, map[string]uint64{"rx_pause_ctrl_phy": 5, "rx_prio0_pause": 5, "tx_prio3_pause": 8}, "5 8 - -"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *node) {
+				for _, pod := range []string{"one", "two"} {
+					n.pod("ns"+pod, pod)
+					n.report(t)
+				}
+				m := n.fabricMetrics(10, func(string, []string) map[string]map[string]uint64 {
+					if c.function == nil {
+						return nil
+					}
+					return map[string]map[string]uint64{"net1": {"rx_discards_phy": 2}, "net2": c.function}
+				})
+				m.Physical = func(device string) string {
+					return map[string]string{"0000:03:10.2": "0000:03:00.0"}[device] // net1 is a physical function itself
+				}
+				var asked []string
+				m.ReadPhysical = func(functions []string) map[string]map[string]uint64 {
+					asked = append(asked, functions...)
+					if c.physical == nil {
+						return nil
+					}
+					return map[string]map[string]uint64{"0000:03:00.0": c.physical}
+				}
+				var got string
+				for range 3 {
+					got = metricstest.Exposition(t, m)
+					time.Sleep(9 * time.Second)
+				}
+				if want := c.function != nil; len(asked) > 1 || want && !slices.Equal(asked, []string{"0000:03:00.0"}) {
+					t.Errorf("asked for the physical functions %v", asked)
+				}
+				for _, pod := range []string{"one", "two"} {
+					if have := fabricOf(got, pod, "net2", "right"); have != c.want {
+						t.Errorf("pod %s has %q, want %q:\n%s", pod, have, c.want, got)
+					}
+					if have := fabricOf(got, pod, "net1", "left"); c.function != nil && have != "- - - 2" {
+						t.Errorf("the physical function of pod %s has %q", pod, have)
+					}
+				}
+			})
+		})
+	}
+}
+
+// fabricOf returns the pauses received and sent, marks and discards of an interface; "-" is none.
+func fabricOf(exposition, pod, name, step string) string {
+	var have []string
+	for _, metric := range []string{"pauses_received", "pauses_sent", "ecn_marked_packets", "discards"} {
+		_, after, found := strings.Cut(exposition, "\nplumbline_fabric_"+metric+`_total{claim="`+pod+`",interface="`+name+`",namespace="default",pod="pod-`+pod+`",step="`+step+`",topology="ai"} `)
+		value, _, _ := strings.Cut(after, "\n")
+		if !found {
+			value = "-"
+		}
+		have = append(have, value)
+	}
+	return strings.Join(have, " ")
 }
