@@ -148,8 +148,13 @@ func Fitting(s *topology.Step, c contract.Contract) string {
 		if needed {
 			expr += " && " + attribute(inventory.AttrRDMA)
 		}
-		if mode := attribute(inventory.AttrRDMANetns); stays {
-			expr += fmt.Sprintf(" && (!has(%s) || %s != %q)", mode, mode, inventory.RDMAExclusive)
+		mode, link := attribute(inventory.AttrRDMANetns), attribute(inventory.AttrLinkType)
+		shared := fmt.Sprintf("!has(%s) || %s != %q", mode, mode, inventory.RDMAExclusive)
+		switch {
+		case stays:
+			expr += " && (" + shared + ")"
+		case needed: // in exclusive mode the RDMA device of InfiniBand stays on the host, see ops.Planner.RDMA
+			expr += fmt.Sprintf(" && (%s || !has(%s) || %s != %q)", shared, link, link, inventory.InfiniBand)
 		}
 	}
 	if s.Selector != "" {

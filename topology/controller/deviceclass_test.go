@@ -132,22 +132,29 @@ func TestWithoutInterface(t *testing.T) {
 }
 
 // TestClassesWithRDMA holds that the scheduler chooses a device with an RDMA device where a step cannot do without one, and on a node in
-// exclusive mode only one that moves.
+// exclusive mode only one that moves, as the kernel does not let one of InfiniBand.
 func TestClassesWithRDMA(t *testing.T) {
 	set := contracts(t)
 	device := func(mode string) inventory.Device {
-		return inventory.Device{ID: "0000:01:00.0", Name: "pci-0000-01-00-0", Kind: inventory.KindVF, IfName: "v0", RDMA: mode != "none", RDMANetns: strings.TrimPrefix(mode, "none")}
+		d := inventory.Device{ID: "0000:01:00.0", Name: "pci-0000-01-00-0", Kind: inventory.KindVF, IfName: "v0", RDMA: mode != "none", LinkType: inventory.Ethernet}
+		d.RDMANetns = strings.TrimPrefix(strings.TrimPrefix(mode, "none"), "ib ")
+		if strings.HasPrefix(mode, "ib ") {
+			d.LinkType = inventory.InfiniBand
+		}
+		return d
 	}
+	const all = "none, shared, exclusive, ib shared, ib exclusive"
 	for step, want := range map[string]string{
-		"sriov {}":                                   "none, shared, exclusive",
-		"sriov {rdma: false}":                        "none, shared, exclusive",
-		"sriov {rdma: true}":                         "shared, exclusive",
-		"sriov {require: {state: ACTIVE}}":           "shared, exclusive",
-		"rdma {}":                                    "shared",
-		"macvlan {}":                                 "none, shared, exclusive",
-		"macvlan {rdma: true}":                       "shared",
-		"ipvlan {rdma: true, master: v0}":            "shared",
-		`ipvlan {rdma: "{{ other.interfaceName }}"}`: "none, shared, exclusive",
+		"sriov {}":                                  all,
+		"sriov {rdma: false}":                       all,
+		"sriov {rdma: true}":                        "shared, exclusive, ib shared",
+		"sriov {require: {state: ACTIVE}}":          "shared, exclusive, ib shared",
+		"sriov {rdma: false, require: {mtu: 4096}}": all,
+		"rdma {}":                         "shared, ib shared",
+		"macvlan {}":                      all,
+		"macvlan {rdma: true}":            "shared, ib shared",
+		"ipvlan {rdma: true, master: v0}": "shared, ib shared",
+		`ipvlan {rdma: "{{ other.interfaceName }}"}`: all,
 	} {
 		typ, text, _ := strings.Cut(step, " ")
 		c, _ := set.Contract(typ)
@@ -161,7 +168,7 @@ func TestClassesWithRDMA(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, mode := range []string{"none", "shared", "exclusive"} {
+			for mode := range strings.SplitSeq(all, ", ") {
 				d := device(mode)
 				if c.Input.Shares {
 					d.Shared = &inventory.Sharing{}
