@@ -110,15 +110,17 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 		device rdmaDevice
 	}
 	var sent []series
-	seen := map[string]bool{}
+	type key [6]string
+	seen := map[key]bool{}
 	for _, b := range boxes {
 		for _, d := range b.rdma {
 			if skip > 0 { // the newest
 				skip--
 				continue
 			}
-			if !seen[d.name] { // of two sandboxes, the newer one has it
-				seen[d.name], sent = true, append(sent, series{b, d})
+			k := key{b.pod.Namespace, b.pod.Name, b.pod.Claim, b.id.Origin().Topology, d.step, d.name}
+			if !seen[k] { // of two sandboxes of a claim, the newer one has it
+				seen[k], sent = true, append(sent, series{b, d})
 			}
 		}
 	}
@@ -128,6 +130,9 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 	values := m.values.current(m.Monitor.Now, cacheTime, func() map[string][]driverTotal {
 		out := map[string][]driverTotal{}
 		for _, s := range sent {
+			if out[s.device.name] != nil { // another pod shares it
+				continue
+			}
 			of := deviceCounters(m.Sys, s.device.name)
 			if of == nil && m.Inside != nil {
 				// A namespace that has ended meanwhile has no counters, as a device that has.

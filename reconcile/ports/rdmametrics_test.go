@@ -183,6 +183,44 @@ func TestRDMACountersExclusive(t *testing.T) {
 	})
 }
 
+// TestRDMACountersShared: each pod that shares an RDMA device has its counters, which are read once; of two sandboxes of a claim one has them.
+func TestRDMACountersShared(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		for _, sandbox := range []struct{ netns, claim string }{{"ns1", "one"}, {"ns2", "two"}, {"ns3", "two"}, {"ns4", "two+second"}} {
+			id := n.pod(sandbox.netns, sandbox.claim)
+			n.report(t)
+			n.gives(t, id, map[string]string{"right": "mlx5_3"})
+		}
+		sys := &counting{FS: rdmaFiles, opened: map[string]int{}}
+		got := metricstest.Exposition(t, n.rdmaMetrics(10, sys))
+		for _, labels := range []string{
+			`claim="one",device="mlx5_3",namespace="default",pod="pod-one"`, `claim="two",device="mlx5_3",namespace="default",pod="pod-two"`,
+			`claim="two+second",device="mlx5_3",namespace="default",pod="pod-two"`,
+		} {
+			if !strings.Contains(got, "\nplumbline_rdma_receive_bytes_total{"+labels+`,step="right",topology="ai"} 1000`+"\n") {
+				t.Errorf("no series with %s:\n%s", labels, got)
+			}
+		}
+		if have := strings.Count(got, "\nplumbline_rdma_receive_bytes_total{"); have != 3 {
+			t.Errorf("%d series, want 3", have)
+		}
+		if have := sys.opened["class/infiniband/mlx5_3/ports/1/counters/port_rcv_data"]; have != 1 {
+			t.Errorf("a counter of the device was read %d times", have)
+		}
+	})
+}
+
+// counting counts how often each file is opened.
+type counting struct {
+	fs.FS
+	opened map[string]int
+}
+
+func (c *counting) Open(name string) (fs.File, error) {
+	c.opened[name]++
+	return c.FS.Open(name)
+}
+
 // silent is sysfs of a driver that answers late.
 type silent struct {
 	fs.FS
