@@ -59,21 +59,27 @@ func (c rdmaCounter) inWords(file string) rdmaCounter {
 }
 
 // rdmaCounters: the files of counters are those of the port in the kernel's RDMA core, those of hw_counters the driver's:
-// drivers/infiniband/hw/mlx5/counters.c, hw/bnxt_re/hw_counters.c, hw/efa/efa_verbs.c and sw/rxe/rxe_hw_counters.c.
+// drivers/infiniband/hw/mlx5/counters.c, hw/bnxt_re/hw_counters.c, hw/efa/efa_verbs.c, hw/mana/counters.c, hw/irdma/verbs.c and
+// sw/rxe/rxe_hw_counters.c. Each is of events that no other one of its metric counts: irdma has a cause of each retransmission,
+// too (RTO, Nak Sequence Error), mana_ib a request that is given up after timeouts (requester_retries_exceeded).
 var rdmaCounters = []rdmaCounter{
-	// Only efa, and bnxt_re of earlier kernels, have no counters in words.
+	// Only efa, mana_ib, and bnxt_re of earlier kernels have bytes, and no counters in words.
 	rdmaCounterOf("receive_bytes", "Bytes received by", "hw_counters/rx_bytes").inWords("counters/port_rcv_data"),
 	rdmaCounterOf("transmit_bytes", "Bytes sent by", "hw_counters/tx_bytes").inWords("counters/port_xmit_data"),
 	rdmaCounterOf("retransmits", "Retransmissions by",
 		"hw_counters/local_ack_timeout_err", "hw_counters/packet_seq_err", "hw_counters/implied_nak_seq_err", // mlx5
 		"hw_counters/to_retransmits", "hw_counters/seq_err_naks_rcvd", // bnxt_re
-		"hw_counters/retrans_pkts",                                     // efa
+		"hw_counters/retrans_pkts",                                                                             // efa
+		"hw_counters/requester_timeout", "hw_counters/requester_oos_nak", "hw_counters/requester_implicit_nak", // mana_ib
+		"hw_counters/tcpRetransSegs", "hw_counters/RetransSegs", // irdma, the latter since it has cards of generation 3
 		"hw_counters/completer_retry_err", "hw_counters/rcvd_seq_err"), // rxe
 	rdmaCounterOf("out_of_sequence_packets", "Packets received out of order by",
-		"hw_counters/out_of_sequence", "hw_counters/oos_drop_count", "hw_counters/out_of_seq_request"),
-	rdmaCounterOf("ecn_marked_packets", "Packets with an ECN congestion mark received by", "hw_counters/np_ecn_marked_roce_packets"),
-	rdmaCounterOf("congestion_notifications",
-		"Congestion notifications (CNP) that reduced the sending rate of", "hw_counters/rp_cnp_handled"),
+		"hw_counters/out_of_sequence", "hw_counters/oos_drop_count", "hw_counters/out_of_seq_request", // mlx5, bnxt_re, rxe
+		"hw_counters/responder_oos", "hw_counters/Rcvd Out of order packets"), // mana_ib, irdma
+	rdmaCounterOf("ecn_marked_packets", "Packets with an ECN congestion mark received by",
+		"hw_counters/np_ecn_marked_roce_packets", "hw_counters/RxECNMrkd"), // mlx5, irdma
+	rdmaCounterOf("congestion_notifications", "Congestion notifications (CNP), which reduce the sending rate, received by",
+		"hw_counters/rp_cnp_handled", "hw_counters/received_cnps", "hw_counters/cnpHandled"), // mlx5, mana_ib, irdma
 }
 
 // maxRDMAPorts bounds the ports of a device, maxCounter what is read of a file.

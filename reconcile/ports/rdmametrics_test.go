@@ -67,6 +67,17 @@ func TestRDMACounters(t *testing.T) {
 		"efa_0": {counted("efa_0", map[string]string{
 			"1/hw_counters/rx_bytes": "3", "1/hw_counters/tx_bytes": "5", "1/hw_counters/retrans_pkts": "7", "1/hw_counters/rdma_read_bytes": "99",
 		}), "3 5 7 - - -"},
+		"mana_0": {counted("mana_0", map[string]string{ // counters.c; requests that end with an error have timed out before
+			"1/hw_counters/requester_timeout": "1", "1/hw_counters/requester_oos_nak": "2", "1/hw_counters/requester_implicit_nak": "4", "1/hw_counters/requester_rnr_nak": "99", "1/hw_counters/requester_retries_exceeded": "99",
+			"1/hw_counters/responder_oos": "8", "1/hw_counters/received_cnps": "16", "1/hw_counters/num_qps_congested": "99", "1/hw_counters/rx_bytes": "32", "1/hw_counters/tx_bytes": "64",
+		}), "32 64 7 8 - 16"},
+		"irdma0": {counted("irdma0", map[string]string{ // verbs.c before it had cards of generation 3
+			"1/hw_counters/tcpRetransSegs": "3", "1/hw_counters/RxECNMrkd": "5", "1/hw_counters/cnpHandled": "7", "1/hw_counters/cnpIgnored": "99", "1/hw_counters/cnpSent": "99", "1/hw_counters/ip4InOctets": "99",
+		}), "- - 3 - 5 7"},
+		"irdma1": {counted("irdma1", map[string]string{ // since it has cards of generation 3
+			"1/hw_counters/RetransSegs": "3", "1/hw_counters/RTO": "99", "1/hw_counters/Nak Sequence Error": "99", "1/hw_counters/Nak Sequence Error Implied": "99", "1/hw_counters/Rcvd Out of order packets": "9",
+			"1/hw_counters/RxECNMrkd": "5", "1/hw_counters/cnpHandled": "7",
+		}), "- - 3 9 5 7"},
 		"of words": {counted("of words", map[string]string{
 			"1/counters/port_rcv_data": "1", "1/hw_counters/rx_bytes": "99", "1/hw_counters/tx_bytes": "5",
 		}), "4 5 - - - -"},
