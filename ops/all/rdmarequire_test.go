@@ -46,6 +46,9 @@ func TestRDMARequirements(t *testing.T) {
 		"port":                       {"state: ACTIVE, minRate: 100Gbps, mtu: 1024", port, "", false, -1, ""},
 		"port down":                  {"state: ACTIVE", down, "", false, -1, "its port is DOWN, not ACTIVE"},
 		"slow and small":             {"minRate: 400Gbps, mtu: 4096", port, "", false, -1, `its port has 100Gbps, less than 400Gbps; the MTU 1500 of "enp3s0f0v0" is too small for packets with 4096 bytes of payload: set at least 4192`},
+		"slow, kept":                 {"minRate: 400Gbps", port, "", true, -1, "its port has 100Gbps, less than 400Gbps"},
+		"small, kept":                {"mtu: 4096", port, "", true, -1, `the MTU 1500 of "enp3s0f0v0" is too small for packets with 4096 bytes of payload: set at least 4192`},
+		"down, kept":                 {"state: ACTIVE", down, "", true, -1, "its port is DOWN, not ACTIVE"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg, top := vetted(t, "    - {name: ib, type: rdma, config: {require: {"+tt.require+"}}}\n")
