@@ -282,6 +282,8 @@ func accepted(p contract.Param) string {
 		out = append(out, fmt.Sprintf("at most %d", *p.Maximum))
 	}
 	switch {
+	case p.Scalar && len(words) > 0: // one of them
+		out = append(out, "also as a number")
 	case p.Scalar:
 		out = append(out, "also a number or boolean")
 	case p.NumericString && p.Type == contract.Integer:
