@@ -82,10 +82,7 @@ type MovedConfig struct {
 
 // Move moves a device to the sandbox, with its RDMA device.
 func (c MovedConfig) Move(p *Planner, id string, mac *string) error {
-	if err := p.RDMA(id, c.RDMA, c.Require != nil); err != nil {
-		return err
-	}
-	if err := p.DeviceNodes(id, c.Nodes); err != nil {
+	if err := c.give(p, id); err != nil {
 		return err
 	}
 	if err := p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: mac}, c.AddressConfig); err != nil {

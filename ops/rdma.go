@@ -90,19 +90,54 @@ func (p *Planner) RDMA(id string, wanted *bool, required bool) error {
 	return nil
 }
 
+// give adds the RDMA device of a device that the step takes, and the device nodes that its config names, to the step's result.
+func (c RDMAConfig) give(p *Planner, id string) error {
+	if err := p.RDMA(id, c.RDMA, c.Require != nil); err != nil {
+		return err
+	}
+	return p.DeviceNodes(id, c.Nodes)
+}
+
+// asks returns the first key that asks for something of a device, "" for none.
+func (c RDMAConfig) asks() string {
+	switch {
+	case c.RDMA != nil && *c.RDMA:
+		return "rdma"
+	case c.Require != nil:
+		return "require"
+	case len(c.Nodes) > 0:
+		return "deviceNodes"
+	}
+	return ""
+}
+
+// WithoutFunction is for a step that takes a virtual function if one is allocated to it, and has none: keys that ask for something of
+// it are refused. On an imagined node, where it may have one, the link has what they ask for. Instead says what the step makes.
+func (c RDMAConfig) WithoutFunction(p *Planner, link, instead string) error {
+	key := c.asks()
+	switch {
+	case key == "":
+		return nil
+	case p.req.imagined == nil:
+		return Invalid(key, "is for a virtual function, and none is allocated to the step, which makes %s: "+
+			"have a selector of the step choose one by type or pfName, or remove the key", instead)
+	}
+	id, err := p.DeviceID()
+	if err != nil {
+		return err
+	}
+	if err := c.give(p, id); err != nil {
+		return err
+	}
+	return p.RequireRDMA(link, c.Require)
+}
+
 // share adds the RDMA device of the device below a link on it, which stays on the host, and other device nodes of that device to
 // the result of a root step, if its config says so.
 func (c RDMAConfig) share(p *Planner, link, below string) error {
 	wanted := c.RDMA != nil && *c.RDMA
-	key := ""
-	switch {
-	case wanted:
-		key = "rdma"
-	case c.Require != nil:
-		key = "require"
-	case len(c.Nodes) > 0:
-		key = "deviceNodes"
-	default:
+	key := c.asks()
+	if key == "" {
 		return nil
 	}
 	if !netstate.OnHost(below) {

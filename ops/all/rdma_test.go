@@ -145,6 +145,7 @@ func TestNodesChanged(t *testing.T) {
 	}{
 		"function":               {"sriov", true, true},
 		"function, attached":     {"sriov", false, false},
+		"function of OVN":        {"ovn-k8s-cni-overlay, config: {topology: layer2, netAttachDefName: default/blue}", true, true},
 		"function, without RDMA": {"sriov, config: {rdma: false}", true, false},
 		"no interface, prepared": {"rdma", true, true},
 		"shared":                 {"macvlan, config: {rdma: true}", true, true},
@@ -160,6 +161,13 @@ func TestNodesChanged(t *testing.T) {
 			for _, number := range []string{"2", "5"} {
 				d.RDMA = []netstate.RDMADevice{{Name: "mlx5_" + number, Nodes: []string{"/dev/infiniband/uverbs" + number}}}
 				req.Have = netstate.NewSnapshot(d, netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(true), Master: new(""), MTU: new(uint32(1500))})
+				if strings.Contains(tt.step, "ovn") {
+					port := netstate.HostName("r0")
+					req.Have.Put(netstate.Link{Name: port, LinkKind: "device", Up: new(true), Master: new(""), MTU: new(uint32(1500))})
+					req.Have.Put(netstate.Representor{ID: function, Link: &port, PF: "0000:03:00.0", Switchdev: true})
+					req.Have.Put(netstate.Chassis{ID: netstate.ThisChassis.ID, Name: new("node-1"), Int: new("br-int")})
+					req.Have.Put(netstate.VF{ID: function, MAC: new("52:54:00:aa:bb:01")})
+				}
 				req.Chosen, req.Kept, req.Prepared = chosen, tt.kept && number == "5", strings.HasSuffix(name, "prepared")
 				p, err := planToEnd(t, reg, req)
 				if err != nil {

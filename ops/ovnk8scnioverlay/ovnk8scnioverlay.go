@@ -18,6 +18,7 @@ import (
 type config struct {
 	ops.DeviceConfig
 	ops.AddressConfig
+	ops.RDMAConfig
 	topology.OVN
 	Role               string  `json:"role,omitempty"`
 	Name               string  `json:"ifName,omitempty"`
@@ -71,6 +72,7 @@ func refusedParams() []contract.Param {
 // output is an interface whose packets OVN receives.
 func output() contract.Output {
 	out := ops.Appends()
+	out.Devices = ops.RDMAFields()
 	out.LogicalPorts, out.Attachment = true,
 		[]string{"netAttachDefName", "name", "topology", "physicalNetworkName", "vlanID", "mac", "addresses", "ipam"}
 	return out
@@ -91,7 +93,7 @@ The port may send from its own MAC only and, if it has addresses, from these onl
 pod gets [an address of them](../ovn.md#addresses). Otherwise those of addresses and ipam have to be in them.
 
 An allocated [virtual function](../ovn.md#virtual-functions) is moved into the pod instead; any other device stays on the host, and is the
-uplink of the physical network.`,
+uplink of the physical network. The containers get the RDMA device of the function.`,
 	Example: `- name: net1
   type: ovn-k8s-cni-overlay
   config:
@@ -128,9 +130,10 @@ uplink of the physical network.`,
 		ops.MTUParam("1400 of layer2, 1500 of localnet"),
 		ops.MACParam("default: derived from sandbox and step"),
 		{Name: "allowPersistentIPs", Type: contract.Boolean, Description: "must be false; an AddressPool can keep addresses"},
-	}, refusedParams(), ops.DeviceParams(), ops.AddressParams(), ops.LogParams()),
+	}, ops.RDMAParams(" of a virtual function that the step takes"+ops.OfTaken), refusedParams(), ops.DeviceParams(), ops.AddressParams(),
+		ops.LogParams()),
 	Input: contract.Input{
-		Shares: true, Functions: true,
+		Shares: true, Functions: true, RDMA: ops.NeedsRDMA,
 		Uplink: func(config map[string]any) bool { return config["topology"] == localnet },
 	},
 	Output: output(),
@@ -262,7 +265,10 @@ func plan(p *ops.Planner, c config) error {
 	}
 	p.Produce(host)
 	p.Produce(name)
-	return p.Address(name, c.AddressConfig)
+	if err := p.Address(name, c.AddressConfig); err != nil {
+		return err
+	}
+	return c.WithoutFunction(p, name, "a veth pair")
 }
 
 // planFunction wants the virtual function in the sandbox, and its representor as the port.
@@ -286,7 +292,9 @@ func (c *config) planFunction(p *ops.Planner, representor string, bound netstate
 		return err
 	}
 	p.Produce(representor)
-	return p.Attach(id, c.Name, netstate.Link{MTU: c.MTU, MAC: c.MAC}, c.AddressConfig)
+	return ops.MovedConfig{
+		DeviceConfig: c.DeviceConfig, AddressConfig: c.AddressConfig, RDMAConfig: c.RDMAConfig, Name: c.Name, MTU: c.MTU,
+	}.Move(p, id, c.MAC)
 }
 
 // representor returns the representor of the virtual function that is allocated to the step, ""

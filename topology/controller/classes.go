@@ -120,9 +120,16 @@ func Fitting(s *topology.Step, c contract.Contract) string {
 	by := attribute(inventory.AttrSharedBy)
 	named := fmt.Sprintf("%q in %s.split(\",\")", c.Type, by)
 	functions := slices.Equal(c.Input.DeviceTypes, []string{"vf"}) // which may be shares of a PF
+	needed, stays := false, false
+	if c.Input.RDMA != nil {
+		config, _ := c.Decode(s.Config, contract.Options{Unresolved: true}) // problems are reported by validation
+		needed, stays = c.Input.RDMA(config)
+	}
+	of := attribute(inventory.AttrType)
 	switch {
+	case takesFunctions(s, c) && needed: // a shared device stays on the host with its RDMA device
+		expr += fmt.Sprintf(" && (!has(%s) || %s == \"\") && has(%s) && %s == %q", by, by, of, of, inventory.KindVF)
 	case takesFunctions(s, c):
-		of := attribute(inventory.AttrType)
 		expr += fmt.Sprintf(" && (has(%s) && (%s == %q || %s) || (!has(%s) || %s == \"\") && has(%s) && %s == %q)", by, by, inventory.ByAny,
 			named, by, by, of, of, inventory.KindVF)
 	case c.Input.Shares:
@@ -142,20 +149,16 @@ func Fitting(s *topology.Step, c contract.Contract) string {
 	if chosen := s.Selector != "" || len(c.Input.DeviceTypes) == 0; chosen && c.Input.Device && !c.WithoutInterface() {
 		expr += fmt.Sprintf(" && %s != %q", attribute(inventory.AttrType), inventory.TypeRDMA)
 	}
-	if c.Input.RDMA != nil {
-		config, _ := c.Decode(s.Config, contract.Options{Unresolved: true}) // problems are reported by validation
-		needed, stays := c.Input.RDMA(config)
-		if needed {
-			expr += " && " + attribute(inventory.AttrRDMA)
-		}
-		mode, link := attribute(inventory.AttrRDMANetns), attribute(inventory.AttrLinkType)
-		shared := fmt.Sprintf("!has(%s) || %s != %q", mode, mode, inventory.RDMAExclusive)
-		switch {
-		case stays:
-			expr += " && (" + shared + ")"
-		case needed: // in exclusive mode the RDMA device of InfiniBand stays on the host, see ops.Planner.RDMA
-			expr += fmt.Sprintf(" && (%s || !has(%s) || %s != %q)", shared, link, link, inventory.InfiniBand)
-		}
+	if needed {
+		expr += " && " + attribute(inventory.AttrRDMA)
+	}
+	mode, link := attribute(inventory.AttrRDMANetns), attribute(inventory.AttrLinkType)
+	shared := fmt.Sprintf("!has(%s) || %s != %q", mode, mode, inventory.RDMAExclusive)
+	switch {
+	case stays:
+		expr += " && (" + shared + ")"
+	case needed: // in exclusive mode the RDMA device of InfiniBand stays on the host, see ops.Planner.RDMA
+		expr += fmt.Sprintf(" && (%s || !has(%s) || %s != %q)", shared, link, link, inventory.InfiniBand)
 	}
 	if s.Selector != "" {
 		return expr

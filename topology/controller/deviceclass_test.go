@@ -187,6 +187,34 @@ func TestClassesWithRDMA(t *testing.T) {
 	}
 }
 
+// TestFunctionsWithRDMA holds that a step which uses a virtual function or a shared device, and asks for RDMA, has only functions chosen:
+// a shared device stays on the host, as does what the kernel hangs on it.
+func TestFunctionsWithRDMA(t *testing.T) {
+	c, _ := contracts(t).Contract("ovn-k8s-cni-overlay")
+	for asked, want := range map[bool]string{false: "function, function without RDMA, shared, shared without RDMA", true: "function"} {
+		config := map[string]any{"topology": "layer2", "netAttachDefName": "default/blue", "rdma": asked}
+		s, err := inventory.Compile(controller.Fitting(&topology.Step{Name: "a", Type: c.Type, Selector: "true", Config: config}, c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, of := range []string{"function", "function without RDMA", "shared", "shared without RDMA"} {
+			d := inventory.Device{ID: "0000:01:00.0", Name: "pci-0000-01-00-0", Kind: inventory.KindVF, IfName: "v0", RDMA: !strings.HasSuffix(of, "without RDMA")}
+			if strings.HasPrefix(of, "shared") {
+				d.Kind, d.Shared = inventory.KindPF, &inventory.Sharing{}
+			}
+			if fits, err := s.Match(t.Context(), d); err != nil {
+				t.Fatal(err)
+			} else if fits {
+				got = append(got, of)
+			}
+		}
+		if is := strings.Join(got, ", "); is != want {
+			t.Errorf("rdma: %v chooses %s, want %s", asked, is, want)
+		}
+	}
+}
+
 // TestRepair changes each field of a class, and holds that foreign metadata is kept.
 func TestRepair(t *testing.T) {
 	set := contracts(t)
