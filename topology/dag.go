@@ -217,7 +217,12 @@ func (g *graph) unknownStep(s *Step, name string) string {
 			others = append(others, n)
 		}
 	}
-	if len(made) > 0 {
+	switch {
+	case name == "each":
+		return "no step is named \"each\": {{ each.value }} and {{ each.index }} stand for something only in a step with forEach"
+	case strings.Contains(name, "{{"):
+		return fmt.Sprintf("%q is not the name of a step: write that of a step with the same forEach, without a value", name)
+	case len(made) > 0:
 		return fmt.Sprintf("step %q stands for %s: name one of them, or give this step the same forEach", name, few(made))
 	}
 	msg := fmt.Sprintf("no step is named %q", name)

@@ -142,6 +142,8 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 			steps = expand(step, roots, wrong)
 		case checkForEach(&s, wrong):
 			steps = repeat(o.Spec.Steps, step, s.ForEach, b, wrong)
+		default:
+			steps[0] = standIn(step, s.ForEach, wrong)
 		}
 		if step.Root() {
 			roots += len(steps)

@@ -80,16 +80,11 @@ func repeat(all []v1alpha1.Step, s Step, values []string, b *budget, wrong func(
 				one.DependOn[j] = d + value
 			}
 		}
-		one.Selector = fmt.Sprint(e.text("selector.cel", s.Selector))
-		one.ExtendedResourceName = e.resource(s.ExtendedResourceName)
-		if config, ok := e.in("config", s.Config).(map[string]any); ok && s.Config != nil {
-			one.Config = config
-		}
+		e.replaceIn(&one)
 		for _, p := range e.problems {
-			wrong(p.Field, "%s", p.Message)
-		}
-		if len(e.problems) > 0 {
-			return []Step{s}
+			if i == 0 { // those of the other values are the same
+				wrong(p.Field, "%s", p.Message)
+			}
 		}
 		if _, err := b.jsonValue(one.Config, 0); err != nil {
 			wrong("forEach", "the configs of the steps that it makes are too large: %v", err)
@@ -100,12 +95,34 @@ func repeat(all []v1alpha1.Step, s Step, values []string, b *budget, wrong func(
 	return out
 }
 
+// standIn is a step whose forEach is wrong, for one value: what refers to it is no further problem.
+func standIn(s Step, values []string, wrong func(field, format string, args ...any)) Step {
+	e := each{value: "0"}
+	if i := slices.IndexFunc(values, forEachValue.MatchString); i >= 0 && len(values[i]) <= maxForEachValue {
+		e.value = values[i]
+	}
+	e.replaceIn(&s)
+	for _, p := range e.problems {
+		wrong(p.Field, "%s", p.Message)
+	}
+	return s
+}
+
 // each replaces what stands for one value.
 type each struct {
 	index    int
 	value    string
 	pairs    map[string]bool // steps of the same values
 	problems []Problem
+}
+
+// replaceIn replaces it in what is written of a step.
+func (e *each) replaceIn(s *Step) {
+	s.Selector = fmt.Sprint(e.text("selector.cel", s.Selector))
+	s.ExtendedResourceName = e.resource(s.ExtendedResourceName)
+	if config, ok := e.in("config", s.Config).(map[string]any); ok && s.Config != nil {
+		s.Config = config
+	}
 }
 
 // in returns a copy of a value of a config for this value of forEach.
@@ -148,7 +165,7 @@ func (e *each) text(path, text string) any {
 			return strconv.Itoa(e.index)
 		default:
 			e.problems = append(e.problems, Problem{Field: path, Message: fmt.Sprintf("{{ each.%s }}: each has value and index", field)})
-			return token
+			return e.value // what is wrong is reported, and no other problem should follow from it
 		}
 	})
 	return stepToken.ReplaceAllStringFunc(text, func(token string) string {

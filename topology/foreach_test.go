@@ -2,6 +2,7 @@ package topology_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -107,6 +108,37 @@ func TestForEachRefused(t *testing.T) {
 	}
 	if _, err := topology.FromObject(multiNIC(t, strings.Join(steps, ","))); err == nil || !strings.Contains(err.Error(), "spec.steps: stand for more than 256 steps") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestForEachProblemsFollow: what follows from a wrong forEach, or from a wrong reference to its value, is not reported beside it.
+func TestForEachProblemsFollow(t *testing.T) {
+	set := testContracts(t)
+	const step = `{"name":"vf","type":"sriov","forEach":%s,"selector":{"cel":"device.attributes[\"dra.networking\"].ifName == \"{{ each.value }}\""},"config":{"mac":"%s","vlan":"{{ each.index }}"}}`
+	for _, tt := range []struct{ steps, want string }{
+		{fmt.Sprintf(step, `["a","a"]`, "02:00:00:00:00:0{{ each.value }}"), `step "vf": forEach[1]: "a" is listed twice`},
+		{fmt.Sprintf(step, `["A"]`, "02:00:00:00:00:0{{ each.value }}"), `step "vf": forEach[0]: "A" is not the end of a step's name: lower-case letters, digits and '-', a letter or digit at both ends`},
+		{fmt.Sprintf(step, `[]`, "02:00:00:00:00:0{{ each.value }}"), `step "vf": forEach: is empty: list the values, or remove it`},
+		{
+			fmt.Sprintf(step, `["a","b"]`, "02:00:00:00:00:0{{ each.valu }}") + `,{"name":"t","type":"tuning","forEach":["a","b"],"dependOn":["vf"],"config":{"mtu":9000}}`,
+			`step "vf": config.mac: {{ each.valu }}: each has value and index`,
+		},
+		{
+			`{"name":"vf0","type":"sriov"},{"name":"t","type":"tuning","forEach":["0"],"dependOn":["vf{{ each.value }}"],"config":{"mtu":9000}}`,
+			`step "t": dependOn[0]: "vf{{ each.value }}" is not the name of a step: write that of a step with the same forEach, without a value`,
+		},
+		{
+			`{"name":"vf","type":"sriov","config":{"mac":"{{ each.value }}"}}`,
+			`step "vf": config.mac: {{ each.value }}: no step is named "each": {{ each.value }} and {{ each.index }} stand for something only in a step with forEach`,
+		},
+	} {
+		decoded, err := topology.FromObject(multiNIC(t, tt.steps))
+		if decoded != nil {
+			err = errors.Join(topology.Validate(t.Context(), decoded, set), err)
+		}
+		if want := `NetworkTopology "t", ` + tt.want; err == nil || err.Error() != want {
+			t.Errorf("%s:\n%v\nwant\n%s", tt.steps, err, want)
+		}
 	}
 }
 
