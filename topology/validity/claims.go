@@ -68,13 +68,34 @@ func (c Claim) itself(classes map[string]string) (notes []string, errs []error) 
 			}
 		}
 		for _, attribute := range []*resourceapi.FullyQualifiedName{constraint.MatchAttribute, constraint.DistinctAttribute} {
-			if attribute != nil && !strings.Contains(string(*attribute), "/") {
-				name := excerpt.Of(string(*attribute), maxText)
-				wrong(at, "%s: %q has no domain: write %s/%s", at, name, claim.Driver, name)
+			if attribute == nil {
+				continue
+			}
+			problem, doubt := aboutAttribute(string(*attribute))
+			if problem != "" {
+				wrong(at, "%s: %s", at, problem)
+			}
+			if doubt != "" {
+				notes = append(notes, fmt.Sprintf("%s: %s: %s", c.title(), at, doubt))
 			}
 		}
 	}
 	return notes, errs
+}
+
+// aboutAttribute is what is wrong with the attribute of a constraint, or a remark on it.
+func aboutAttribute(attribute string) (problem, doubt string) {
+	domain, name, qualified := strings.Cut(attribute, "/")
+	shown, ours := excerpt.Of(attribute, maxText), inventory.AttributeNames()
+	switch {
+	case !qualified && slices.Contains(ours, attribute):
+		return fmt.Sprintf("%q has no domain: write %s/%s", shown, claim.Driver, shown), ""
+	case !qualified:
+		return fmt.Sprintf("%q has no domain: write it before the name, as in resource.kubernetes.io/pcieRoot", shown), ""
+	case domain == claim.Driver && !slices.Contains(ours, name):
+		return "", fmt.Sprintf("no device has an attribute %q, so that no device meets the constraint%s", shown, suggest.Hint(name, ours))
+	}
+	return "", ""
 }
 
 // devices is the path of the requests in the object.

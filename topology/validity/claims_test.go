@@ -40,6 +40,8 @@ func TestClaimItself(t *testing.T) {
 		{`{requests: [{name: a, exactly: {deviceClassName: t-vf, allocationMode: all}}]}`, "", `request "a": allocationMode: "all" is not one of ExactCount, All, did you mean "All"?`},
 		{`{requests: [{name: a, exactly: {deviceClassName: t-vf}}], constraints: [{requests: [b], matchAttribute: dra.networking/pfName}]}`, "", `constraints[0].requests[0]: no request is named "b": the requests are a`},
 		{`{requests: [{name: a, exactly: {deviceClassName: t-vf}}], constraints: [{matchAttribute: pfName}]}`, "", `constraints[0]: "pfName" has no domain: write dra.networking/pfName`},
+		{`{requests: [{name: a, exactly: {deviceClassName: t-vf}}], constraints: [{matchAttribute: pcieRoot}]}`, "", `constraints[0]: "pcieRoot" has no domain: write it before the name, as in resource.kubernetes.io/pcieRoot`},
+		{`{requests: [{name: a, exactly: {deviceClassName: t-vf}}], constraints: [{matchAttribute: dra.networking/vfindex}]}`, `constraints[0]: no device has an attribute "dra.networking/vfindex", so that no device meets the constraint, did you mean "vfIndex"?`, ""},
 		{`{requests: [{name: a, exactly: {deviceClassName: t-vf}}], constraints: [{requests: [a], matchAttribute: dra.networking/pfName}]}`, "", ""},
 		{`{requests: [{name: a, firstAvailable: [{name: b, deviceClassName: t-vf}]}], constraints: [{requests: [a/b], distinctAttribute: dra.networking/pfName}]}`, "", ""},
 	} {
