@@ -310,7 +310,8 @@ func (r *RDMARequirement) minMbps() (uint32, error) {
 	}
 	m := rateText.FindStringSubmatch(r.MinRate)
 	if m == nil {
-		return 0, Invalid("require.minRate", "%q is not a rate: write a number with Gbps or Mbps, such as 100Gbps", r.MinRate)
+		return 0, Invalid("require.minRate",
+			"%q is not a rate: write a whole number above 0 with Gbps or Mbps, such as 100Gbps or 2500Mbps", r.MinRate)
 	}
 	n, err := strconv.ParseUint(m[1], 10, 32)
 	if m[2] == "G" {
