@@ -43,8 +43,11 @@ func (o *observer) queryRDMANetns(ctx context.Context, queried netstate.RDMANetn
 // that it belongs to, nil if that is neither the host's nor the sandbox's.
 func (s *Sandbox) rdmaOwner(ctx context.Context, id string) (name string, index uint32, owner *conn, err error) {
 	names := s.host.sysfs.rdmaDevices(netstate.Device{ID: id})
-	if len(names) != 1 {
-		return "", 0, nil, nil
+	if len(names) == 0 { // or it cannot be read: a release would leave it in the pod
+		err = s.host.sysfs.listable(netstate.Device{ID: id}, "infiniband", "infiniband_verbs")
+	}
+	if len(names) != 1 || err != nil {
+		return "", 0, nil, err
 	}
 	for _, c := range []*conn{s.outside, s.inside} {
 		if c == nil {

@@ -4,6 +4,9 @@ package kernel
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -63,6 +66,16 @@ func (f sysfs) names(folder ...string) (out []string) {
 		out = append(out, e.Name())
 	}
 	return out
+}
+
+// listable returns an error if folders of a device are there and cannot be listed.
+func (f sysfs) listable(d netstate.Device, folders ...string) error {
+	for _, folder := range folders {
+		if _, err := os.ReadDir(filepath.Join(f.dir(d), folder)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("device %q: %w", d.ID, err)
+		}
+	}
+	return nil
 }
 
 // target returns the last component of a symbolic link's target, "" without one.
@@ -156,7 +169,7 @@ func (f sysfs) rdmaDevices(d netstate.Device) []string {
 		return out
 	}
 	for _, verbs := range f.names(dir, "infiniband_verbs") {
-		if name := f.text(filepath.Join(dir, "infiniband_verbs", verbs), "ibdev"); name != "" && !slices.Contains(out, name) {
+		if name := f.line(filepath.Join(dir, "infiniband_verbs", verbs), "ibdev"); name != "" && !slices.Contains(out, name) {
 			out = append(out, name)
 		}
 	}
@@ -203,7 +216,7 @@ func (f sysfs) nodesIn(verbs, name string) (out []string) {
 func (f sysfs) nodesOf(folder, name string) (out []string) {
 	for _, entry := range f.names(folder) {
 		at := filepath.Join(folder, entry)
-		if node := f.node(at); node != "" && f.text(at, "ibdev") == name {
+		if node := f.node(at); node != "" && f.line(at, "ibdev") == name {
 			out = append(out, node)
 		}
 	}
@@ -269,7 +282,7 @@ func (f sysfs) isSoftRDMA(name string) bool {
 	}
 	verbs := filepath.Join(f.root, "class/infiniband_verbs")
 	for _, entry := range f.names(verbs) {
-		if f.text(filepath.Join(verbs, entry), "ibdev") == name {
+		if f.line(filepath.Join(verbs, entry), "ibdev") == name {
 			to, _ := os.Readlink(filepath.Join(verbs, entry))
 			return strings.Contains(to, "/virtual/")
 		}
@@ -310,6 +323,12 @@ func (f sysfs) rdmaExclusive() bool {
 func (f sysfs) text(dir, file string) string {
 	b, _ := readFile(filepath.Join(dir, file))
 	return strings.TrimSpace(string(b))
+}
+
+// line returns the content of a file without the end of its line. A name that a pod can choose may have spaces around it.
+func (f sysfs) line(dir, file string) string {
+	b, _ := readFile(filepath.Join(dir, file))
+	return strings.TrimSuffix(string(b), "\n")
 }
 
 // deviceID returns the PCI address of a netdev's parent device, "" for one that is no

@@ -313,3 +313,40 @@ func TestRDMAPortReads(t *testing.T) {
 		})
 	}
 }
+
+// TestRDMANameWithSpaces: a pod may rename its RDMA device, to a name with spaces at an end too. It is found under the name that the kernel
+// knows, in the pod and, once the pod has ended, on the host.
+func TestRDMANameWithSpaces(t *testing.T) {
+	const at = "bus/pci/devices/0000:03:00.2/"
+	for _, name := range []string{"mlx5_2 ", " ", "\tmlx5_2\n"} {
+		inPod := map[string]string{
+			"module/ib_core/parameters/netns_mode": "N\n",
+			at + "infiniband_verbs/uverbs2/ibdev":  name + "\n",
+			at + "infiniband_verbs/uverbs2/uevent": "DEVNAME=infiniband/uverbs2\n",
+		}
+		d := netstate.Device{ID: "0000:03:00.2"}
+		if diff := cmp.Diff([]string{name}, tree(t, inPod).rdmaDevices(d)); diff != "" {
+			t.Errorf("%q in the pod: -want +have:\n%s", name, diff)
+		}
+		inPod[at+"infiniband/"+name+"/node_guid"] = "0\n" // it has returned
+		want := []netstate.RDMADevice{{Name: name, Nodes: []string{"/dev/infiniband/uverbs2"}}}
+		if diff := cmp.Diff(want, tree(t, inPod).rdma(d, "")); diff != "" {
+			t.Errorf("%q on the host: -want +have:\n%s", name, diff)
+		}
+	}
+}
+
+// TestRDMAOwnerUnreadable: that the RDMA device of a function cannot be read does not mean that it has none: a release would leave it in
+// the pod.
+func TestRDMAOwnerUnreadable(t *testing.T) {
+	const function = "0000:03:00.2"
+	for _, folder := range []string{"infiniband", "infiniband_verbs"} {
+		f := tree(t, map[string]string{
+			"module/ib_core/parameters/netns_mode":       "N\n",
+			"bus/pci/devices/" + function + "/" + folder: "no folder",
+		})
+		if name, _, _, err := (&Sandbox{host: &Host{sysfs: f}}).rdmaOwner(t.Context(), function); err == nil {
+			t.Errorf("%s: no error, and the device has the RDMA device %q", folder, name)
+		}
+	}
+}
