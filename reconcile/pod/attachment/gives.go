@@ -57,6 +57,29 @@ func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
 	return k.Gate.Open(e.UID, sandbox, netns, gives)
 }
 
+// refuseLostIn returns an error if a container of a sandbox gets device nodes from a claim that are of another device by now. Of a record
+// that cannot be read, as one of another version, the gate has decided.
+func (k *Keeper) refuseLostIn(e *claims.Entry, sandbox string) error {
+	for i := range e.Topologies {
+		if k.Lost == nil || !e.Topologies[i].HasNodes(k.Contracts) {
+			continue
+		}
+		rec, known, err := k.Engine.Record(e.SandboxID(sandbox, &e.Topologies[i]))
+		if err != nil || !known {
+			continue
+		}
+		for _, step := range rec.Results {
+			if step.Result.Devices == nil {
+				continue
+			}
+			if err := k.refuseLost(e.UID, rec.Sandbox.Given[step.Name].Device, step.Result.Devices); err != nil {
+				return fmt.Errorf("claim %q: topology %q: step %q: %w", e.Name, e.Topologies[i].Object.Name, step.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
 // refuseLost returns an error for device nodes that are of another device by now. A repair records those of the device, and the next sweep
 // gives them.
 func (k *Keeper) refuseLost(claim types.UID, device string, d *topology.Devices) error {

@@ -332,3 +332,57 @@ func TestNodesChange(t *testing.T) {
 	w.Renew(t.Context())
 	w.wantGates()
 }
+
+// TestNodesLostAtCreation: a container that is created after a driver was loaded again, and before a repair has recorded that, is not started with
+// the device node of another device.
+func TestNodesLostAtCreation(t *testing.T) {
+	w := newWorld(t)
+	of := []string{"/dev/infiniband/uverbs5"} // what the device has
+	w.Lost = func(_, _ string, nodes []string) []string {
+		return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return slices.Contains(of, n) })
+	}
+	w.prepare("a", "t1")
+	w.gives("a", []string{"/dev/infiniband/uverbs5"}, v1alpha1.Step{Name: "d", Type: "dummy"}, v1alpha1.Step{Name: "roce", Type: "rxe", DependOn: []string{"d"}})
+	pod := w.sandbox("s1", 1)
+	w.ok(w.Attach(t.Context(), pod))
+	w.ok(w.Admit(t.Context(), pod, env("a", "s1")))
+	of = []string{"/dev/infiniband/uverbs6"}
+	w.refused(w.Admit(t.Context(), pod, env("a", "s1")), fault.NotReady, "/dev/infiniband/uverbs5 no longer belongs to device")
+}
+
+// TestExportUpdateClash: an update that has two topologies of a claim export one variable, or too much together, fails, and the pod has the
+// network, the variables and the containers that it had before.
+func TestExportUpdateClash(t *testing.T) {
+	large := map[string]v1alpha1.ExportContent{}
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"} {
+		large[name] = v1alpha1.ExportContent(strings.Repeat("x", 16000))
+	}
+	for name, tt := range map[string]struct {
+		export v1alpha1.Export
+		kind   fault.Kind
+		text   string
+	}{
+		"twice": {v1alpha1.Export{Env: map[string]v1alpha1.ExportValue{"FABRIC": "y"}}, fault.Conflict, `topologies "t1" and "t2" of the claim both export FABRIC`},
+		"large": {v1alpha1.Export{Files: large}, fault.Invalid, "at most 262144 are accepted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.prepare("a", "t1", "t2")
+			e, _, err := w.store.Get("a")
+			w.ok(err)
+			e.Topology("t1").Object.Spec.Export = &v1alpha1.Export{Env: map[string]v1alpha1.ExportValue{"FABRIC": "x"}, Files: large}
+			w.ok(w.store.Put(e.Claim))
+			pod := w.sandbox("s1", 1)
+			w.ok(w.Attach(t.Context(), pod))
+			w.wantEnv("a", "FABRIC=x")
+
+			next := edited("t2", 2)
+			next.Spec.Export = &tt.export
+			w.refused(w.Update(t.Context(), "a", next), tt.kind, tt.text)
+			w.wantGeneration("a", "s1", "t2", 1, false)
+			w.wantEnv("a", "FABRIC=x")
+			w.ok(w.FinishUpdate(t.Context(), "a"))
+			w.ok(w.Admit(t.Context(), pod, env("a", "s1"))) // the kubelet restarts a container
+		})
+	}
+}

@@ -535,6 +535,11 @@ func (k *Keeper) Admit(ctx context.Context, pod Pod, env []string) error {
 		return fault.New(fault.Conflict,
 			fmt.Errorf("the container consumes claim %q, which is not prepared for this pod: a device is in one pod at a time", uid))
 	}
+	for i := range attached { // a repair may not have noticed yet
+		if err := k.refuseLostIn(&attached[i], pod.Sandbox); err != nil {
+			return err
+		}
+	}
 	if err := k.clash(attached, pod.Sandbox); err != nil {
 		return err
 	}

@@ -160,7 +160,7 @@ func (k *Keeper) advance(ctx context.Context, e *claims.Entry, t *claims.Topolog
 	begun := k.Now()
 	rep, err := k.ensureGeneration(ctx, e, t, next, s)
 	if err == nil && s != nil {
-		err = k.exportable(t, &rep, e.Beside)
+		err = k.exportable(e, t, s)
 	}
 	if err != nil {
 		if back := k.restore(ctx, e, t, s); back != nil {
@@ -200,13 +200,13 @@ func (k *Keeper) openAgain(e *claims.Entry, s *claims.Sandbox) error {
 	return k.openGate(e, s.ID, s.Netns)
 }
 
-// exportable returns an error unless what the next generation exports is true of its results.
-func (k *Keeper) exportable(t *claims.Topology, rep *reconcile.Report, beside []string) error {
-	next, err := t.Generation(t.Next)
-	if err != nil {
-		return fault.New(fault.Invalid, err)
-	}
-	_, err = k.exports(next, rep.Results, beside)
+// exportable returns an error unless what the next generation exports is true of its results, and goes with what the other topologies of
+// the claim export.
+func (k *Keeper) exportable(e *claims.Entry, t *claims.Topology, s *claims.Sandbox) error {
+	from := t.Object
+	t.Object = *t.Next
+	defer func() { t.Object = from }()
+	_, err := k.exported(e, s.ID)
 	return err
 }
 

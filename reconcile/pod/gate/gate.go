@@ -80,14 +80,14 @@ func (d Dir) Open(uid types.UID, sandbox, netns string, gives Gives) error {
 // Hold keeps the gate closed, but lets the creation of a container of the claim reach the
 // runtime's hook, which can return the reason for the refusal; without a file the runtime
 // only reports an unknown device. The file names no sandbox, and a mount that must fail: if
-// no agent answers the hook, the container does not start either.
+// no agent answers the hook, the container does not start either. If the file cannot be written, the gate is closed without one.
 func (d Dir) Hold(uid types.UID) error {
 	path, err := d.path(uid)
 	if err == nil {
 		err = writeSpec(path, d.spec(uid, "", unusablePath, Gives{}))
 	}
 	if err != nil {
-		return fmt.Errorf("hold gate of claim %q: %w", uid, err)
+		return errors.Join(fmt.Errorf("hold gate of claim %q: %w", uid, err), d.Close(uid))
 	}
 	return nil
 }

@@ -293,3 +293,45 @@ func TestName(t *testing.T) {
 		}
 	}
 }
+
+// TestHoldFails: a gate whose file cannot be replaced, as on a full disk, is closed.
+func TestHoldFails(t *testing.T) {
+	base := t.TempDir()
+	if err := gate.Dir(base).Open(uid, "aa", "/var/run/netns/cni-aa", gate.Gives{}); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(base, "*.json"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	spec, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// So deep that the path of the file is one of the longest that there are, and the file that should replace it has none.
+	dir := base
+	for {
+		room := syscall.PathMax - 1 - len(filepath.Join(dir, filepath.Base(files[0])))
+		if room < 2 {
+			break
+		}
+		dir = filepath.Join(dir, strings.Repeat("d", min(room-1, 200)))
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, filepath.Base(files[0]))
+	if err := os.WriteFile(file, spec, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	g := gate.Dir(dir)
+	if open := g.OpenFor(uid); open != "aa" {
+		t.Fatalf("open for %q", open)
+	}
+	if err := g.Hold(uid); err == nil {
+		t.Error("no error")
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Errorf("the gate is open for %q", g.OpenFor(uid))
+	}
+}
