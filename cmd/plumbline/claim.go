@@ -84,6 +84,7 @@ func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, kind, 
 		a.note("a claim may set the key %s of step %q: %s. Add --parameter %s.%s=VALUE", p.Key, p.Step, topology.Bound(p), p.Step, p.Key)
 	}
 	var out any
+	var err error
 	switch kind {
 	case kindLimits:
 		limits := map[string]int{}
@@ -95,16 +96,19 @@ func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, kind, 
 		of := claim.ResourceClaim(t, a.registry, namespace)
 		claim.SetParameters(&of.Spec, set)
 		if pair != "" {
-			claim.Pair(&of.Spec, pair)
+			err = claim.Pair(&of.Spec, pair)
 		}
 		out = of
 	default:
 		of := claim.Template(t, a.registry, namespace)
 		claim.SetParameters(&of.Spec.Spec, set)
 		if pair != "" {
-			claim.Pair(&of.Spec.Spec, pair)
+			err = claim.Pair(&of.Spec.Spec, pair)
 		}
 		out = of
+	}
+	if err != nil {
+		return fmt.Errorf("NetworkTopology %q: --pair: %w", t.Name, err)
 	}
 	return a.document(format, out)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -356,7 +357,9 @@ func TestPair(t *testing.T) {
 		{MatchAttribute: "dra.networking/vfIndex"}, {Steps: []string{"vf1"}, DistinctAttribute: "d.e/f"},
 	}}
 	spec := claim.Spec(topo, contracts(t))
-	claim.Pair(&spec, "gpu.example.com")
+	if err := claim.Pair(&spec, "gpu.example.com"); err != nil {
+		t.Fatal(err)
+	}
 	var got []string
 	for _, c := range spec.Devices.Constraints {
 		got = append(got, fmt.Sprint(c.Requests))
@@ -449,6 +452,38 @@ func TestSharing(t *testing.T) {
 	for _, r := range claim.Reports(rc) {
 		if r.Generation != 7 {
 			t.Errorf("topology %q: %+v", r.Topology, r)
+		}
+	}
+}
+
+// TestPairRefused: a claim that no API server would accept is not written.
+func TestPairRefused(t *testing.T) {
+	long := strings.Repeat("a", 60)
+	many := func(n int) (out []string) {
+		for i := range n {
+			out = append(out, fmt.Sprint("rail", i))
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		requests []string
+		shared   int // constraints that there are
+		want     string
+	}{
+		{many(16), 16, ""},
+		{many(17), 0, "34 requests, and a claim has at most 32"},
+		{many(16), 17, "33 constraints, and a claim has at most 32"},
+		{[]string{"rail", "rail-pair"}, 0, `would have the name "rail-pair" of another request`},
+		{[]string{long}, 0, `would be called "` + long + `-pair"`},
+	} {
+		var spec resourceapi.ResourceClaimSpec
+		for _, name := range tt.requests {
+			spec.Devices.Requests = append(spec.Devices.Requests, resourceapi.DeviceRequest{Name: name})
+		}
+		spec.Devices.Constraints = slices.Repeat([]resourceapi.DeviceConstraint{{}}, tt.shared)
+		err := claim.Pair(&spec, "gpu.example.com")
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%d requests: %v, want %q", len(tt.requests), err, tt.want)
 		}
 	}
 }

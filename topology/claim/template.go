@@ -63,10 +63,13 @@ func Spec(t *topology.Topology, set contract.Set) resourceapi.ResourceClaimSpec 
 // PCIeRoot is the attribute that is equal for devices below one PCIe root, of whatever driver.
 const PCIeRoot resourceapi.FullyQualifiedName = "resource.kubernetes.io/pcieRoot"
 
+// maxRequest is the length of a request's name, which is a DNS label.
+const maxRequest = 63
+
 // Pair adds to each request of a claim one for a device of another class, such as a GPU, that is below the same PCIe root. It is
 // called as the request, with "-pair" at the end. Constraints on all requests stay those on the requests there were: an attribute that a
-// device lacks is equal to none, and the pod would stay Pending.
-func Pair(spec *resourceapi.ResourceClaimSpec, class string) {
+// device lacks is equal to none, and the pod would stay Pending. A claim that no API server accepts is an error.
+func Pair(spec *resourceapi.ResourceClaimSpec, class string) error {
 	var own []string
 	for _, r := range spec.Devices.Requests {
 		own = append(own, r.Name)
@@ -78,6 +81,12 @@ func Pair(spec *resourceapi.ResourceClaimSpec, class string) {
 	}
 	for _, r := range slices.Clone(spec.Devices.Requests) {
 		pair := r.Name + "-pair"
+		if slices.Contains(own, pair) {
+			return fmt.Errorf("request %q: the one of its pair would have the name %q of another request: rename a step", r.Name, pair)
+		}
+		if len(pair) > maxRequest {
+			return fmt.Errorf("request %q: that of its pair would be called %q, above %d characters: rename it", r.Name, pair, maxRequest)
+		}
 		spec.Devices.Requests = append(spec.Devices.Requests, resourceapi.DeviceRequest{
 			Name: pair, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class},
 		})
@@ -85,6 +94,14 @@ func Pair(spec *resourceapi.ResourceClaimSpec, class string) {
 			Requests: []string{r.Name, pair}, MatchAttribute: new(PCIeRoot),
 		})
 	}
+	const most = "with pairs the claim has %d %s, and a claim has at most %d: divide the topology, for two claims of the pod"
+	if n := len(spec.Devices.Requests); n > resourceapi.DeviceRequestsMaxSize {
+		return fmt.Errorf(most, n, "requests", resourceapi.DeviceRequestsMaxSize)
+	}
+	if n := len(spec.Devices.Constraints); n > resourceapi.DeviceConstraintsMaxSize {
+		return fmt.Errorf(most, n, "constraints", resourceapi.DeviceConstraintsMaxSize)
+	}
+	return nil
 }
 
 // Template returns the ResourceClaimTemplate of a topology.
