@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"unicode"
 )
 
 // Listed is a device as the command line lists it.
@@ -64,8 +65,11 @@ func Table(w io.Writer, devices []Listed) error {
 			cells[10] = fmt.Sprintf("yes: policy %q exposes it", d.Policy)
 		}
 		for i, cell := range cells {
-			if cell == "" {
+			switch {
+			case cell == "":
 				cells[i] = "-"
+			case strings.ContainsFunc(cell, unicode.IsControl): // a pod can choose names of interfaces and RDMA devices
+				cells[i] = strconv.Quote(cell)
 			}
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))
