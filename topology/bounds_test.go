@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	k8sruntime "k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/plumbline/plumbline/ops/all"
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/contract"
 	"github.com/plumbline/plumbline/topology/v1alpha1"
@@ -146,5 +147,32 @@ func BenchmarkRefuse(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestExpandBounded: a text of many lists of many steps, which is too large in any case, is refused before all of it is made.
+func TestExpandBounded(t *testing.T) {
+	reg, err := all.Registry()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, steps := range []int{64, 256} {
+		top := &topology.Topology{Name: "t", Export: &v1alpha1.Export{Files: map[string]v1alpha1.ExportContent{}}}
+		var results []topology.StepResult
+		for i := range steps {
+			name := fmt.Sprintf("a%d", i)
+			top.Steps = append(top.Steps, topology.Step{Name: name, Type: "dummy"})
+			results = append(results, topology.StepResult{Name: name, Result: topology.Result{Interfaces: []topology.Interface{{Name: "rail", MAC: "02:00:00:00:00:01", Sandbox: "/n"}}}})
+		}
+		for i := range 16 {
+			top.Export.Files[fmt.Sprint("f", i)] = v1alpha1.ExportContent(strings.Repeat("{{a*.mac}}", 1638))
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := top.Files(reg, results, nil)
+		runtime.ReadMemStats(&after)
+		if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; err == nil || mib > 100 {
+			t.Errorf("%d steps: %d MiB allocated: %.80v", steps, mib, err)
+		}
 	}
 }

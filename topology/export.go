@@ -321,8 +321,12 @@ func (t *Topology) told(set contract.Set, of steps, text string) (value, needs s
 	if err != nil {
 		return "", "", err
 	}
+	size := 0
 	expanded, err := parsed.Expand(func(r ref.Ref) (any, error) {
 		known, err := r.Lookup()
+		if err == nil && size > maxFileSize { // of thousands of lists in a text, each of hundreds of steps
+			err = fmt.Errorf("has more than %d bytes", maxFileSize)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -346,7 +350,9 @@ func (t *Topology) told(set contract.Set, of steps, text string) (value, needs s
 			}
 			list = append(list, value)
 		}
-		return strings.Join(list, ","), nil
+		joined := strings.Join(list, ",")
+		size += len(joined)
+		return joined, nil
 	})
 	if err != nil || needs != "" {
 		return "", needs, err
