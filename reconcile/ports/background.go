@@ -8,8 +8,12 @@ import (
 	"github.com/plumbline/plumbline/reconcile/loop"
 )
 
+// staleAfter is how much older than intended the values of a reading that has not ended may be. Without values a counter is missing, while
+// one that stays says that nothing happens.
+const staleAfter = time.Minute
+
 // background holds the result of a slow reading: a driver asks its firmware, and nothing interrupts that. A scrape waits for
-// it no longer than scrapeTimeout, and then has the values of the last one.
+// it no longer than scrapeTimeout, and then has the values of the last one, until they are too old.
 type background[V any] struct {
 	mu      sync.Mutex
 	read    time.Time
@@ -38,5 +42,9 @@ func (b *background[V]) current(now func() time.Time, maxAge time.Duration, f fu
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.reading != nil && now().Sub(b.read) > maxAge+staleAfter {
+		var none V
+		return none
+	}
 	return b.values
 }

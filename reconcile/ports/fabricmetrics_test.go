@@ -214,3 +214,32 @@ func fabricOf(exposition, pod, name, step string) string {
 	}
 	return strings.Join(have, " ")
 }
+
+// TestFabricCountersHung: a driver that never answers does not have the values of long ago shown as those of now.
+func TestFabricCountersHung(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		n.pod("ns1", "one")
+		n.report(t)
+		var hang chan struct{}
+		m := n.fabricMetrics(10, func(string, []string) map[string]map[string]uint64 {
+			if hang != nil {
+				<-hang
+			}
+			return map[string]map[string]uint64{"net2": {"rx_ecn_mark": 5}}
+		})
+		const series = "plumbline_fabric_ecn_marked_packets_total{"
+		if got := metricstest.Exposition(t, m); !strings.Contains(got, series) {
+			t.Fatal(got)
+		}
+		hang = make(chan struct{})
+		defer close(hang)
+		for range 3 {
+			time.Sleep(30 * time.Second)
+			metricstest.Exposition(t, m)
+		}
+		time.Sleep(time.Hour)
+		if got := metricstest.Exposition(t, m); strings.Contains(got, series) {
+			t.Errorf("the counters of an hour ago are shown as those of now:\n%s", got)
+		}
+	})
+}

@@ -2,10 +2,13 @@ package ports
 
 import (
 	"bytes"
+	"io"
 	"io/fs"
 	"path"
 	"slices"
 	"strconv"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -23,7 +26,30 @@ type RDMAMetrics struct {
 	// not show those of pods. It does not call f otherwise.
 	Inside func(path string, id reconcile.NetnsID, f func(fs.FS)) error
 
-	values background[map[string][]driverTotal] // by device, in the order of rdmaCounters; unknown without an entry
+	values  background[map[string][]driverTotal] // by device, in the order of rdmaCounters; unknown without an entry
+	reading sync.Map                             // names of devices whose driver has not answered yet
+}
+
+// devicePatience is how long the counters of one device are waited for.
+const devicePatience = time.Second
+
+// read calls f, and waits for it for a short time, or not at all while an earlier call for the device has not returned: a driver that does
+// not answer stops neither the counters of other devices nor a later reading of its own.
+func (m *RDMAMetrics) read(device string, f func() []driverTotal) []driverTotal {
+	if _, busy := m.reading.LoadOrStore(device, true); busy {
+		return nil
+	}
+	values := make(chan []driverTotal, 1)
+	go func() {
+		values <- f()
+		m.reading.Delete(device)
+	}()
+	select {
+	case of := <-values:
+		return of
+	case <-time.After(devicePatience):
+		return nil
+	}
 }
 
 // rdmaDevice is an RDMA device that a step has given to a pod.
@@ -139,11 +165,14 @@ func (m *RDMAMetrics) Collect(ch chan<- prometheus.Metric) {
 			if out[s.device.name] != nil { // another pod shares it
 				continue
 			}
-			of := deviceCounters(m.Sys, s.device.name)
-			if of == nil && m.Inside != nil {
-				// A namespace that has ended meanwhile has no counters, as a device that has.
-				_ = m.Inside(s.of.path, s.of.netns, func(sys fs.FS) { of = deviceCounters(sys, s.device.name) })
-			}
+			of := m.read(s.device.name, func() []driverTotal {
+				of := deviceCounters(m.Sys, s.device.name)
+				if of == nil && m.Inside != nil {
+					// A namespace that has ended meanwhile has no counters, as a device that has.
+					_ = m.Inside(s.of.path, s.of.netns, func(sys fs.FS) { of = deviceCounters(sys, s.device.name) })
+				}
+				return of
+			})
 			if of != nil {
 				out[s.device.name] = of
 			}
@@ -192,9 +221,14 @@ func deviceCounters(sys fs.FS, name string) []driverTotal {
 
 // countOf is the content of a file. A driver may have none, and refuse to say it of a virtual function.
 func countOf(sys fs.FS, file string) (uint64, error) {
-	data, err := fs.ReadFile(sys, file)
+	f, err := sys.Open(file)
 	if err != nil {
 		return 0, err
 	}
-	return strconv.ParseUint(string(bytes.TrimSpace(data[:min(len(data), maxCounter)])), 10, 64)
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxCounter))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(string(bytes.TrimSpace(data)), 10, 64)
 }

@@ -146,11 +146,11 @@ func TestRDMACountersBounded(t *testing.T) {
 				t.Error("values, although the driver is silent")
 			}
 		}
-		if took := time.Since(begun); took > 10*time.Second || slow.opened.Load() != 1 {
+		if took := time.Since(begun); took > 10*time.Second || slow.opened.Load() != 10 {
 			t.Errorf("three scrapes took %s, and asked the driver %d times", took, slow.opened.Load())
 		}
 		close(slow.release)
-		time.Sleep(time.Second)
+		time.Sleep(10 * time.Second)
 		if got := metricstest.Exposition(t, m); strings.Count(got, "\nplumbline_rdma_receive_bytes_total{") != 10 {
 			t.Errorf("after the driver has answered:\n%s", got)
 		}
@@ -247,4 +247,103 @@ func (s *silent) Open(name string) (fs.File, error) {
 		<-s.release
 	}
 	return s.FS.Open(name)
+}
+
+// TestRDMACountersHung: a driver that never answers stops its own counters, and neither those of the other devices of the node nor, with a value
+// of long ago, says that nothing happens on them.
+func TestRDMACountersHung(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		id := n.pod("ns1", "one")
+		n.report(t)
+		n.gives(t, id, map[string]string{"left": "mlx5_3", "right": "mlx5_4"})
+		files := func(value string) fstest.MapFS {
+			out := counted("mlx5_3", map[string]string{"1/counters/port_rcv_data": "1"})
+			maps.Copy(out, counted("mlx5_4", map[string]string{"1/counters/port_rcv_data": value}))
+			return out
+		}
+		sys := &hanging{FS: files("1")}
+		m := &ports.RDMAMetrics{Monitor: n.Monitor, Devices: 10, Sys: sys}
+		series := func() (out []string) {
+			for line := range strings.Lines(metricstest.Exposition(t, m)) {
+				if strings.HasPrefix(line, "plumbline_rdma_receive_bytes_total{") {
+					out = append(out, strings.TrimSpace(line[strings.Index(line, "device="):]))
+				}
+			}
+			return out
+		}
+		if got := series(); len(got) != 2 {
+			t.Fatalf("%q", got)
+		}
+		sys.set(files("500"), "class/infiniband/mlx5_3/")
+		defer close(sys.release)
+		time.Sleep(time.Hour)
+		got := strings.Join(series(), "\n")
+		if !strings.Contains(got, `"mlx5_4"`) || !strings.Contains(got, "} 2000") {
+			t.Errorf("after an hour, the counters of the device whose driver answers:\n%s", got)
+		}
+		if strings.Contains(got, `"mlx5_3"`) {
+			t.Errorf("the counters of an hour ago are shown as those of now:\n%s", got)
+		}
+	})
+}
+
+// hanging is sysfs in which files never answer.
+type hanging struct {
+	fs.FS
+	hung    string // the beginning of their names
+	release chan struct{}
+}
+
+func (h *hanging) set(files fs.FS, hung string) {
+	h.FS, h.hung, h.release = files, hung, make(chan struct{})
+}
+
+func (h *hanging) Open(name string) (fs.File, error) {
+	if h.hung != "" && strings.HasPrefix(name, h.hung) {
+		<-h.release
+	}
+	return h.FS.Open(name)
+}
+
+// endless is a file of sysfs that does not end.
+type endless struct {
+	fs.FS
+	read int
+}
+
+func (e *endless) Open(name string) (fs.File, error) {
+	f, err := e.FS.Open(name)
+	if err != nil || !strings.HasSuffix(name, "port_rcv_data") {
+		return f, err
+	}
+	return &endlessFile{f, e}, nil
+}
+
+type endlessFile struct {
+	fs.File
+	of *endless
+}
+
+func (f *endlessFile) Read(b []byte) (int, error) {
+	if f.of.read += len(b); f.of.read > 64<<20 {
+		return 0, fs.ErrInvalid
+	}
+	for i := range b {
+		b[i] = '1'
+	}
+	return len(b), nil
+}
+
+// TestRDMACountersLarge: of a file only what a counter can have is read.
+func TestRDMACountersLarge(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *node) {
+		id := n.pod("ns1", "one")
+		n.report(t)
+		n.gives(t, id, map[string]string{"left": "mlx5_3"})
+		sys := &endless{FS: rdmaFiles}
+		metricstest.Exposition(t, &ports.RDMAMetrics{Monitor: n.Monitor, Devices: 10, Sys: sys})
+		if sys.read > 4096 {
+			t.Errorf("%d bytes were read of a counter", sys.read)
+		}
+	})
 }
