@@ -327,6 +327,10 @@ func (s *routes) hasRDMA(of placed) bool {
 	if st := s.p.steps[of.step]; st != nil && d != nil && d.RDMADevice != "" {
 		has = s.p.req.imagined == nil || st.config["rdma"] == true || st.config["require"] != nil
 	}
+	for name, st := range s.p.steps {
+		d := s.p.results[name].Devices
+		has = has || st.of == of.step && d != nil && d.RDMADevice != ""
+	}
 	return has || slices.ContainsFunc(s.p.wants, func(w want) bool {
 		l, isRDMA := w.obj.(netstate.RDMALink)
 		return isRDMA && l.Link == of.link

@@ -62,12 +62,16 @@ func (c DeviceConfig) Assigned(p *Planner) (string, error) {
 	id, ok := p.AssignedDevice()
 	switch {
 	case !ok && named == "":
-		return p.DeviceID()
+		var err error
+		if id, err = p.DeviceID(); err != nil {
+			return "", err
+		}
 	case !ok:
-		return named, nil
+		id = named
 	case named != "" && named != id:
 		return "", Invalid("deviceID", "%q is not the device %q that was allocated: remove the key", named, id)
 	}
+	p.current.device = id
 	return id, nil
 }
 

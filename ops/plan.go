@@ -334,7 +334,7 @@ func (r *Registry) planStep(p *Planner, step *topology.Step, results map[string]
 	if err := p.req.Given[p.stepName()].check(op.Contract()); err != nil {
 		return err
 	}
-	p.current.userspace = op.Contract().Output.InsteadOfInterface()
+	p.current.userspace = step.Root() && op.Contract().Output.InsteadOfInterface()
 	p.current.prepared = p.req.Prepared && p.current.userspace
 	expanded, err := ref.Expand(step.Config, func(t ref.Ref) (any, error) {
 		res, ok := results[t.Step]

@@ -89,6 +89,9 @@ type stepState struct {
 	routerless error
 	routes     []netstate.Route
 	devices    *topology.Devices
+	device     string // that the root step takes
+	// of is the root step whose device a derived step is about: its result has the interface of that alone.
+	of string
 	// userspace steps make no interface: a process has the device.
 	userspace bool
 	// prepared steps are applied elsewhere, and only verified here.
@@ -671,6 +674,9 @@ func (p *Planner) need(o netstate.Object) { p.missing[o.Key()] = o }
 // result builds the step's result from a snapshot: what the dependencies had,
 // then the links this step made, then its addresses and routes.
 func (st *stepState) result(netns string, s *netstate.Snapshot, deps []topology.Result) topology.Result {
+	if st.of != "" {
+		deps = nil
+	}
 	res := topology.Merge(deps...)
 	index := map[string]int{}
 	for i := range res.Interfaces {

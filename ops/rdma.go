@@ -71,23 +71,37 @@ func (p *Planner) RDMA(id string, wanted *bool, required bool) error {
 	if err != nil || !ok {
 		return err
 	}
-	d.RDMA = hardwareRDMA(d)
-	given, why := usableRDMA(d, "set rdma: false")
-	own := ownRDMA{d, given, wanted != nil}
-	switch {
-	case why == nil && d.RDMAExclusive && d.LinkKind == netstate.InfiniBandKind: // rdma_dev_change_netns removes and adds its clients
-		return own.without(p, fault.New(fault.Unsupported, fmt.Errorf("on a node in exclusive mode (\"rdma system show\") "+
-			"the kernel replaces the InfiniBand interface of device %q when its RDMA device moves: "+
-			"run \"rdma system set netns shared\" before the first network namespace is made, or set rdma: false", d.ID)))
-	case why == nil && d.RDMAExclusive:
-		return own.move(p)
-	case why == nil:
-		p.ProduceDevices(rdmaResult(d, given))
-		return keepNodes(p, d.Key(), given.Nodes)
-	case wanted != nil || len(d.RDMA) > 0:
-		return own.without(p, why)
+	return ownRDMA{of: d, wanted: wanted != nil, otherwise: "set rdma: false"}.give(p)
+}
+
+// DerivedRDMA adds the RDMA device of the device that another step takes to the result of a derived step, with the interface of that
+// device, and returns both. Types are those of such a step. Name chooses one of several RDMA devices.
+func (p *Planner) DerivedRDMA(types []string, name string) (id, link string, err error) {
+	var from *stepState
+	for _, dep := range p.current.step.DependOn {
+		if st := p.steps[dep]; st != nil && slices.Contains(types, st.step.Type) {
+			from = st
+		}
 	}
-	return nil
+	if from == nil { // validation refuses it
+		return "", "", fault.New(fault.Invalid, fmt.Errorf("dependOn: no step of type %s", strings.Join(types, " or ")))
+	}
+	p.current.of, id = from.step.Name, from.device
+	d, ok, err := Lookup(p, netstate.Device{ID: id})
+	switch {
+	case err != nil:
+		return "", "", err
+	case !ok:
+		return "", "", fault.New(fault.Gone, fmt.Errorf("device %q does not exist", id))
+	case d.At == nil && netstate.UserspaceDriver(d.Driver):
+		return id, "", p.without("the RDMA device", fault.New(fault.Unsupported, fmt.Errorf(
+			"the function of step %q is bound to a driver for programs, with which it has no RDMA device: "+
+				"bind it to the driver of its card, or remove this step", p.current.of)))
+	}
+	for _, link = range from.made {
+		p.Produce(link)
+	}
+	return id, link, ownRDMA{of: d, name: name, wanted: true, otherwise: "remove step " + p.stepName()}.give(p)
 }
 
 // give adds the RDMA device of a device that the step takes, and the device nodes that its config names, to the step's result.
@@ -186,9 +200,45 @@ func deviceAt(p *Planner, link string) (string, error) {
 
 // ownRDMA is the RDMA device of a device that a step takes.
 type ownRDMA struct {
-	of     netstate.Device
-	given  netstate.RDMADevice
-	wanted bool // the step asks for it
+	of        netstate.Device
+	given     netstate.RDMADevice
+	name      string // chooses one of several, if not ""
+	wanted    bool   // the step asks for it
+	otherwise string // how to go without it
+}
+
+// give adds the RDMA device to the step's result, or says why not.
+func (r ownRDMA) give(p *Planner) error {
+	r.of.RDMA = hardwareRDMA(r.of)
+	given, why := usableRDMA(r.of, r.otherwise)
+	if r.name != "" && r.name != p.earlierRDMA(r.of.ID) && why == nil {
+		given, why = namedRDMA(p, r.of, r.name, given)
+	}
+	r.given = given
+	switch {
+	case why == nil && r.of.RDMAExclusive && r.of.LinkKind == netstate.InfiniBandKind: // rdma_dev_change_netns removes and adds its clients
+		return r.without(p, fault.New(fault.Unsupported, fmt.Errorf("on a node in exclusive mode (\"rdma system show\") "+
+			"the kernel replaces the InfiniBand interface of device %q when its RDMA device moves: "+
+			"run \"rdma system set netns shared\" before the first network namespace is made, or %s", r.of.ID, r.otherwise)))
+	case why == nil && r.of.RDMAExclusive:
+		return r.move(p)
+	case why == nil:
+		p.ProduceDevices(rdmaResult(r.of, given))
+		return keepNodes(p, r.of.Key(), given.Nodes)
+	case r.wanted || len(r.of.RDMA) > 0:
+		return r.without(p, why)
+	}
+	return nil
+}
+
+// earlierRDMA is the name that the RDMA device of a device had before it was moved to the sandbox, "" if it was not: a pod can change it.
+func (p *Planner) earlierRDMA(id string) string {
+	for _, c := range p.req.Owned {
+		if before, ok := c.Before.(netstate.RDMANetns); ok && before.ID == id && before.Name != nil {
+			return *before.Name
+		}
+	}
+	return ""
 }
 
 // without says why the containers get no RDMA device, or, if the step asks for one, is Planner.without.
@@ -209,6 +259,9 @@ func (r ownRDMA) move(p *Planner) error {
 	if err != nil {
 		return err
 	}
+	if p.Wanted(at.Key()) { // by the step whose device it is: where it is now
+		at, ok = netstate.Lookup(p.req.Have, at)
+	}
 	owned := slices.IndexFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == at.Key() && c.Before != nil })
 	if !ok || at.Netns == nil || at.Name == nil {
 		return p.without("the RDMA device",
@@ -219,16 +272,14 @@ func (r ownRDMA) move(p *Planner) error {
 	case *at.Netns != netstate.RDMAOfHost:
 		return r.without(p, fault.New(fault.Conflict, fmt.Errorf("RDMA device %q of device %q is in another network namespace, "+
 			"and plumbline did not move it there (\"rdma dev\" does not show it on the host): "+
-			"move it back to the host, or set rdma: false", *at.Name, d.ID)))
+			"move it back to the host, or %s", *at.Name, d.ID, r.otherwise)))
 	case slices.ContainsFunc(p.req.Owned, func(c netstate.Change) bool { return c.Key() == d.Key() }):
 		return r.without(p, fault.New(fault.NotReady,
 			fmt.Errorf("the pod was attached without RDMA device %q of device %q: create the pod again", *at.Name, d.ID)))
 	}
 	name := *at.Name
-	if owned >= 0 {
-		if before, ok := p.req.Owned[owned].Before.(netstate.RDMANetns); ok && before.Name != nil {
-			name = *before.Name
-		}
+	if earlier := p.earlierRDMA(d.ID); earlier != "" {
+		name = earlier
 	}
 	want := netstate.RDMANetns{ID: d.ID, Netns: new(netstate.RDMAOfSandbox), Name: &name}
 	if err := p.Want(want); err != nil {
@@ -288,24 +339,33 @@ func hostRDMA(p *Planner, id, name, stays, without string) (topology.Devices, er
 	if err != nil {
 		return none(err)
 	}
+	if name != "" {
+		if given, err = namedRDMA(p, d, name, given); err != nil {
+			return none(err)
+		}
+	}
+	return rdmaResult(d, given), nil
+}
+
+// namedRDMA returns the RDMA device of a device with a name, or why containers cannot use it. Given is the first one.
+func namedRDMA(p *Planner, d netstate.Device, name string, given netstate.RDMADevice) (netstate.RDMADevice, error) {
 	named := slices.IndexFunc(d.RDMA, func(r netstate.RDMADevice) bool { return r.Name == name })
 	switch {
-	case name == "":
 	case p.req.imagined != nil: // a node may have one of that name
 		given.Name = name
+		return given, nil
 	case named < 0:
 		var have []string
 		for _, r := range d.RDMA {
 			have = append(have, r.Name)
 		}
-		return none(Invalid("rdmaDevice",
-			"%q is not an RDMA device of device %q, which has %s: name one of them, or remove the key", name, id, strings.Join(have, ", ")))
+		return given, Invalid("rdmaDevice",
+			"%q is not an RDMA device of device %q, which has %s: name one of them, or remove the key", name, d.ID,
+			strings.Join(have, ", "))
 	case len(d.RDMA[named].Nodes) == 0:
-		return none(noRDMANodes(fmt.Sprintf("device %q", id), name, "remove the key rdmaDevice"))
-	default:
-		given = d.RDMA[named]
+		return given, noRDMANodes(fmt.Sprintf("device %q", d.ID), name, "remove the key rdmaDevice")
 	}
-	return rdmaResult(d, given), nil
+	return d.RDMA[named], nil
 }
 
 // SoftRDMA wants an RDMA device in software on a link, and adds it to the step's result once its device nodes are known.
@@ -368,7 +428,7 @@ func noteSoftRDMA(p *Planner, home string, all []netstate.RDMADevice) {
 // keepNodes holds that the containers of a running sandbox have the device nodes of an object. A runtime gives them when it
 // creates a container, and an RDMA device that was made again has others, while the earlier ones may be another pod's.
 func keepNodes(p *Planner, of netstate.Key, nodes []string) error {
-	const field = "deviceNodes"
+	field := p.fieldOf("deviceNodes")
 	now := strings.Join(nodes, " ")
 	given, err := p.Choose(of, field, func() (string, error) { return now, nil })
 	switch {

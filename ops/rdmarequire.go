@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -87,7 +88,7 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 		return errNoRDMA
 	}
 	query := netstate.RDMAPort{Device: d.RDMADevice, Link: link}
-	query.Only = p.req.onlyGID(query, r.GID)
+	query.Only = p.onlyGID(query, r.GID)
 	port, there, err := Lookup(p, query)
 	switch {
 	case err != nil:
@@ -145,7 +146,7 @@ func (r *RDMARequirement) imagine(p *Planner, link string) error {
 		d.GIDIndex = new(0)
 		// The kernel gives a link that is up a link-local address of IPv6.
 		given := r.GID.Type != "IB" && (r.GID.Scope == "global" || r.GID.Scope == "" && r.GID.Family == "IPv4")
-		if given && link != "" && !netstate.OnHost(link) && !p.req.claimsAddress(p.stepName()) {
+		if given && link != "" && !netstate.OnHost(link) && !p.req.claimsAddress(cmp.Or(p.makers[link], p.stepName())) {
 			p.req.imagined.gids = append(p.req.imagined.gids, imaginedGID{p.stepName(), link, r.GID.Family})
 		}
 	}
@@ -159,6 +160,15 @@ func (r *RDMARequirement) imagine(p *Planner, link string) error {
 	return Invalid("require.mtu", "%s", small)
 }
 
+// fieldOf is the name of a value that a step has chosen of an object: the step that takes a device and those that are derived from it
+// choose each for itself.
+func (p *Planner) fieldOf(field string) string {
+	if p.current.of == "" {
+		return field
+	}
+	return field + " of " + p.stepName()
+}
+
 // errNoRDMA refuses a requirement of a step without an RDMA device.
 var errNoRDMA = Invalid("require", "needs an RDMA device, and the step gives the pod none: set rdma: true, or remove require")
 
@@ -166,12 +176,12 @@ var errNoRDMA = Invalid("require", "needs an RDMA device, and the step gives the
 const gidIndex = "gidIndex"
 
 // onlyGID is the index of the GID that containers of a running sandbox were told, -1 if no GID is required, and nil if all are to be read.
-func (r *Request) onlyGID(port netstate.RDMAPort, required *GIDRequirement) *int {
+func (p *Planner) onlyGID(port netstate.RDMAPort, required *GIDRequirement) *int {
 	if required == nil {
 		return new(-1)
 	}
-	told, err := strconv.Atoi(r.Chosen[port.Key().String()+" "+gidIndex])
-	if !r.Kept || err != nil {
+	told, err := strconv.Atoi(p.req.Chosen[port.Key().String()+" "+p.fieldOf(gidIndex)])
+	if !p.req.Kept || err != nil {
 		return nil
 	}
 	return &told
@@ -227,7 +237,8 @@ func (g GIDRequirement) choose(p *Planner, d *topology.Devices, port netstate.RD
 	if lowest == "" {
 		return fmt.Sprintf("no GID of %q is %s: %s", netstate.BaseName(port.Link), g, gidList(port.GIDs))
 	}
-	chosen, err := p.Choose(port.Key(), gidIndex, func() (string, error) { return lowest, nil })
+	field := p.fieldOf(gidIndex)
+	chosen, err := p.Choose(port.Key(), field, func() (string, error) { return lowest, nil })
 	if err != nil {
 		return err.Error()
 	}
@@ -239,7 +250,7 @@ func (g GIDRequirement) choose(p *Planner, d *topology.Devices, port netstate.RD
 			g, lowest, chosen)
 	default:
 		chosen = lowest
-		p.plan.Chosen[port.Key().String()+" "+gidIndex] = lowest
+		p.plan.Chosen[port.Key().String()+" "+field] = lowest
 	}
 	index, err := strconv.Atoi(chosen)
 	if err != nil {

@@ -194,7 +194,7 @@ func (t *Topology) ExportProblems(set contract.Set, results []StepResult) (out [
 			known, err := r.Lookup()
 			for i := range t.Steps {
 				s := &t.Steps[i]
-				if result, applied := of.of(s.Name); applied && err == nil && r.Means(s.Name) && mayHave(set, s, known) {
+				if result, applied := of.of(s.Name); applied && err == nil && r.Means(s.Name) && t.listed(set, s, r, known) {
 					if why := result.lacks(r.Field); why != "" {
 						out = append(out, Problem{Field: field, Message: fmt.Sprintf("%s: step %q %s", r, s.Name, why)})
 						break
@@ -332,7 +332,7 @@ func (t *Topology) told(set contract.Set, of steps, text string) (value, needs s
 		}
 		var list []string
 		for i := range t.Steps {
-			if !r.Means(t.Steps[i].Name) || r.Each() && !mayHave(set, &t.Steps[i], known) {
+			if !r.Means(t.Steps[i].Name) || r.Each() && !t.listed(set, &t.Steps[i], r, known) {
 				continue
 			}
 			one := r
@@ -381,6 +381,18 @@ func (all steps) field(r ref.Ref) (string, error) {
 	return strings.Join(texts, ","), nil
 }
 
+// listed reports whether a step that a reference means is in its list: it may have the field itself. A step that takes a device is
+// not if one that is derived from it says the same of that device.
+func (t *Topology) listed(set contract.Set, s *Step, r ref.Ref, f ref.Field) bool {
+	if !mayHave(set, s, f) {
+		return false
+	}
+	return !r.Each() || f.Source != ref.Devices || !slices.ContainsFunc(t.Steps, func(o Step) bool {
+		c, _ := set.Contract(o.Type)
+		return r.Means(o.Name) && slices.Contains(t.DerivedFrom(&o, c), s.Name) && mayHave(set, &o, f)
+	})
+}
+
 // mayHave reports whether a step may have a field, as far as its own output is concerned.
 func mayHave(set contract.Set, s *Step, f ref.Field) bool {
 	c, known := set.Contract(s.Type)
@@ -391,7 +403,7 @@ func mayHave(set contract.Set, s *Step, f ref.Field) bool {
 	case f.Source == ref.IPs:
 		return adds(c.Output.IPs)
 	case f.Source == ref.Interfaces:
-		return adds(c.Output.Interfaces)
+		return adds(c.Output.Interfaces) && len(c.Input.DerivedFrom) == 0
 	}
 	of := func(p contract.Param) bool { return p.Name == strings.TrimSuffix(f.Path, "[N]") }
 	return c.GivesDevices(s.Config) && slices.ContainsFunc(c.Output.Devices, of)

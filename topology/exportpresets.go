@@ -182,22 +182,29 @@ func (all steps) rdma(port string) (out []string) {
 }
 
 // gidIndex is the variable with the index of the GID. It is one for all RDMA devices, so it is left out if they have different
-// ones, or if one requires no GID: the library chooses then.
+// ones, or if no step requires a GID of one: the library chooses then.
 func (all steps) gidIndex(name string) Variable {
+	of := map[string]bool{} // RDMA devices, of which a step requires a GID
 	var found []string
 	for i := range all {
-		switch d := all[i].Result.Devices; {
-		case d == nil || d.RDMADevice == "":
-		case d.GIDIndex == nil:
-			return Variable{Name: name}
-		default:
-			found = append(found, strconv.Itoa(*d.GIDIndex))
+		d := all[i].Result.Devices
+		if d == nil || d.RDMADevice == "" {
+			continue
+		}
+		of[d.RDMADevice] = of[d.RDMADevice] || d.GIDIndex != nil
+		if d.GIDIndex == nil {
+			continue
+		}
+		if index := strconv.Itoa(*d.GIDIndex); !slices.Contains(found, index) {
+			found = append(found, index)
 		}
 	}
-	if found = slices.Compact(found); len(found) != 1 {
-		return Variable{Name: name}
+	for _, required := range of {
+		if !required || len(found) != 1 {
+			return Variable{Name: name}
+		}
 	}
-	return Variable{Name: name, Value: found[0]}
+	return Variable{Name: name, Value: strings.Join(found, "")}
 }
 
 // pci returns the PCI addresses of the devices that steps take.

@@ -231,6 +231,9 @@ func (v *validator) input(i int) {
 		return // errors of the steps that depend on it would be consequences
 	}
 	v.flows[i] = flowOf(i, *c, in)
+	if s.Root() && len(c.Input.DerivedFrom) > 0 {
+		v.flows[i].interfaces = entries{}
+	}
 }
 
 func (v *validator) inputProblem(i int, c contract.Contract, in entries) string {
@@ -248,6 +251,8 @@ func (v *validator) inputProblem(i int, c contract.Contract, in entries) string 
 	case c.RootOnly():
 		return fmt.Sprintf("CNIPluginSchema %q attaches a device and takes no prevResult,\nbut step %q depends on %s.\n"+
 			"Remove dependOn: a step of this type is a root step.", c.Type, s.Name, bracket(s.DependOn))
+	case len(c.Input.DerivedFrom) > 0:
+		return v.notDerived(i, c)
 	case bounded && most < c.Input.MinInterfaces:
 		return v.tooFew(i, c, most)
 	case c.Input.MaxInterfaces > 0 && in.atLeast() > c.Input.MaxInterfaces:
@@ -256,6 +261,42 @@ func (v *validator) inputProblem(i int, c contract.Contract, in entries) string 
 			c.Type, interfaces(c.Input.MaxInterfaces), s.Name, bracket(s.DependOn), produce(s.DependOn), interfaces(in.atLeast()))
 	}
 	return ""
+}
+
+// notDerived says that a derived step does not depend on exactly one step of a type that it is about, "" if it does.
+func (v *validator) notDerived(i int, c contract.Contract) string {
+	s := &v.t.Steps[i]
+	on := v.t.DerivedFrom(s, c)
+	if len(on) == 1 || len(v.graph.deps[i]) < len(s.DependOn) { // a step that does not exist is reported
+		return ""
+	}
+	types := strings.Join(c.Input.DerivedFrom, " or ")
+	if len(on) > 1 {
+		return fmt.Sprintf("CNIPluginSchema %q takes the device of one step of type %s,\nbut step %q depends on %d of them, %s.\n"+
+			"Write a step of type %s for each, or leave one in dependOn.", c.Type, types, s.Name, len(on), bracket(on), c.Type)
+	}
+	fix := "Add a step of such a type to dependOn, or remove dependOn: a root step takes a device itself."
+	var above []string
+	for j, is := range v.graph.ancestors(i) {
+		if is && slices.Contains(c.Input.DerivedFrom, v.t.Steps[j].Type) {
+			above = append(above, v.t.Steps[j].Name)
+		}
+	}
+	if len(above) > 0 {
+		fix = fmt.Sprintf("Add the step whose device is meant to dependOn, of %s.", bracket(above))
+	}
+	return fmt.Sprintf("CNIPluginSchema %q takes the device of one step of type %s,\nbut step %q depends on %s, of other types.\n%s",
+		c.Type, types, s.Name, bracket(s.DependOn), fix)
+}
+
+// DerivedFrom returns the steps in dependOn of a step that its type is about: see contract.Input.DerivedFrom.
+func (t *Topology) DerivedFrom(s *Step, c contract.Contract) (on []string) {
+	for _, name := range s.DependOn {
+		if dep, ok := t.Step(name); ok && slices.Contains(c.Input.DerivedFrom, dep.Type) && !slices.Contains(on, name) {
+			on = append(on, name)
+		}
+	}
+	return on
 }
 
 // lacks says which part of prevResult a step needs and none of its dependencies has.

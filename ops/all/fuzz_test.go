@@ -331,19 +331,28 @@ func (g *generator) root(c *optest.Case, devices map[string]string, i int) {
 			g.bound(c, devices, i, id)
 			return
 		case 3:
-			for j, o := range c.Have {
-				if d, ok := o.(netstate.Device); ok && d.ID == id {
-					d.RDMA = []netstate.RDMADevice{{Name: "mlx5_0", Nodes: []string{"/dev/infiniband/uverbs0"}}}
-					c.Have[j] = d
-				}
-			}
+			g.hasRDMA(c, id)
 			devices[g.step("rdma", "", nil, []string{"", "rdmaDevice: mlx5_0"}[g.IntN(2)]).step] = id
 			return
 		case 1, 2:
 			devices[g.step("host-device", link, nil, "name: "+link+g.routes(i)).step] = id
 			return
 		}
-		devices[g.step("sriov", link, nil, "ifName: "+link+g.mtu()+g.routes(i)+g.maybe("trust: on")+g.maybe("vlan: %d", g.IntN(100))+g.maybe("linkState: follow")).step] = id
+		vf := g.step("sriov", link, nil, "ifName: "+link+g.mtu()+g.routes(i)+g.maybe("trust: on")+g.maybe("vlan: %d", g.IntN(100))+g.maybe("linkState: follow"))
+		if devices[vf.step] = id; g.IntN(4) == 0 {
+			g.hasRDMA(c, id)
+			g.step("rdma", "", []port{vf}, []string{"", "rdmaDevice: mlx5_0"}[g.IntN(2)])
+		}
+	}
+}
+
+// hasRDMA gives a device an RDMA device.
+func (g *generator) hasRDMA(c *optest.Case, id string) {
+	for j, o := range c.Have {
+		if d, ok := o.(netstate.Device); ok && d.ID == id {
+			d.RDMA = []netstate.RDMADevice{{Name: "mlx5_0", Nodes: []string{"/dev/infiniband/uverbs0"}}}
+			c.Have[j] = d
+		}
 	}
 }
 

@@ -438,3 +438,114 @@ func planToEnd(t *testing.T, reg *ops.Registry, req ops.Request) (*ops.Plan, err
 	}
 	return p, err
 }
+
+// TestDerivedRDMA: a derived step gives the RDMA device of the function that another step takes, with the interface of that and without its
+// addresses, and chooses a GID of its own. What it cannot give it is refused for, and in a running sandbox it waits for that.
+func TestDerivedRDMA(t *testing.T) {
+	const function = "0000:03:00.2"
+	nodes := func(n string) []string { return []string{"/dev/infiniband/uverbs" + n, "/dev/infiniband/rdma_cm"} }
+	first := netstate.RDMADevice{Name: "mlx5_2", Nodes: nodes("2")}
+	second := netstate.RDMADevice{Name: "mlx5_3", Nodes: nodes("3"), Management: []string{"/dev/infiniband/umad3"}}
+	device := func(name, n string, gid *int, more ...string) *topology.Devices {
+		return &topology.Devices{PCIAddress: function, RDMADevice: name, DeviceNodes: append(nodes(n), more...), GIDIndex: gid}
+	}
+	for name, tt := range map[string]struct {
+		root, config    string
+		have            []netstate.RDMADevice
+		exclusive, kept bool
+		of, derived     *topology.Devices
+		waits           string
+	}{
+		"same device":            {"{}", "{}", []netstate.RDMADevice{first}, false, false, device("mlx5_2", "2", nil), device("mlx5_2", "2", nil), ""},
+		"same device, running":   {"{}", "{}", []netstate.RDMADevice{first}, false, true, device("mlx5_2", "2", nil), device("mlx5_2", "2", nil), ""},
+		"alone":                  {"{rdma: false}", "{}", []netstate.RDMADevice{first}, false, false, nil, device("mlx5_2", "2", nil), ""},
+		"second device":          {"{}", "{rdmaDevice: mlx5_3, deviceNodes: [umad]}", []netstate.RDMADevice{first, second}, false, true, device("mlx5_2", "2", nil), device("mlx5_3", "3", nil, "/dev/infiniband/umad3"), ""},
+		"moved":                  {"{}", "{rdmaDevice: mlx5_2}", []netstate.RDMADevice{first}, true, true, device("mlx5_2", "2", nil), device("mlx5_2", "2", nil), ""},
+		"moved by it":            {"{rdma: false}", "{}", []netstate.RDMADevice{first}, true, false, nil, device("mlx5_2", "2", nil), ""},
+		"GID":                    {"{}", "{require: {gid: {family: IPv4}}}", []netstate.RDMADevice{first}, false, false, device("mlx5_2", "2", nil), device("mlx5_2", "2", new(3)), ""},
+		"GIDs of both":           {"{require: {gid: {family: IPv6}, state: ACTIVE}}", "{require: {gid: {family: IPv4}}}", []netstate.RDMADevice{first}, false, false, device("mlx5_2", "2", new(5)), device("mlx5_2", "2", new(3)), ""},
+		"GIDs of both, running":  {"{require: {gid: {family: IPv6}}}", "{require: {gid: {family: IPv4}}}", []netstate.RDMADevice{first}, true, true, device("mlx5_2", "2", new(5)), device("mlx5_2", "2", new(3)), ""},
+		"no such GID":            {"{}", "{require: {gid: {type: RoCEv1}}}", []netstate.RDMADevice{first}, false, false, device("mlx5_2", "2", nil), nil, `no GID of "net1" is RoCEv1: it has 3 RoCEv2 192.0.2.1`},
+		"lost in a running one":  {"{}", "{}", nil, false, true, nil, nil, `device "0000:03:00.2" has no RDMA device`},
+		"umad of no RDMA device": {"{rdma: false}", "{deviceNodes: [umad]}", []netstate.RDMADevice{first}, false, true, nil, nil, `RDMA device "mlx5_2" has no device node umad`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg, top := vetted(t, "    - {name: vf, type: sriov, config: "+tt.root+"}\n    - {name: verbs, type: rdma, dependOn: [vf], config: "+tt.config+"}\n")
+			at, host := "net1", netstate.HostName("v0")
+			d := netstate.Device{ID: function, At: &at, Up: new(true), Driver: "mlx5_core", RDMA: tt.have, RDMAExclusive: tt.exclusive}
+			req := ops.Request{Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"vf": {Device: function}}, Kept: tt.kept, Chosen: ops.Choices{}}
+			req.Owned = []netstate.Change{{Step: "vf", Before: netstate.Device{ID: function, At: &host}, After: netstate.Device{ID: function, At: &at}}}
+			all := []netstate.Object{
+				d,
+				netstate.Link{Name: at, LinkKind: "device", DeviceID: function, Up: new(true), Master: new("")},
+				netstate.Addr{Link: at, Address: "192.0.2.1/24"},
+				netstate.Addr{Link: at, Address: "2001:db8::1/64"},
+				netstate.RDMAPort{Device: "mlx5_2", Link: at, State: new("ACTIVE"), GIDs: []netstate.RDMAGID{
+					{Index: 3, GID: "192.0.2.1", Type: "RoCEv2"}, {Index: 5, GID: "2001:db8::1", Type: "RoCEv2"},
+				}},
+			}
+			if tt.exclusive {
+				moved := netstate.RDMANetns{ID: function, Netns: new(netstate.RDMAOfSandbox), Name: new("mlx5_2")}
+				req.Owned = append(req.Owned, netstate.Change{Step: "vf", Before: netstate.RDMANetns{ID: function, Netns: new(netstate.RDMAOfHost), Name: new("mlx5_2")}, After: moved})
+				all = append(all, moved)
+			}
+			if tt.kept {
+				plan := drive(t, reg, req, all)
+				req.Chosen = plan.Chosen
+			}
+			p := drive(t, reg, req, all)
+			of, derived := p.Results[0].Result, p.Results[1].Result
+			if tt.waits != "" {
+				if len(p.Pending) == 0 || !strings.Contains(p.Pending[len(p.Pending)-1].Withheld.Error(), tt.waits) {
+					t.Errorf("waits for %+v, want %q", p.Pending, tt.waits)
+				}
+				return
+			}
+			if len(p.Pending) > 0 {
+				t.Errorf("waits for %+v", p.Pending)
+			}
+			if got := of.Devices; tt.of == nil && got != nil && got.RDMADevice != "" || tt.of != nil && !reflect.DeepEqual(got, tt.of) {
+				t.Errorf("the other step gives %+v, want %+v", got, tt.of)
+			}
+			if !reflect.DeepEqual(derived.Devices, tt.derived) {
+				t.Errorf("got %+v, want %+v", derived.Devices, tt.derived)
+			}
+			if last, ok := derived.Last(); !ok || last.Name != at || len(derived.Interfaces) != 1 || len(derived.IPs) > 0 {
+				t.Errorf("interfaces %+v, addresses %+v", derived.Interfaces, derived.IPs)
+			}
+		})
+	}
+}
+
+// drive plans until nothing is missing, and observes what plans ask for.
+func drive(t *testing.T, reg *ops.Registry, req ops.Request, all []netstate.Object) *ops.Plan {
+	t.Helper()
+	node := netstate.NewSnapshot(all...)
+	req.Have = netstate.NewSnapshot(slices.DeleteFunc(slices.Clone(all), func(o netstate.Object) bool { return o.Key().Kind == netstate.KindRDMAPort })...)
+	for range 12 {
+		p, err := reg.Plan(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.Missing) == 0 {
+			return p
+		}
+		for _, o := range p.Missing {
+			got, there := node.Get(o.Key())
+			switch setting, is := o.(netstate.Sysctl); {
+			case there:
+				if port, ok := got.(netstate.RDMAPort); ok {
+					got = onlyGID(port, o.(netstate.RDMAPort).Only)
+				}
+				req.Have.Put(got)
+			case is:
+				setting.Value = new("0")
+				req.Have.Put(setting)
+			default:
+				req.Have.PutAbsent(o.Key())
+			}
+		}
+	}
+	t.Fatal("the plan asks for more and more")
+	return nil
+}

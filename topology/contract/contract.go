@@ -145,6 +145,9 @@ type Input struct {
 	// others use, too. NamedBy is the config key that may name the device's interface.
 	Shares  bool
 	NamedBy string
+	// DerivedFrom are types of root steps that take a device. A derived step depends on exactly one of them and is about its
+	// device; the interface that its result may have (Conditional) is that of the device. nil: derived steps are about interfaces.
+	DerivedFrom []string
 	// Functions says that such a step may take a whole virtual function instead, which is
 	// moved, if its selector chooses one.
 	Functions bool

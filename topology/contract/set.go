@@ -50,6 +50,6 @@ func (p Param) TypeName() string {
 // RootOnly reports whether steps of the type can only be root steps: they take a device and
 // pass on nothing of a dependency.
 func (c Contract) RootOnly() bool {
-	return c.Input.Device && !c.Input.Required && c.Input.MinInterfaces == 0 &&
+	return c.Input.Device && !c.Input.Required && c.Input.MinInterfaces == 0 && len(c.Input.DerivedFrom) == 0 &&
 		!c.Output.Interfaces.Passthrough && !c.Output.Interfaces.Modifies
 }

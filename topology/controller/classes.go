@@ -37,7 +37,7 @@ func Classes(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract.Set
 				OwnerReferences: []metav1.OwnerReference{ownerOf(o)},
 			},
 			Spec: resourceapi.DeviceClassSpec{
-				Selectors:            selectors(s, c),
+				Selectors:            selectors(s, withDerived(t, s, c, set)),
 				Config:               configOf(o, s.Name),
 				ExtendedResourceName: resource,
 			},
@@ -75,6 +75,21 @@ func Unselective(o *v1alpha1.NetworkTopology, t *topology.Topology, set contract
 		}
 	}
 	return nil
+}
+
+// withDerived returns the contract of a root step that needs an RDMA device if a step that is derived from it does.
+func withDerived(t *topology.Topology, s *topology.Step, c contract.Contract, set contract.Set) contract.Contract {
+	own := c.Input.RDMA
+	if own != nil && slices.ContainsFunc(t.Steps, func(o topology.Step) bool {
+		derived, _ := set.Contract(o.Type)
+		return derived.Input.RDMA != nil && slices.Contains(t.DerivedFrom(&o, derived), s.Name)
+	}) {
+		c.Input.RDMA = func(config map[string]any) (needed, stays bool) {
+			_, stays = own(config)
+			return true, stays
+		}
+	}
+	return c
 }
 
 // selectors returns the selectors of a root step's class: one for devices that the step's type can take, and the

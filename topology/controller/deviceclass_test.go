@@ -215,6 +215,26 @@ func TestFunctionsWithRDMA(t *testing.T) {
 	}
 }
 
+// TestClassesWithDerivedRDMA holds that a step from which one of type rdma is derived is given a device with an RDMA device.
+func TestClassesWithDerivedRDMA(t *testing.T) {
+	set := contracts(t)
+	o := topologyOf(v1alpha1.Step{Name: "vf0", Type: "sriov"}, v1alpha1.Step{Name: "vf1", Type: "sriov"}, v1alpha1.Step{Name: "verbs", Type: "rdma", DependOn: []string{"vf1"}})
+	decoded, _, err := validity.Object(t.Context(), o, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	classes := controller.Classes(o, decoded, set)
+	if len(classes) != 2 {
+		t.Fatalf("%d classes", len(classes))
+	}
+	for i, want := range []bool{false, true} {
+		expr := classes[i].Spec.Selectors[0].CEL.Expression
+		if got := strings.Contains(expr, "attributes[\"dra.networking\"].rdma"); got != want {
+			t.Errorf("%s: %s", classes[i].Name, expr)
+		}
+	}
+}
+
 // TestRepair changes each field of a class, and holds that foreign metadata is kept.
 func TestRepair(t *testing.T) {
 	set := contracts(t)

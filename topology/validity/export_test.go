@@ -30,7 +30,14 @@ func withGID(r topology.StepResult, index int) topology.StepResult {
 	return r
 }
 
+func named(step string, r topology.StepResult) topology.StepResult {
+	r.Name = step
+	return r
+}
+
 const (
+	verbs = `{name: verbs0, type: rdma, dependOn: [rail0], config: {require: {gid: {}}}}, {name: verbs1, type: rdma, dependOn: [rail1], config: {require: {gid: {}}}}`
+
 	railsWithGIDs = `{name: rail0, type: sriov, config: {require: {gid: {}}}}, {name: rail1, type: sriov, config: {require: {gid: {}}}}`
 
 	railSteps = `{name: rail0, type: sriov, extendedResourceName: example.com/rail.a-b}, {name: rail1, type: sriov, extendedResourceName: example.com/rail.a-b}`
@@ -65,6 +72,11 @@ func TestVariables(t *testing.T) {
 			"A=5,3 NCCL_IB_HCA==mlx5_9,mlx5_1 NCCL_SOCKET_IFNAME==net1,net2",
 		},
 		{"an RDMA device that requires no GID", `steps: [` + railSteps + `], export: {presets: [nccl]}`, []topology.StepResult{withGID(one, 3), zero}, "NCCL_IB_HCA==mlx5_9,mlx5_1 NCCL_SOCKET_IFNAME==net1,net2"},
+		{
+			"an RDMA device by two steps", `steps: [{name: rail0, type: sriov}, {name: rail1, type: sriov, config: {rdma: false}}, ` + verbs + `], export: {presets: [nccl, ucx], env: {A: "{{ *.rdmaDevice }};{{ *.gidIndex }};{{ rail0.rdmaDevice }};{{ verbs*.rdmaDevice }};{{ *.interfaceName }};{{ verbs1.interfaceName }}"}}`,
+			[]topology.StepResult{zero, rail("rail1", "net2", "192.0.2.129/24", "0000:03:00.2", ""), withGID(named("verbs0", zero), 3), withGID(named("verbs1", one), 3)},
+			"A=mlx5_9,mlx5_1;3,3;mlx5_9;mlx5_9,mlx5_1;net1,net2;net2 NCCL_IB_GID_INDEX=3 NCCL_IB_HCA==mlx5_9,mlx5_1 NCCL_SOCKET_IFNAME==net1,net2 UCX_IB_GID_INDEX=3 UCX_NET_DEVICES=mlx5_9:1,mlx5_1:1",
+		},
 		{"a variable of a preset that is written", `steps: [` + railSteps + `], export: {presets: [nccl], env: {NCCL_SOCKET_IFNAME: eth0}}`, rails, "NCCL_IB_HCA==mlx5_9,mlx5_1 NCCL_SOCKET_IFNAME=eth0"},
 		{"a bond without RDMA", `steps: [` + bonded + `], export: {presets: [nccl, ucx]}`, []topology.StepResult{
 			rail("a", "net1", "", "0000:03:00.2", ""), rail("b", "net2", "", "0000:04:00.2", ""), rail("bond", "bond0", "192.0.2.1/24", "", ""),

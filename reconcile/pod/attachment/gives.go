@@ -29,17 +29,18 @@ func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
 				fmt.Errorf("topology %q: the results of its steps are not recorded", e.Topologies[i].Object.Name)))
 		}
 		for _, step := range rec.Results {
-			if step.Result.Devices == nil {
+			d := step.Result.Devices
+			if d == nil {
 				continue
 			}
-			if d := step.Result.Devices; d.RDMADevice != "" && len(d.DeviceNodes) == 0 {
+			if d.RDMADevice != "" && len(d.DeviceNodes) == 0 {
 				return fault.New(fault.NotReady,
 					fmt.Errorf("topology %q: step %q: RDMA device %q does not exist", e.Topologies[i].Object.Name, step.Name, d.RDMADevice))
 			}
-			if err := k.refuseLost(e.UID, rec.Sandbox.Given[step.Name].Device, step.Result.Devices); err != nil {
+			if err := k.refuseLost(e.UID, cmp.Or(rec.Sandbox.Given[step.Name].Device, d.PCIAddress), d); err != nil {
 				return fmt.Errorf("topology %q: step %q: %w", e.Topologies[i].Object.Name, step.Name, err)
 			}
-			for _, n := range step.Result.Devices.DeviceNodes {
+			for _, n := range d.DeviceNodes {
 				if !slices.Contains(gives.Nodes, n) { // all groups share one node of VFIO
 					gives.Nodes = append(gives.Nodes, n)
 				}

@@ -305,10 +305,10 @@ func (c *Claim) Preparation(t *Topology, o *v1alpha1.NetworkTopology, contracts 
 	return sb, nil
 }
 
-// GivesNodes reports whether a step gives device nodes and makes no interface.
+// GivesNodes reports whether a step gives device nodes of its device and makes no interface. A derived step has no device.
 func GivesNodes(contracts contract.Set, s *topology.Step) bool {
 	known, ok := contracts.Contract(s.Type)
-	return ok && known.Output.InsteadOfInterface()
+	return ok && s.Root() && known.Output.InsteadOfInterface()
 }
 
 // Phase is the phase of a claim in a sandbox.

@@ -81,11 +81,10 @@ func attributes(d claims.Device, results []topology.StepResult) map[string]resou
 	if d.ShareID != nil {
 		out["shareID"] = resourceapi.DeviceAttribute{StringValue: new(string(*d.ShareID))}
 	}
-	i := slices.IndexFunc(results, func(r topology.StepResult) bool { return r.Name == d.Step })
-	if i < 0 || results[i].Result.Devices == nil {
+	given := givenOf(d, results)
+	if given == nil {
 		return out
 	}
-	given := results[i].Result.Devices
 	if given.IOMMUGroup != "" {
 		out["iommuGroup"] = resourceapi.DeviceAttribute{StringValue: &given.IOMMUGroup}
 	}
@@ -96,6 +95,20 @@ func attributes(d claims.Device, results []topology.StepResult) map[string]resou
 		out["deviceNode"] = resourceapi.DeviceAttribute{StringValue: &given.DeviceNodes[0]}
 	}
 	return out
+}
+
+// givenOf is what the step with a device gives besides its interface, else what a step that is derived from it gives of the device.
+func givenOf(d claims.Device, results []topology.StepResult) *topology.Devices {
+	i := slices.IndexFunc(results, func(r topology.StepResult) bool { return r.Name == d.Step && r.Result.Devices != nil })
+	if i < 0 {
+		i = slices.IndexFunc(results, func(r topology.StepResult) bool {
+			return r.Result.Devices != nil && d.Host.PCIAddress() != "" && r.Result.Devices.PCIAddress == d.Host.PCIAddress()
+		})
+	}
+	if i < 0 {
+		return nil
+	}
+	return results[i].Result.Devices
 }
 
 // networkData is the result of a root step for its device: its last interface,

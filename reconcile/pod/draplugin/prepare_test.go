@@ -672,6 +672,7 @@ func TestPrepareDevices(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.topology.Spec.Steps[1].Type = "vfio-pci"
+	g.topology.Spec.Steps = append(g.topology.Spec.Steps, v1alpha1.Step{Name: "verbs", Type: "rdma", DependOn: []string{"vf0"}}) // is not prepared
 	rc := allocated("a", "p", "0", "1")
 	g.fails = fault.New(fault.Unsupported, errors.New("not loaded"))
 	if _, err := g.prepare(rc); fault.Of(err) != fault.Unsupported {
@@ -715,6 +716,15 @@ func TestPrepareDevices(t *testing.T) {
 		if a := devices[0].Metadata.Attributes[name]; a.StringValue == nil || *a.StringValue != want {
 			t.Errorf("metadata: %s is %+v, want %q", name, a, want)
 		}
+	}
+
+	of := e.Topologies[0].Devices[0].Host.PCIAddress()
+	g.results = []topology.StepResult{{Name: "vf0"}, {Name: "verbs", Result: topology.Result{Devices: &topology.Devices{PCIAddress: of, RDMADevice: "mlx5_3"}}}}
+	if devices, err = g.prepare(rc); err != nil {
+		t.Fatal(err)
+	}
+	if a := devices[0].Metadata.Attributes["rdmaDevice"]; a.StringValue == nil || *a.StringValue != "mlx5_3" {
+		t.Errorf("metadata: the RDMA device of a derived step is %+v", a)
 	}
 
 	part, err := e.Preparation(&e.Topologies[0], &e.Topologies[0].Object, g.Contracts)

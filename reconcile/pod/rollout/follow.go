@@ -123,6 +123,10 @@ func sameNodes(was, later *topology.Topology, set contract.Set) error {
 			}
 			return &HeldBack{s.Name, errors.New("a container gets its device nodes when it is created")}
 		}
+		from, to := was.DerivedFrom(before, known), later.DerivedFrom(after, known)
+		if !slices.Equal(from, to) || before.Root() != after.Root() && len(known.Input.DerivedFrom) > 0 {
+			return &HeldBack{s.Name, errors.New("a container gets its device nodes when it is created, and dependOn says whose")}
+		}
 		for _, p := range known.Params {
 			if from, to := value(known, p, before), value(known, p, after); p.AtCreation && !reflect.DeepEqual(from, to) {
 				why := "a container gets its device nodes when it is created"

@@ -271,6 +271,9 @@ func TestSameNodesOfInterface(t *testing.T) {
 	soft := func(config string) v1alpha1.Step {
 		return v1alpha1.Step{Name: "roce", Type: "rxe", DependOn: []string{"vf1"}, Config: &runtime.RawExtension{Raw: []byte(config)}}
 	}
+	verbs := func(on, config string) v1alpha1.Step {
+		return v1alpha1.Step{Name: "verbs", Type: "rdma", DependOn: []string{on}, Config: &runtime.RawExtension{Raw: []byte(config)}}
+	}
 	shared := func(config string) v1alpha1.Step {
 		return v1alpha1.Step{Name: "link", Type: "ipvlan", Config: &runtime.RawExtension{Raw: []byte(config)}}
 	}
@@ -283,6 +286,11 @@ func TestSameNodesOfInterface(t *testing.T) {
 		"another interface": {[]v1alpha1.Step{soft(`{}`)}, []v1alpha1.Step{soft(`{"netdev":"net1"}`)}, "a container gets its device nodes when it is created, and netdev is not set, not net1"},
 		"what it requires":  {[]v1alpha1.Step{soft(`{}`)}, []v1alpha1.Step{soft(`{"require":{"state":"ACTIVE"}}`)}, ""},
 		"nothing at all":    {[]v1alpha1.Step{soft(`{}`)}, []v1alpha1.Step{soft(`{}`)}, ""},
+		"verbs added":       {nil, []v1alpha1.Step{verbs("vf1", `{}`)}, `step "verbs": a container gets its device nodes when it is created`},
+		"verbs removed":     {[]v1alpha1.Step{verbs("vf1", `{}`)}, nil, `step "verbs": a container gets its device nodes when it is created`},
+		"verbs of another":  {[]v1alpha1.Step{verbs("vf0", `{}`)}, []v1alpha1.Step{verbs("vf1", `{}`)}, `step "verbs": a container gets its device nodes when it is created, and dependOn says whose`},
+		"another of verbs":  {[]v1alpha1.Step{verbs("vf1", `{}`)}, []v1alpha1.Step{verbs("vf1", `{"rdmaDevice":"mlx5_3"}`)}, `and rdmaDevice is not set, not mlx5_3`},
+		"required of verbs": {[]v1alpha1.Step{verbs("vf1", `{}`)}, []v1alpha1.Step{verbs("vf1", `{"require":{"state":"ACTIVE"}}`)}, ""},
 		"a link":            {nil, []v1alpha1.Step{{Name: "link", Type: "macvlan", DependOn: []string{"vf1"}}}, ""},
 		"of the same link":  {[]v1alpha1.Step{shared(`{"master":"eth9"}`)}, []v1alpha1.Step{shared(`{"master":"eth9","rdma":true}`)}, "a container gets its device nodes when it is created, and rdma is not set, not true"},
 		"not of that link":  {[]v1alpha1.Step{shared(`{"master":"eth9","rdma":true}`)}, []v1alpha1.Step{shared(`{"master":"eth9"}`)}, "a container gets its device nodes when it is created, and rdma is true, not not set"},
