@@ -206,17 +206,22 @@ func testExclusiveFunction(t *testing.T) {
 		t.Errorf("the pod sees %q, the host %q", here, there)
 	}
 
-	pod.run("ip netns exec $NS rdma dev set mlx5_2 name mine0")
-	if err := os.WriteFile(filepath.Join(root, "bus/pci/devices/0000:03:00.2/infiniband_verbs/uverbs2/ibdev"), []byte("mine0\n"), 0o600); err != nil {
-		t.Fatal(err)
+	recorded := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(root, "bus/pci/devices/0000:03:00.2/infiniband_verbs/uverbs2/ibdev"), []byte(name+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
+	pod.run("ip netns exec $NS rdma dev set mlx5_2 name mine0")
+	recorded("mine0")
 	want("renamed by the pod", netstate.RDMAOfSandbox, "mine0")
 	pod.run("ip link add d1 type dummy; ip link set d1 up; rdma link add mlx5_2 type rxe netdev d1")
 	t.Cleanup(func() { pod.run("ip link delete d1 2>/dev/null || true") })
 	if err := move(netstate.RDMAOfHost); fault.Of(err) != fault.Conflict || !strings.Contains(err.Error(), `another RDMA device of the node is called "mlx5_2"`) {
 		t.Errorf("a return while another device has the name: %v", err)
 	}
-	want("while another device has the name", netstate.RDMAOfHost, "mine0")
+	recorded("mlx5_2x") // a device that has the name mine0 of another one gives it up
+	want("while another device has the name", netstate.RDMAOfHost, "mlx5_2x")
 	pod.run("rdma link delete mlx5_2; ip link delete d1") // without its interface it would end a moment later
 	if err := move(netstate.RDMAOfHost); err != nil {
 		t.Fatal(err)
@@ -225,9 +230,7 @@ func testExclusiveFunction(t *testing.T) {
 		t.Errorf("after its return the host has %q", there)
 	}
 
-	if err := os.WriteFile(filepath.Join(root, "bus/pci/devices/0000:03:00.2/infiniband_verbs/uverbs2/ibdev"), []byte("mlx5_2\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	recorded("mlx5_2")
 	pod.run("rdma dev set mlx5_2 netns $OTHER")
 	want("in another namespace", netstate.RDMAOfOther, "mlx5_2")
 	if err := move(netstate.RDMAOfHost); fault.Of(err) != fault.NotReady || !strings.Contains(err.Error(), "is in another network namespace") {

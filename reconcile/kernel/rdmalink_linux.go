@@ -188,7 +188,7 @@ func (s *Sandbox) applyRDMALink(ctx context.Context, change netstate.Change) err
 			case change.Action() == netstate.Delete:
 				return unlessGone(r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_DELLINK), 0, which), unix.EINVAL, unix.ENODEV)
 			case after.Name != nil && *after.Name != d.name:
-				return renameSoftRDMA(ctx, r, which, *after.Name)
+				return renameRDMA(ctx, r, which, *after.Name)
 			}
 			return nil
 		})
@@ -203,9 +203,9 @@ func (s *Sandbox) applyRDMALink(ctx context.Context, change netstate.Change) err
 	return err
 }
 
-// renameSoftRDMA renames an RDMA device. One that cannot have its name gives up the one it has: a pod can exchange the names of two pods'
-// devices, and each would wait for the other.
-func renameSoftRDMA(ctx context.Context, r *conn, which nl.NetlinkRequestData, name string) error {
+// renameRDMA renames an RDMA device. All of a node have different names, whatever their namespaces. One that cannot have its name gives up
+// the one it has: a pod can exchange the names of two devices, and each would wait for the other.
+func renameRDMA(ctx context.Context, r *conn, which nl.NetlinkRequestData, name string) error {
 	rename := func(name string) error {
 		return r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_SET), 0, which, attr(nl.RDMA_NLDEV_ATTR_DEV_NAME, nl.ZeroTerminated(name)))
 	}

@@ -105,19 +105,9 @@ func (s *Sandbox) applyRDMANetns(ctx context.Context, change netstate.Change) er
 	if after.Name == nil || *after.Name == name {
 		return nil
 	}
-	return s.host.renameRDMA(ctx, to, index, *after.Name)
-}
-
-// renameRDMA renames an RDMA device of a namespace. All of a node have different names, whatever their namespaces.
-func (h *Host) renameRDMA(ctx context.Context, of *conn, index uint32, name string) error {
-	err := h.withRDMA(of, func(r *conn) error {
-		return r.write(ctx, rdmaType(nl.RDMA_NLDEV_CMD_SET), 0,
-			attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(index)), attr(nl.RDMA_NLDEV_ATTR_DEV_NAME, nl.ZeroTerminated(name)))
+	return s.host.withRDMA(to, func(r *conn) error {
+		return renameRDMA(ctx, r, attr(nl.RDMA_NLDEV_ATTR_DEV_INDEX, nl.Uint32Attr(index)), *after.Name)
 	})
-	if errors.Is(err, unix.EEXIST) {
-		return because(fault.Conflict, err, "another RDMA device of the node is called %q", name)
-	}
-	return err
 }
 
 // moveRDMA moves an RDMA device between namespaces. The kernel wants a caller in the namespace that the device leaves (nldev_set_doit,
