@@ -103,9 +103,10 @@ var rdmaCounters = []rdmaCounter{
 		"hw_counters/out_of_sequence", "hw_counters/oos_drop_count", "hw_counters/out_of_seq_request", // mlx5, bnxt_re, rxe
 		"hw_counters/responder_oos", "hw_counters/Rcvd Out of order packets"), // mana_ib, irdma
 	rdmaCounterOf("ecn_marked_packets", "Packets with an ECN congestion mark received by",
-		"hw_counters/np_ecn_marked_roce_packets", "hw_counters/RxECNMrkd"), // mlx5, irdma
+		"hw_counters/np_ecn_marked_roce_packets", "hw_counters/rx_ecn_marked_pkts", "hw_counters/RxECNMrkd"), // mlx5, bnxt_re, irdma
 	rdmaCounterOf("congestion_notifications", "Congestion notifications (CNP), which reduce the sending rate, received by",
-		"hw_counters/rp_cnp_handled", "hw_counters/received_cnps", "hw_counters/cnpHandled"), // mlx5, mana_ib, irdma
+		"hw_counters/rp_cnp_handled", "hw_counters/rx_cnp_pkts", // mlx5, bnxt_re
+		"hw_counters/received_cnps", "hw_counters/cnpHandled"), // mana_ib, irdma
 }
 
 // maxRDMAPorts bounds the ports of a device, maxCounter what is read of a file.

@@ -63,7 +63,8 @@ func TestRDMACounters(t *testing.T) {
 		"mlx5_4": {counted("mlx5_4", map[string]string{"1/counters/port_rcv_data": "0", "1/counters/port_xmit_data": ""}), "0 - - - - -"},
 		"bnxt_re0": {counted("bnxt_re0", map[string]string{
 			"1/hw_counters/to_retransmits": "3", "1/hw_counters/seq_err_naks_rcvd": "4", "1/hw_counters/oos_drop_count": "5",
-		}), "- - 7 5 - -"},
+			"1/hw_counters/rx_ecn_marked_pkts": "6", "1/hw_counters/rx_cnp_pkts": "8", "1/hw_counters/tx_cnp_pkts": "99",
+		}), "- - 7 5 6 8"},
 		"efa_0": {counted("efa_0", map[string]string{
 			"1/hw_counters/rx_bytes": "3", "1/hw_counters/tx_bytes": "5", "1/hw_counters/retrans_pkts": "7", "1/hw_counters/rdma_read_bytes": "99",
 		}), "3 5 7 - - -"},
