@@ -455,6 +455,7 @@ func (s *scan) portOf(master string) HostUse {
 func (s *scan) readRDMA(netdevs func([]string) (map[string]string, error)) {
 	var others []string
 	ifNames, mode := map[string]string{}, s.rdmaMode()
+	hardware := map[string][]string{} // RDMA devices by function
 	for _, name := range s.names(infinibandDir) {
 		dir, err := s.resolve(path.Join(infinibandDir, name))
 		if err != nil {
@@ -466,6 +467,7 @@ func (s *scan) readRDMA(netdevs func([]string) (map[string]string, error)) {
 		address, _ := pciOf(path.Dir(dir))
 		if d := s.functions[address]; d != nil {
 			d.addRDMA(name, mode)
+			hardware[address] = append(hardware[address], name)
 			d.RDMAOnly = d.IfName == "" && !userspaceDriver(d.Driver) && (d.RDMAOnly || len(d.RDMADevices) == 1) && s.hasNoInterface(dir)
 			continue
 		}
@@ -485,6 +487,35 @@ func (s *scan) readRDMA(netdevs func([]string) (map[string]string, error)) {
 			n.device.addRDMA(name, mode)
 		}
 	}
+	for _, d := range s.others {
+		if below := s.rdmaBelow(d.IfName, hardware, map[string]bool{}); !d.RDMA && len(below) == 1 {
+			d.addRDMA(below[0], mode)
+		}
+	}
+}
+
+// rdmaBelow returns the RDMA devices of the functions below a bond or a VLAN, whose addresses are GIDs of them (roce_gid_mgmt.c in
+// drivers/infiniband/core). Of the ports of a bond that mlx5 merges, one has the RDMA device (mlx5_bond_0). With several a step that
+// shares the link is refused, so only one counts. Seen are the links that were followed.
+func (s *scan) rdmaBelow(name string, hardware map[string][]string, seen map[string]bool) (out []string) {
+	n := s.netdevs[name]
+	if n == nil || seen[name] {
+		return nil
+	}
+	seen[name] = true
+	if s.functions[n.pci] != nil {
+		return hardware[n.pci]
+	}
+	if n.device == nil || n.device.DevType != "bond" && n.device.DevType != "vlan" { // RoCE does not pass through others
+		return nil
+	}
+	for _, entry := range s.names(n.path) {
+		if lower, ok := strings.CutPrefix(entry, "lower_"); ok {
+			out = append(out, s.rdmaBelow(lower, hardware, seen)...)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // hasNoInterface reports whether an RDMA device has no network interface in any namespace. One with a port of Ethernet has one, since

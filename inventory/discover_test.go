@@ -439,6 +439,49 @@ func TestSoftwareRDMA(t *testing.T) {
 	}
 }
 
+// TestRDMABelow: a bond and a VLAN have the RDMA device of the hardware below them, if it is one: mlx5 merges those of the ports of a bond
+// (mlx5_bond_0, a child of the first port's function). A bridge has none, as RoCE does not pass it.
+func TestRDMABelow(t *testing.T) {
+	n := open(t, "stack")
+	virtual := func() map[string]string {
+		out := map[string]string{}
+		found, err := inventory.Discover(n.tree, n.opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range found {
+			if d.RDMA && d.Kind == inventory.KindVirtual {
+				out[d.IfName] = strings.Join(d.RDMADevices, " ")
+			}
+		}
+		return out
+	}
+	add := func(function, name string) {
+		dir := "devices/pci0000:00/0000:00:07.0/" + function + "/infiniband/" + name
+		if err := os.MkdirAll(filepath.Join(n.dir, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("../../"+dir, filepath.Join(n.dir, "class/infiniband", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := virtual() // of the dummy, in software
+	add("0000:02:00.0", "mlx5_2")
+	if got := virtual(); !maps.Equal(got, before) {
+		t.Errorf("with a port of a bridge: %v, want %v", got, before)
+	}
+	add("0000:02:10.0", "mlx5_bond_0")
+	want := maps.Clone(before)
+	want["bond0"], want["bond0.100"] = "mlx5_bond_0", "mlx5_bond_0"
+	if got := virtual(); !maps.Equal(got, want) {
+		t.Errorf("with a merged RDMA device: %v, want %v", got, want)
+	}
+	add("0000:02:10.2", "mlx5_1")
+	if got := virtual(); !maps.Equal(got, before) {
+		t.Errorf("with two RDMA devices: %v, want %v", got, before)
+	}
+}
+
 // TestRDMAOnly: an RDMA device is a device of its own if no interface belongs to it in any namespace. With IPoIB one of InfiniBand has one,
 // and a port that cannot be read may have one.
 func TestRDMAOnly(t *testing.T) {

@@ -335,6 +335,9 @@ func hostRDMA(p *Planner, id, name, stays, without string) (topology.Devices, er
 				"and %s: take a function with type sriov or host-device, which moves its RDMA device too, "+
 				"run \"rdma system set netns shared\" before the first network namespace is made, or %s", stays, without)))
 	}
+	if err := oneBelow(d, without); err != nil {
+		return none(err)
+	}
 	given, err := usableRDMA(d, without)
 	if err != nil {
 		return none(err)
@@ -366,6 +369,29 @@ func namedRDMA(p *Planner, d netstate.Device, name string, given netstate.RDMADe
 		return given, noRDMANodes(fmt.Sprintf("device %q", d.ID), name, "remove the key rdmaDevice")
 	}
 	return d.RDMA[named], nil
+}
+
+// oneBelow refuses a bond, a VLAN or another link without hardware of its own that has no RDMA device, or several: those of the cards below
+// it, of which a program would use one while the bond sends by any.
+func oneBelow(d netstate.Device, without string) error {
+	if d.HasPCIAddress() || d.Parent != "" {
+		return nil
+	}
+	link := strings.TrimPrefix(d.ID, netstate.VirtualPrefix)
+	var names []string
+	for _, r := range hardwareRDMA(d) {
+		names = append(names, r.Name)
+	}
+	switch {
+	case len(names) > 1:
+		return fault.New(fault.Unsupported, fmt.Errorf("link %q is on several RDMA devices (%s), and its packets leave by any of them: "+
+			"share one of the cards instead, or bond ports whose driver makes one RDMA device of both (mlx5: mlx5_bond_0), or %s",
+			link, strings.Join(names, ", "), without))
+	case len(d.RDMA) == 0:
+		return fault.New(fault.Unsupported, fmt.Errorf("link %q has no RDMA device, nor has a card below it as the port of a bond or "+
+			"below a VLAN: share a card with the attribute rdma instead, or %s", link, without))
+	}
+	return nil
 }
 
 // SoftRDMA wants an RDMA device in software on a link, and adds it to the step's result once its device nodes are known.

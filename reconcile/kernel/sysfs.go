@@ -176,19 +176,26 @@ func (f sysfs) rdmaDevices(d netstate.Device) []string {
 	return out
 }
 
-// rdma returns the RDMA devices of a device with the character devices for programs: those of the hardware, or those in
-// software on the link of that name in the host's namespace. Sources: ib_uverbs_add_one in
+// rdma returns the RDMA devices of a device with the character devices for programs: those of the hardware, those in software on the
+// link of that name in the host's namespace, or those of the hardware below it. Sources: ib_uverbs_add_one in
 // drivers/infiniband/core/uverbs_main.c and ucma_misc in ucma.c (names of the device nodes), ib_devices_shared_netns in
 // device.c (the parameter netns_mode).
 func (f sysfs) rdma(d netstate.Device, link string) []netstate.RDMADevice {
-	names, software := f.rdmaDevices(d), false
-	verbs := filepath.Join(f.dir(d), "infiniband_verbs")
-	if len(names) == 0 && link != "" {
-		names, software = f.softRDMA(link), true
-		verbs = filepath.Join(f.root, "class/infiniband_verbs")
+	if names := f.rdmaDevices(d); len(names) > 0 {
+		return f.rdmaIn(filepath.Join(f.dir(d), "infiniband_verbs"), names, false)
 	}
+	if link == "" {
+		return nil
+	}
+	if names := f.softRDMA(link); len(names) > 0 {
+		return f.rdmaIn(filepath.Join(f.root, "class/infiniband_verbs"), names, true)
+	}
+	return f.rdmaBelow(link, map[string]bool{})
+}
+
+// rdmaIn returns RDMA devices with the character devices that a folder lists, and one beside it.
+func (f sysfs) rdmaIn(verbs string, names []string, software bool) (out []netstate.RDMADevice) {
 	management := filepath.Join(filepath.Dir(verbs), "infiniband_mad") // ib_umad_init_port in user_mad.c
-	var out []netstate.RDMADevice
 	for _, name := range names {
 		out = append(out, netstate.RDMADevice{
 			Name: name, Nodes: f.nodesIn(verbs, name), Management: f.nodesOf(management, name),
@@ -196,6 +203,44 @@ func (f sysfs) rdma(d netstate.Device, link string) []netstate.RDMADevice {
 		})
 	}
 	return out
+}
+
+// rdmaBelow returns the RDMA devices of the hardware below a bond or a VLAN of the host, whose addresses are GIDs of them
+// (is_eth_port_of_netdev_filter in drivers/infiniband/core/roce_gid_mgmt.c). Of the ports of a bond that mlx5 merges, one has the RDMA
+// device (mlx5_bond_0). Seen are the links that were followed.
+func (f sysfs) rdmaBelow(link string, seen map[string]bool) (out []netstate.RDMADevice) {
+	dir := filepath.Join(f.root, "class/net", link)
+	if seen[link] || !followed(f.text(dir, "uevent")) {
+		return nil
+	}
+	seen[link] = true
+	for _, entry := range f.names(dir) {
+		lower, ok := strings.CutPrefix(entry, "lower_")
+		if !ok || seen[lower] {
+			continue
+		}
+		found := f.rdmaBelow(lower, seen)
+		if id := f.target(filepath.Join(f.root, "class/net", lower), "device"); pciAddress.MatchString(id) {
+			found = f.rdma(netstate.Device{ID: id}, "")
+		}
+		for _, r := range found {
+			if !slices.ContainsFunc(out, func(have netstate.RDMADevice) bool { return have.Name == r.Name }) {
+				out = append(out, r)
+			}
+		}
+	}
+	return out
+}
+
+// followed reports whether the hardware below a link has its RDMA device, by the link's uevent: a bond or a VLAN. RoCE does not pass
+// through others, such as a bridge.
+func followed(uevent string) bool {
+	for line := range strings.SplitSeq(uevent, "\n") {
+		if line == "DEVTYPE=bond" || line == "DEVTYPE=vlan" {
+			return true
+		}
+	}
+	return false
 }
 
 // rdmaNodes returns the character devices for programs of an RDMA device of any kind.

@@ -3,6 +3,7 @@
 package kernel
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -158,6 +159,57 @@ func TestRDMAOfDevice(t *testing.T) {
 	}
 	if tree(t, nil).rdmaExclusive() {
 		t.Error("without RDMA nothing is exclusive")
+	}
+}
+
+// TestRDMABelow: a bond or a VLAN of the host has the RDMA devices of the hardware below it. Where mlx5 has merged those of two ports,
+// there is one, whose parent is the first port's function (mlx5_ib_stage_ib_reg_init in drivers/infiniband/hw/mlx5/main.c). RoCE does not pass
+// a bridge.
+func TestRDMABelow(t *testing.T) {
+	entries := map[string]string{
+		"class/misc/rdma_cm/uevent":        "DEVNAME=infiniband/rdma_cm\n",
+		"devices/virtual/net/bond0/uevent": "DEVTYPE=bond\nINTERFACE=bond0\nIFINDEX=8\n", "class/net/bond0": "->../../devices/virtual/net/bond0",
+		"devices/virtual/net/bond0.5/uevent": "DEVTYPE=vlan\nINTERFACE=bond0.5\n", "class/net/bond0.5": "->../../devices/virtual/net/bond0.5",
+		"devices/virtual/net/bond0.5/lower_bond0": "->../bond0", "devices/virtual/net/bond0/upper_bond0.5": "->../bond0.5",
+		"devices/virtual/net/bond1/uevent": "DEVTYPE=bond\n", "class/net/bond1": "->../../devices/virtual/net/bond1",
+		"devices/virtual/net/br0/uevent": "DEVTYPE=bridge\n", "class/net/br0": "->../../devices/virtual/net/br0",
+		"devices/virtual/net/loop/uevent": "DEVTYPE=vlan\n", "class/net/loop": "->../../devices/virtual/net/loop", "devices/virtual/net/loop/lower_loop": "->../loop",
+		"class/infiniband/rxe0": "->../../devices/virtual/infiniband/rxe0",
+		"devices/virtual/infiniband/rxe0/ports/1/gid_attrs/ndevs/0": "soft\n",
+		"devices/virtual/net/soft/uevent":                           "DEVTYPE=vlan\n", "class/net/soft": "->../../devices/virtual/net/soft",
+	}
+	port := func(n int, rdma, uppers string) {
+		id, name, number := fmt.Sprintf("0000:03:00.%d", n), fmt.Sprintf("p%d", n), strconv.Itoa(n)
+		dir := "devices/pci0000:00/" + id
+		entries["bus/pci/devices/"+id] = "->../../../" + dir
+		entries["class/net/"+name], entries[dir+"/net/"+name+"/device"] = "->../../"+dir+"/net/"+name, "->../../../"+id
+		for upper := range strings.FieldsSeq(uppers) {
+			entries["devices/virtual/net/"+upper+"/lower_"+name] = "->../../../pci0000:00/" + id + "/net/" + name
+		}
+		if rdma != "" {
+			entries[dir+"/infiniband/"+rdma+"/node_guid"] = "0\n"
+			entries[dir+"/infiniband_verbs/uverbs"+number+"/ibdev"] = rdma + "\n"
+			entries[dir+"/infiniband_verbs/uverbs"+number+"/uevent"] = "DEVNAME=infiniband/uverbs" + number + "\n"
+		}
+	}
+	port(0, "mlx5_bond_0", "bond0 soft")
+	port(1, "", "bond0")
+	port(2, "mlx5_2", "bond1 br0")
+	port(3, "mlx5_3", "bond1")
+	f := tree(t, entries)
+	for link, want := range map[string]string{
+		"bond0": "mlx5_bond_0", "bond0.5": "mlx5_bond_0", "bond1": "mlx5_2 mlx5_3", "br0": "", "loop": "", "none": "", "p1": "", "soft": "rxe0",
+	} {
+		var got []string
+		for _, r := range f.rdma(netstate.Device{ID: netstate.VirtualPrefix + link}, link) {
+			got = append(got, r.Name)
+			if nodes := []string{"/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"}; r.Name == "mlx5_bond_0" && (r.Software || !slices.Equal(r.Nodes, nodes)) {
+				t.Errorf("%s: %+v, want the nodes %q", link, r, nodes)
+			}
+		}
+		if is := strings.Join(got, " "); is != want {
+			t.Errorf("%s has the RDMA devices %q, want %q", link, is, want)
+		}
 	}
 }
 
