@@ -57,6 +57,13 @@ func TestDriverCounters(t *testing.T) {
 			t.Errorf("no counter %q in %v", n[1], got)
 		}
 	}
+	// The pauses of a virtual function are those of its port, which this card's driver counts for the physical one.
+	pf := l.host.PhysicalFunction(s.Given["vf"].Device)
+	if at := l.host.PhysicalCounters([]string{pf, "0000:ff:1f.7"}); len(at) != 1 || len(at[pf]) == 0 {
+		t.Errorf("the physical function %q has the counters %v", pf, at)
+	} else if _, there := at[pf]["rx_flow_control_xoff"]; !there {
+		t.Errorf("no pauses in %v", at[pf])
+	}
 	id.Inode++
 	if got := l.host.DriverCounters(path, id, []int{rail0}); len(got) != 0 {
 		t.Errorf("of another namespace: %v", got)
