@@ -268,7 +268,8 @@ func (im *imagination) withoutGID(p *Plan) (notes []string) {
 			s, ok := c.After.(netstate.Sysctl)
 			return ok && s.Path == "net/ipv6/conf/"+g.link+"/accept_ra" && *s.Value != "0"
 		})
-		if given || advertised && g.family != "IPv4" {
+		maker := cmp.Or(im.made[g.link], g.step)
+		if given || advertised && g.family != "IPv4" || p.by != nil && p.by.req.claimsAddress(maker) {
 			continue
 		}
 		kind := "an address"

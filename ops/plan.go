@@ -231,8 +231,10 @@ func (r *Registry) plan(p *Planner) (*Plan, error) {
 		return nil, err
 	}
 	p.leases.settleMTUs()
+	stacking := newStacking(p)
 	for _, settle := range []func() error{
-		newStacking(p).check, p.mtus.settle, p.leftovers.settleMTUs, p.routes.settle, p.leases.settleRoutes, p.leftovers.findRoutes,
+		stacking.check, stacking.checkGIDs, p.mtus.settle, p.leftovers.settleMTUs, p.routes.settle, p.leases.settleRoutes,
+		p.leftovers.findRoutes,
 	} {
 		if err := settle(); err != nil {
 			return nil, err

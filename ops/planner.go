@@ -42,6 +42,7 @@ type Planner struct {
 	// unsettledLinks are to come up in a later stage, which knows their settings.
 	unsettledLinks map[string]bool
 	tables         map[string]string // see NamedTables
+	gidLinks       []gidLink
 	// settling are the objects that have to be ready for use, see unsettled.
 	settling []netstate.Object
 }

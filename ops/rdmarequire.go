@@ -1,9 +1,9 @@
 package ops
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -24,11 +24,12 @@ type RDMARequirement struct {
 	MTU     uint32          `json:"mtu,omitempty,string"` // bytes of payload in a packet
 }
 
-// GIDRequirement chooses among the GIDs of the step's interface. An empty field allows any.
+// GIDRequirement chooses among the GIDs of the step's interface, or of one that is built on it. Another empty field allows any.
 type GIDRequirement struct {
-	Type   string `json:"type,omitempty"`
-	Family string `json:"family,omitempty"`
-	Scope  string `json:"scope,omitempty"`
+	Interface string `json:"interface,omitempty"`
+	Type      string `json:"type,omitempty"`
+	Family    string `json:"family,omitempty"`
+	Scope     string `json:"scope,omitempty"`
 }
 
 // RDMARequireParam is the key require of a step that gives an RDMA device.
@@ -40,6 +41,11 @@ func RDMARequireParam() contract.Param {
 			{
 				Name: "gid", Type: contract.Object,
 				Description: "it has such a GID for an address of the interface; result: `gidIndex`", Properties: []contract.Param{
+					{
+						Name: "interface", Type: contract.String, Format: contract.InterfaceName,
+						Description: "interface of the pod that a step builds on that of this step, such as a bond or a VLAN on it; " +
+							"default: that of this step",
+					},
 					{Name: "type", Type: contract.String, Enum: []string{"RoCEv2", "RoCEv1", "IB"}, Description: "type of the GID"},
 					{Name: "family", Type: contract.String, Enum: []string{"IPv4", "IPv6"}, Description: "family of the address"},
 					{Name: "scope", Type: contract.String, Enum: []string{"global", "linkLocal"}, Description: "scope of the address. " +
@@ -87,13 +93,17 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 	if d == nil || d.RDMADevice == "" {
 		return errNoRDMA
 	}
-	query := netstate.RDMAPort{Device: d.RDMADevice, Link: link}
+	of, built, err := r.gidLink(p, link)
+	if err != nil || !built {
+		return err
+	}
+	query := netstate.RDMAPort{Device: d.RDMADevice, Link: of}
 	query.Only = p.onlyGID(query, r.GID)
 	port, there, err := Lookup(p, query)
 	switch {
 	case err != nil:
 		return err
-	case !there && p.view.Fresh(link):
+	case !there && p.view.Fresh(of):
 		p.Later("the GIDs of " + d.RDMADevice)
 		return nil
 	case !there:
@@ -114,7 +124,7 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 		wrong = append(wrong, small)
 	}
 	if r.GID != nil {
-		problem := r.GID.choose(p, d, port)
+		problem := r.GID.choose(p, d, port, link)
 		if problem != "" && port.Only != nil { // to say which GIDs there are
 			query.Only = nil
 			p.need(query)
@@ -144,10 +154,14 @@ func (r *RDMARequirement) imagine(p *Planner, link string) error {
 	}
 	if r.GID != nil {
 		d.GIDIndex = new(0)
+		of, _, err := r.gidLink(p, link)
+		if err != nil {
+			return err
+		}
 		// The kernel gives a link that is up a link-local address of IPv6.
 		given := r.GID.Type != "IB" && (r.GID.Scope == "global" || r.GID.Scope == "" && r.GID.Family == "IPv4")
-		if given && link != "" && !netstate.OnHost(link) && !p.req.claimsAddress(cmp.Or(p.makers[link], p.stepName())) {
-			p.req.imagined.gids = append(p.req.imagined.gids, imaginedGID{p.stepName(), link, r.GID.Family})
+		if given && of != "" && !netstate.OnHost(of) {
+			p.req.imagined.gids = append(p.req.imagined.gids, imaginedGID{p.stepName(), of, r.GID.Family})
 		}
 	}
 	if _, set := p.claims[netstate.Link{Name: link}.Key()]["mtu"]; !set {
@@ -167,6 +181,65 @@ func (p *Planner) fieldOf(field string) string {
 		return field
 	}
 	return field + " of " + p.stepName()
+}
+
+// gidLink returns the link of which a GID is required. One that is built on the step's own may not be there yet.
+func (r *RDMARequirement) gidLink(p *Planner, link string) (of string, built bool, err error) {
+	if r.GID == nil || r.GID.Interface == "" || r.GID.Interface == netstate.BaseName(link) && !netstate.OnHost(link) {
+		return link, true, nil
+	}
+	if link == "" || netstate.OnHost(link) {
+		return "", false, Invalid("require.gid.interface",
+			"is one that a step builds on that of this step, and this step has none in the pod: remove it, "+
+				"or use type sriov or host-device")
+	}
+	of = p.OwnName(r.GID.Interface)
+	p.gidLinks = append(p.gidLinks, gidLink{p.stepName(), of, link})
+	if _, built = p.view.Link(of); !built {
+		p.Later("interface " + of)
+	}
+	return of, built, nil
+}
+
+// gidLink is a link, built on that of a step, of which the step requires a GID.
+type gidLink struct{ step, link, on string }
+
+// check refuses a link that is not built on that of the step: the kernel adds its addresses to the GIDs of another RDMA device, or of none
+// (is_eth_port_of_netdev_filter in drivers/infiniband/core/roce_gid_mgmt.c), and in some modes of a bond to those of its active port only
+// (is_eth_active_slave_of_bonding_rcu).
+func (g gidLink) check(s *stacking) error {
+	const field = "require.gid.interface"
+	p := s.p
+	waits := slices.ContainsFunc(slices.Collect(maps.Values(p.steps)), func(st *stepState) bool { return st.pending != "" })
+	built := s.stands(g.link, g.on, map[string]bool{})
+	switch {
+	case p.Kept(), !built && waits: // the step that makes it may be one that waits
+		return nil
+	case !built:
+		return Invalid(field, "no step builds %q on the interface %q of this step: "+
+			"name one that does, such as a bond that has it as a port, or remove the key", g.link, g.on)
+	}
+	lower, _ := p.view.Link(g.link)
+	for range 8 { // VLANs on each other that the kernel permits (MAX_NEST_DEV)
+		if lower.LinkKind == "vlan" && lower.Parent != nil {
+			lower, _ = p.view.Link(*lower.Parent)
+		}
+	}
+	ofActivePort := []string{"active-backup", "balance-tlb", "balance-alb"} // bond_uses_primary in include/net/bonding.h
+	if lower.Bond != nil && lower.Bond.Mode != nil && slices.Contains(ofActivePort, *lower.Bond.Mode) {
+		return Invalid(field, "%q is a bond in mode %s, whose GIDs the kernel gives to its active port only, and moves when that fails: "+
+			"use mode 802.3ad or balance-xor, or remove the key", lower.Name, *lower.Bond.Mode)
+	}
+	return nil
+}
+
+// stands reports whether a link is another one, or built on it. Seen are links that need not be searched again.
+func (s *stacking) stands(link, on string, seen map[string]bool) bool {
+	if seen[link] {
+		return false
+	}
+	seen[link] = true
+	return link == on || slices.ContainsFunc(s.below(link), func(below string) bool { return s.stands(below, on, seen) })
 }
 
 // errNoRDMA refuses a requirement of a step without an RDMA device.
@@ -223,7 +296,7 @@ func (r *RDMARequirement) onInfiniBand(p *Planner, l netstate.Link) bool {
 
 // choose sets the index of the GID that is required, or says why there is none. A program was told the index when its
 // container was created, so another one is a fault, and the same one goes before a lower one.
-func (g GIDRequirement) choose(p *Planner, d *topology.Devices, port netstate.RDMAPort) string {
+func (g GIDRequirement) choose(p *Planner, d *topology.Devices, port netstate.RDMAPort, own string) string {
 	fits := map[string]bool{}
 	lowest := ""
 	addrs := p.Addrs(port.Link)
@@ -235,7 +308,11 @@ func (g GIDRequirement) choose(p *Planner, d *topology.Devices, port netstate.RD
 		}
 	}
 	if lowest == "" {
-		return fmt.Sprintf("no GID of %q is %s: %s", netstate.BaseName(port.Link), g, gidList(port.GIDs))
+		on := ""
+		if port.Link != own && len(port.GIDs) == 0 {
+			on = " of this RDMA device"
+		}
+		return fmt.Sprintf("no GID of %q%s is %s: %s", netstate.BaseName(port.Link), on, g, gidList(port.GIDs))
 	}
 	field := p.fieldOf(gidIndex)
 	chosen, err := p.Choose(port.Key(), field, func() (string, error) { return lowest, nil })

@@ -22,6 +22,16 @@ type stacking struct {
 
 func newStacking(p *Planner) *stacking { return &stacking{p, map[string]int{}, map[string][]string{}} }
 
+// checkGIDs refuses requirements of GIDs of links that are not built on those of their steps.
+func (s *stacking) checkGIDs() error {
+	for _, g := range s.p.gidLinks {
+		if err := g.check(s); err != nil {
+			return s.p.req.stepError(g.step, err)
+		}
+	}
+	return nil
+}
+
 // check refuses stacks of links that the kernel always refuses. It checks the wants
 // of all steps together, so that their order does not matter.
 func (s *stacking) check() error {

@@ -209,3 +209,83 @@ func onlyGID(port netstate.RDMAPort, only *int) netstate.RDMAPort {
 	}
 	return port
 }
+
+// TestRDMARequiredOfBond: a GID of a bond on a function, or of a VLAN on that, is required after the bond has its addresses, by a name and by a
+// reference; of the GIDs of one table only those of that interface count.
+func TestRDMARequiredOfBond(t *testing.T) {
+	reg, top := vetted(t, `    - {name: vf0, type: sriov, config: {require: {gid: {interface: bond0, family: IPv4}, state: ACTIVE}}}
+    - {name: vf1, type: sriov}
+    - {name: bond0, type: bond, dependOn: [vf0, vf1], config: {mode: 802.3ad, addresses: [192.0.2.1/24]}}
+    - {name: data, type: vlan, dependOn: [bond0], config: {name: data, id: 5, addresses: ["2001:db8::1/64"]}}
+    - {name: verbs, type: rdma, dependOn: [vf0, data], config: {require: {gid: {interface: "{{ data.interfaceName }}"}}}}
+`)
+	function := func(i string) (netstate.Device, netstate.Link) {
+		host := netstate.HostName("v" + i)
+		return netstate.Device{ID: "0000:03:00." + i, At: &host, MTU: new(uint32(1500)), Up: new(false), Driver: "mlx5_core", RDMA: []netstate.RDMADevice{{Name: "mlx5_" + i, Nodes: []string{"/dev/infiniband/uverbs" + i}}}},
+			netstate.Link{Name: host, LinkKind: "device", DeviceID: "0000:03:00." + i, MAC: new("52:54:00:00:00:0" + i), Up: new(false), Master: new(""), MTU: new(uint32(1500))}
+	}
+	d0, l0 := function("0")
+	d1, l1 := function("1")
+	node := netstate.NewSnapshot(d0, l0, d1, l1)
+	var owned []netstate.Change
+	chosen := ops.Choices{}
+	plan := func(kept bool) *ops.Plan {
+		t.Helper()
+		req := ops.Request{Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"vf0": {Device: d0.ID}, "vf1": {Device: d1.ID}}, Owned: owned, Kept: kept, Chosen: chosen}
+		return drive(t, reg, req, netstate.All[netstate.Object](node))
+	}
+	p := plan(false)
+	if len(p.Pending) != 2 || !strings.Contains(p.Pending[0].Needs, "interface bond0") || !strings.Contains(p.Pending[1].Needs, "GIDs of mlx5_0") {
+		t.Fatalf("before there is a bond: %+v", p.Pending)
+	}
+	for _, c := range p.Changes {
+		node.Apply(c)
+	}
+	owned = p.Changes
+	port := func(link string, gids ...netstate.RDMAGID) netstate.RDMAPort {
+		return netstate.RDMAPort{Device: "mlx5_0", Link: link, State: new("ACTIVE"), RateMbps: 100_000, GIDs: gids}
+	}
+	node.Put(port("bond0"))
+	node.Put(port("data", netstate.RDMAGID{Index: 7, GID: "2001:db8::1", Type: "RoCEv2"}))
+	if p = plan(false); p.Settling() != "vf0" || !strings.Contains(p.Pending[0].Withheld.Error(), `no GID of "bond0" of this RDMA device is IPv4: it has none. Has it an address, and is it up?`) {
+		t.Errorf("without a GID of the bond: %+v", p.Pending)
+	}
+	node.Put(port("bond0", netstate.RDMAGID{Index: 3, GID: "198.51.100.1", Type: "RoCEv2"}, netstate.RDMAGID{Index: 5, GID: "192.0.2.1", Type: "RoCEv2"}))
+	p = plan(false)
+	index := map[string]int{}
+	for _, r := range p.Results {
+		if d := r.Result.Devices; d != nil && d.GIDIndex != nil {
+			index[r.Name] = *d.GIDIndex
+		}
+	}
+	if len(p.Pending) > 0 || len(index) != 2 || index["vf0"] != 5 || index["verbs"] != 7 {
+		t.Errorf("with the GIDs: %v, waits for %+v", index, p.Pending)
+	}
+	chosen = p.Chosen
+	if p = plan(true); len(p.Pending) > 0 {
+		t.Errorf("running: %+v", p.Pending)
+	}
+	node.Put(port("data", netstate.RDMAGID{Index: 8, GID: "2001:db8::1", Type: "RoCEv2"}))
+	if p = plan(true); len(p.Pending) != 1 || !strings.Contains(p.Pending[0].Withheld.Error(), "has index 8, and containers were told 7") {
+		t.Errorf("with another index: %+v", p.Pending)
+	}
+	for i, c := range owned {
+		if l, ok := c.After.(netstate.Link); ok && c.Before == nil && l.Name == "data" {
+			l.Index = 7
+			owned[i].After = l
+			seen, _ := node.Link("data")
+			seen.Index = 7
+			node.Put(seen)
+		}
+	}
+	node.Rename("data", "renamed") // by the pod; no GID is of an interface of the name that the step wants
+	node.PutAbsent(port("data").Key())
+	if p = plan(true); len(p.Changes) != 1 || p.Changes[0].String() != "~ link data name renamed → data" || len(p.Pending) != 1 {
+		t.Errorf("with another name: changes %v, pending %+v", p.Changes, p.Pending)
+	}
+	node.Rename("renamed", "data")
+	node.Apply(netstate.Change{Before: netstate.Link{Name: "data"}}) // by the pod
+	if p = plan(true); len(p.Changes) == 0 || len(p.Pending) == 0 {
+		t.Errorf("without the VLAN: changes %v, pending %+v", p.Changes, p.Pending)
+	}
+}
