@@ -63,22 +63,20 @@ func repeat(all []v1alpha1.Step, s Step, values []string, b *budget, wrong func(
 		wrong("config.masterNets", "makes several steps, as forEach does: write masterNet, with {{ each.value }} in it, or remove forEach")
 		return []Step{s}
 	}
-	pairs := map[string]bool{} // steps of the same values
-	for i := range all {
-		if slices.Equal(all[i].ForEach, values) {
-			pairs[all[i].Name] = true
-		}
-	}
+	lists := pairs(all, s, values, wrong)
 	var out []Step
 	for i, value := range values {
-		e := each{index: i, value: value, pairs: pairs}
+		e := each{index: i, value: value, pairs: map[string]string{}}
+		for step, list := range lists {
+			if e.pairs[step] = value; !slices.Contains(list, value) {
+				e.pairs[step] = list[0]
+			}
+		}
 		one := s
 		one.Name = s.Name + value
 		one.DependOn = slices.Clone(s.DependOn)
 		for j, d := range one.DependOn {
-			if pairs[d] {
-				one.DependOn[j] = d + value
-			}
+			one.DependOn[j] = d + e.pairs[d]
 		}
 		e.replaceIn(&one)
 		for _, p := range e.problems {
@@ -93,6 +91,27 @@ func repeat(all []v1alpha1.Step, s Step, values []string, b *budget, wrong func(
 		out = append(out, one)
 	}
 	return out
+}
+
+// pairs returns the values of the steps whose steps go with those of a step one by one: those of the same list. Lists that share a value
+// and differ were probably meant to be one. They are refused, and taken for pairs, so that nothing else follows from it.
+func pairs(all []v1alpha1.Step, s Step, values []string, wrong func(field, format string, args ...any)) map[string][]string {
+	lists := map[string][]string{}
+	for i := range all {
+		other := &all[i]
+		shared := slices.ContainsFunc(other.ForEach, func(value string) bool { return slices.Contains(values, value) })
+		switch {
+		case slices.Equal(other.ForEach, values):
+			lists[other.Name] = values
+		case shared && slices.Contains(s.DependOn, other.Name):
+			lists[other.Name] = other.ForEach
+			if checkForEach(other, func(string, string, ...any) {}) { // else that is reported
+				wrong("forEach", "its values are not those of step %q: make the lists equal, in the same order, "+
+					"or name the steps in dependOn, such as %s", other.Name, other.Name+other.ForEach[0])
+			}
+		}
+	}
+	return lists
 }
 
 // standIn is a step whose forEach is wrong, for one value: what refers to it is no further problem.
@@ -112,7 +131,7 @@ func standIn(s Step, values []string, wrong func(field, format string, args ...a
 type each struct {
 	index    int
 	value    string
-	pairs    map[string]bool // steps of the same values
+	pairs    map[string]string // the value of each step that goes with it one by one
 	problems []Problem
 }
 
@@ -170,9 +189,6 @@ func (e *each) text(path, text string) any {
 	})
 	return stepToken.ReplaceAllStringFunc(text, func(token string) string {
 		name := stepToken.FindStringSubmatch(token)[1]
-		if !e.pairs[name] {
-			return token
-		}
-		return strings.TrimSuffix(token, ".") + e.value + "."
+		return strings.TrimSuffix(token, ".") + e.pairs[name] + "."
 	})
 }
