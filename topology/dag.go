@@ -206,13 +206,21 @@ func (g *graph) checkDependOn(s *Step, inv *Invalid) {
 	}
 }
 
+// madeOf returns the steps that forEach makes of one that was written.
+func (t *Topology) madeOf(written string) (made []string) {
+	for i := range t.Steps {
+		if as := t.Expanded[t.Steps[i].Name]; as.ForEach && as.Step == written {
+			made = append(made, t.Steps[i].Name)
+		}
+	}
+	return made
+}
+
 // unknownStep is the message that no step has a name, with the existing names.
 func (g *graph) unknownStep(s *Step, name string) string {
-	var others, made []string
+	var others []string
+	made := g.t.madeOf(name)
 	for i := range g.t.Steps {
-		if as := g.t.Expanded[g.t.Steps[i].Name]; as.ForEach && as.Step == name {
-			made = append(made, g.t.Steps[i].Name)
-		}
 		if n := g.t.Steps[i].Name; n != "" && n != s.Name {
 			others = append(others, n)
 		}

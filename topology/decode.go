@@ -145,6 +145,7 @@ func FromObject(o *v1alpha1.NetworkTopology) (*Topology, error) {
 		default:
 			steps[0] = standIn(step, s.ForEach, wrong)
 		}
+		checkSelector(&steps[0], wrong)
 		if step.Root() {
 			roots += len(steps)
 		}

@@ -170,6 +170,9 @@ func (v *validator) exportProblem(r ref.Ref) string {
 	switch {
 	case !meant && r.Each():
 		return fmt.Sprintf("%s: no step has a name that begins with %q", r, strings.TrimSuffix(r.Step, "*"))
+	case !meant && len(v.t.madeOf(r.Step)) > 0:
+		return fmt.Sprintf("%s: step %q stands for %s: name one of them, or write %s* for all", r, r.Step,
+			few(v.t.madeOf(r.Step)), r.Step)
 	case !meant:
 		return fmt.Sprintf("%s: unknown step %q%s", r, excerpt.Of(r.Step, maxKey), suggest.Hint(r.Step, v.t.Names()))
 	case r.Each():

@@ -135,6 +135,21 @@ type each struct {
 	problems []Problem
 }
 
+// placeholder matches the beginning of what was meant to be replaced.
+var placeholder = regexp.MustCompile(`(\{\{|\$\{)[^"']{0,32}`)
+
+// checkSelector refuses placeholders that nothing has replaced: as a text they select no device.
+func checkSelector(s *Step, wrong func(field, format string, args ...any)) {
+	left := placeholder.FindString(s.Selector)
+	switch {
+	case left == "":
+	case eachToken.MatchString(left):
+		wrong("selector.cel", "{{ each.value }} and {{ each.index }} stand for something only in a step with forEach")
+	default:
+		wrong("selector.cel", "%q is not replaced: a selector may have {{ each.value }} and {{ each.index }}, in a step with forEach", left)
+	}
+}
+
 // replaceIn replaces it in what is written of a step.
 func (e *each) replaceIn(s *Step) {
 	s.Selector = fmt.Sprint(e.text("selector.cel", s.Selector))

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -113,7 +114,7 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 		meant, elsewhere := suggest.Name(k, names), r.elsewhere(k, t)
 		word := len(meant) < len(k) && strings.Contains(strings.ToLower(k), strings.ToLower(meant)) // deviceClassName and name
 		if meant == "" || elsewhere != "" && word {
-			r.unknown(path, k, ": known here are "+strings.Join(names, ", ")+elsewhere)
+			r.unknown(path, k, ": known here are "+strings.Join(names, ", ")+cmp.Or(elsewhere, inConfig(t)))
 			continue
 		}
 		r.unknown(path, k, fmt.Sprintf(", did you mean %q?", meant))
@@ -122,6 +123,14 @@ func (r *reader) object(path string, v any, t reflect.Type) any {
 		}
 	}
 	return out
+}
+
+// inConfig says where a key belongs that is none of a step's fields.
+func inConfig(t reflect.Type) string {
+	if t != reflect.TypeFor[v1alpha1.Step]() {
+		return ""
+	}
+	return "; write keys of its type in config"
 }
 
 // own reads a value of a type that decodes itself, whose error names no field.
@@ -212,7 +221,11 @@ func (r *reader) list(path string, v any, t reflect.Type) any {
 	in, ok := v.([]any)
 	if !ok && t.Elem().Kind() == reflect.String {
 		text := r.scalar(v)
-		if text != "" {
+		switch {
+		case text != "" && strings.HasSuffix(path, ".forEach"): // perhaps a range of values
+			r.refuse(path, "want a list, got %s: list the values, as in [\"0\", \"1\"]", kindOf(v))
+			return []any{"0"}
+		case text != "":
 			r.refuse(path, "want a list, got %s: write [%s]", kindOf(v), text)
 			return []any{text}
 		}
