@@ -181,8 +181,8 @@ func (v *validator) exportProblem(r ref.Ref) string {
 	return first
 }
 
-// ExportProblems returns what spec.export refers to and the steps never have, by the results of steps that were all applied: an RDMA device
-// or a GID that their configs leave out. Other fields depend on the node.
+// ExportProblems returns what spec.export refers to and the steps never have, by the results of steps that were all applied: an RDMA
+// device, a GID or an address that their configs leave out. Other fields depend on the node.
 func (t *Topology) ExportProblems(set contract.Set, results []StepResult) (out []Problem) {
 	if t.Export == nil {
 		return nil
@@ -198,7 +198,7 @@ func (t *Topology) ExportProblems(set contract.Set, results []StepResult) (out [
 			for i := range t.Steps {
 				s := &t.Steps[i]
 				if result, applied := of.of(s.Name); applied && err == nil && r.Means(s.Name) && t.listed(set, s, r, known) {
-					if why := result.lacks(r.Field); why != "" {
+					if why := t.lacks(s, &result, r); why != "" {
 						out = append(out, Problem{Field: field, Message: fmt.Sprintf("%s: step %q %s", r, s.Name, why)})
 						break
 					}
@@ -215,16 +215,43 @@ func (t *Topology) ExportProblems(set contract.Set, results []StepResult) (out [
 	return out
 }
 
-// lacks says why a result will never have a field of an RDMA device; "" if it has it, or the field is another.
-func (r *Result) lacks(field string) string {
-	has := r.Devices != nil && r.Devices.RDMADevice != ""
+// lacks says why the result of a step will never have a field of an RDMA device, or an address; "" if it may, or the field is another.
+func (t *Topology) lacks(s *Step, result *Result, r ref.Ref) string {
+	has := result.Devices != nil && result.Devices.RDMADevice != ""
 	switch {
-	case (field == "rdmaDevice" || field == "gidIndex") && !has:
+	case (r.Field == "rdmaDevice" || r.Field == "gidIndex") && !has:
 		return "gives no RDMA device: set rdma: true in it, or remove the reference"
-	case field == "gidIndex" && r.Devices.GIDIndex == nil:
+	case r.Field == "gidIndex" && result.Devices.GIDIndex == nil:
 		return "requires no GID: add require.gid to it, or remove the reference"
+	case r.Field != "ips" || r.Index == nil || result.Learns || t.allocates(s):
+		return ""
+	case len(result.IPs) == 0:
+		return "has no addresses: add addresses or ipam to it, or remove the reference"
+	case *r.Index >= len(result.IPs):
+		return fmt.Sprintf("has only %s, counted from 0", excerpt.Count(len(result.IPs), "address"))
+	case r.Sub == "gateway" && result.IPs[*r.Index].Gateway == "":
+		return fmt.Sprintf("gives address %s no gateway: add one to it, or remove the reference", result.IPs[*r.Index].Address)
 	}
 	return ""
+}
+
+// allocates reports whether a step, or one that it is on, has addresses that its config does not list: how many is known in the
+// cluster only.
+func (t *Topology) allocates(s *Step) bool {
+	done, next := map[string]bool{}, []string{s.Name}
+	for len(next) > 0 {
+		name := next[0]
+		next = next[1:]
+		of, known := t.Step(name)
+		if done[name] || !known {
+			continue
+		}
+		if _, _, pool := FromPool(of); pool || t.ClaimSetsAddresses(name) {
+			return true
+		}
+		done[name], next = true, append(next, of.DependOn...)
+	}
+	return false
 }
 
 // Variable is an environment variable that containers are told.

@@ -40,8 +40,9 @@ const (
 
 	railsWithGIDs = `{name: rail0, type: sriov, config: {require: {gid: {}}}}, {name: rail1, type: sriov, config: {require: {gid: {}}}}`
 
-	railSteps = `{name: rail0, type: sriov, extendedResourceName: example.com/rail.a-b}, {name: rail1, type: sriov, extendedResourceName: example.com/rail.a-b}`
-	bonded    = `{name: a, type: sriov}, {name: b, type: sriov}, {name: bond, type: bond, dependOn: [a, b], config: {mode: active-backup, addresses: [192.0.2.1/24]}}`
+	railSteps = `{name: rail0, type: sriov, extendedResourceName: example.com/rail.a-b, config: {addresses: [192.0.2.1/25]}}, ` +
+		`{name: rail1, type: sriov, extendedResourceName: example.com/rail.a-b, config: {addresses: [192.0.2.129/25]}}`
+	bonded = `{name: a, type: sriov}, {name: b, type: sriov}, {name: bond, type: bond, dependOn: [a, b], config: {mode: active-backup, addresses: [192.0.2.1/24]}}`
 )
 
 // TestVariables holds what containers are told of results, which need not be in the order of the steps.
