@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,6 +96,40 @@ func presetNamed(name v1alpha1.ExportPreset) (preset, bool) {
 
 func presetNames() []string {
 	return excerpt.Texts(presets, func(p preset) string { return string(p.name) })
+}
+
+// ExportNames returns the names of the variables that a topology exports: those that each pod has, and those of presets that depend on
+// what its node gives.
+func (t *Topology) ExportNames() (sure, perhaps []string) {
+	if t.Export == nil {
+		return nil, nil
+	}
+	all := make(steps, len(t.Steps)) // with everything that a preset may tell
+	for i := range t.Steps {
+		all[i] = StepResult{Name: t.Steps[i].Name, Result: Result{
+			Interfaces: []Interface{{Name: "any", Sandbox: "any", PCIID: "any"}},
+			IPs:        []IP{{Interface: new(0)}},
+			Devices:    &Devices{PCIAddress: "any", RDMADevice: "any", GIDIndex: new(0)},
+		}}
+	}
+	sure = slices.Sorted(maps.Keys(t.Export.Env))
+	for _, name := range t.Export.Presets {
+		p, _ := presetNamed(name)
+		if p.variables == nil {
+			continue
+		}
+		for _, v := range p.variables(t, all) {
+			switch {
+			case slices.Contains(sure, v.Name):
+			case name == v1alpha1.ExportNCCLTopology:
+				sure = append(sure, v.Name)
+			default:
+				perhaps = append(perhaps, v.Name)
+			}
+		}
+	}
+	slices.Sort(perhaps)
+	return sure, slices.Compact(perhaps)
 }
 
 // noDevice says that no step takes a device.

@@ -370,8 +370,10 @@ func (o Objects) claim(ctx context.Context, c Claim, set contract.Set) (notes []
 	for _, e := range fault.Each(err) {
 		errs = append(errs, fmt.Errorf("%s: %w", c.title(), e))
 	}
+	var requested []*topology.Topology
 	for _, d := range demands {
 		i := slices.IndexFunc(o.Topologies, func(t Named) bool { return t.Name == d.Topology.Name })
+		requested = append(requested, o.Topologies[i].Topology)
 		if err := claim.Mismatch(o.Topologies[i].Topology, set, d, c.Source); err != nil {
 			errs = append(errs, err)
 		}
@@ -386,5 +388,6 @@ func (o Objects) claim(ctx context.Context, c Claim, set contract.Set) (notes []
 			}
 		}
 	}
-	return notes, errs
+	said, wrong := c.exports(requested)
+	return append(notes, said...), append(errs, wrong...)
 }

@@ -9,6 +9,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/plumbline/plumbline/inventory"
+	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
 	"github.com/plumbline/plumbline/topology/excerpt"
 	"github.com/plumbline/plumbline/topology/suggest"
@@ -21,8 +22,13 @@ func (c Claim) itself(classes map[string]string) (notes []string, errs []error) 
 	wrong := func(field, format string, args ...any) {
 		errs = append(errs, c.Document.At(c.devices()+field, fmt.Errorf("%s: %s", c.title(), fmt.Sprintf(format, args...))))
 	}
-	request := func(field, name, class string, mode resourceapi.DeviceAllocationMode, selectors []resourceapi.DeviceSelector) {
+	given := func(at, name string) {
+		if slices.Contains(names, name) {
+			wrong(at, "%s: a request of the name %q is there before: give each a name of its own", at, excerpt.Of(name, maxText))
+		}
 		names = append(names, name)
+	}
+	request := func(field, name, class string, mode resourceapi.DeviceAllocationMode, selectors []resourceapi.DeviceSelector) {
 		modes := []string{string(resourceapi.DeviceAllocationModeExactCount), string(resourceapi.DeviceAllocationModeAll)}
 		if mode != "" && !slices.Contains(modes, string(mode)) {
 			wrong(field+".allocationMode", "request %q: allocationMode: %q is not one of %s%s",
@@ -48,15 +54,25 @@ func (c Claim) itself(classes map[string]string) (notes []string, errs []error) 
 			}
 		}
 	}
+	if n := len(c.Spec.Requests); n > resourceapi.DeviceRequestsMaxSize {
+		wrong("requests", "has %d requests, and a claim has at most %d: divide them between claims of the pod", n,
+			resourceapi.DeviceRequestsMaxSize)
+	}
+	if n := len(c.Spec.Constraints); n > resourceapi.DeviceConstraintsMaxSize {
+		wrong("constraints", "has %d constraints, and a claim has at most %d: divide its requests between claims of the pod", n,
+			resourceapi.DeviceConstraintsMaxSize)
+	}
 	for i, r := range c.Spec.Requests {
 		at := fmt.Sprintf("requests[%d]", i)
+		given(at, r.Name)
 		if e := r.Exactly; e != nil {
 			request(at+".exactly", r.Name, e.DeviceClassName, e.AllocationMode, e.Selectors)
 			continue
 		}
-		names = append(names, r.Name)
 		for j, s := range r.FirstAvailable {
-			request(fmt.Sprintf("%s.firstAvailable[%d]", at, j), r.Name+"/"+s.Name, s.DeviceClassName, s.AllocationMode, s.Selectors)
+			of := fmt.Sprintf("%s.firstAvailable[%d]", at, j)
+			given(of, r.Name+"/"+s.Name)
+			request(of, r.Name+"/"+s.Name, s.DeviceClassName, s.AllocationMode, s.Selectors)
 		}
 	}
 	for i, constraint := range c.Spec.Constraints {
@@ -77,6 +93,31 @@ func (c Claim) itself(classes map[string]string) (notes []string, errs []error) 
 			}
 			if doubt != "" {
 				notes = append(notes, fmt.Sprintf("%s: %s: %s", c.title(), at, doubt))
+			}
+		}
+	}
+	return notes, errs
+}
+
+// exports compares what the topologies of a claim export: a container has one variable of a name.
+func (c Claim) exports(topologies []*topology.Topology) (notes []string, errs []error) {
+	const instead = "from spec.export of one, or request them with two claims for different containers"
+	for i, t := range topologies {
+		sure, perhaps := t.ExportNames()
+		for _, other := range topologies[:i] {
+			both := func(names, others []string) []string {
+				return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !slices.Contains(others, n) })
+			}
+			first, maybe := other.ExportNames()
+			if twice := both(sure, first); len(twice) > 0 {
+				errs = append(errs, fmt.Errorf("%s: topologies %q and %q both export %s, and a container has one: remove it %s",
+					c.title(), other.Name, t.Name, twice[0], instead))
+				continue
+			}
+			if twice := both(slices.Concat(sure, perhaps), slices.Concat(first, maybe)); len(twice) > 0 {
+				notes = append(notes, fmt.Sprintf(
+					"%s: topologies %q and %q may both export %s, of which a container has one each: remove them %s", c.title(),
+					other.Name, t.Name, strings.Join(twice, ", "), instead))
 			}
 		}
 	}
