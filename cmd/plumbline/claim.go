@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
+	names "k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/plumbline/plumbline/topology"
 	"github.com/plumbline/plumbline/topology/claim"
@@ -51,6 +53,11 @@ same PCIe root; its driver has to publish resource.kubernetes.io/pcieRoot.`,
 			if err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("pair") {
+				if err := a.checkPair(t, pair); err != nil {
+					return fmt.Errorf("--pair: %w", err)
+				}
+			}
 			return a.printClaim(t, set, kind, format, namespace, pair)
 		},
 	}
@@ -63,6 +70,23 @@ same PCIe root; its driver has to publish resource.kubernetes.io/pcieRoot.`,
 	cmd.Flags().StringVar(&pair, "pair", "", "`DeviceClass` of a device for each, below the same PCIe root")
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", "`namespace` of the object; default: none")
 	return cmd
+}
+
+// checkPair refuses a name that no DeviceClass of another device has.
+func (a *app) checkPair(t *topology.Topology, class string) error {
+	switch {
+	case class == "":
+		return errors.New(`"" is not the name of a DeviceClass: a variable of the shell may be empty`)
+	case len(names.IsDNS1123Subdomain(class)) > 0:
+		return fmt.Errorf("%q is not the name of a DeviceClass: lower-case letters, digits, \"-\" and \".\", "+
+			"a letter or digit at both ends", class)
+	}
+	for _, s := range claim.Roots(t, a.registry) {
+		if claim.ClassName(t.Name, s.Name) == class {
+			return fmt.Errorf("%q is the DeviceClass of step %q itself: name that of the other device, such as a GPU", class, s.Name)
+		}
+	}
+	return nil
 }
 
 func (a *app) printClaim(t *topology.Topology, set []topology.Parameters, kind, format, namespace, pair string) error {
