@@ -3,6 +3,7 @@ package inventory
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -149,8 +150,11 @@ func (d *doubter) visit(e ast.Expr) {
 	}
 }
 
-// typed returns what is known of the attribute that an expression reads.
+// typed returns what is known of the attribute that an expression reads, also as optional with a value instead.
 func (d *doubter) typed(e ast.Expr) (resourceapi.QualifiedName, attributeType, bool) {
+	if e.Kind() == ast.CallKind && e.AsCall().IsMemberFunction() && e.AsCall().FunctionName() == "orValue" {
+		e = e.AsCall().Target()
+	}
 	name, ok := d.attributes.read(e)
 	if !ok {
 		return "", attributeType{}, false
@@ -176,6 +180,41 @@ func (d *doubter) compared(attribute, with ast.Expr) {
 	if have := typeOf(value); known && have != "" && have != of.values {
 		d.say("%s is %s and is compared with %s, %s, which it never equals: %s", expressionOf(name), of.values, quoted(value), have,
 			inPlace(value, of.values))
+		return
+	}
+	if text, ok := value.Value().(string); ok && !instead(attribute, text) {
+		d.valued(name, text)
+	}
+}
+
+// instead reports whether a text is what an expression has where the attribute is missing.
+func instead(e ast.Expr, text string) bool {
+	if e.Kind() != ast.CallKind || e.AsCall().FunctionName() != "orValue" || len(e.AsCall().Args()) != 1 {
+		return false
+	}
+	value, ok := literal(e.AsCall().Args()[0])
+	return ok && value.Value() == text
+}
+
+// valuesOf are all values of attributes that have few.
+var valuesOf = map[resourceapi.QualifiedName][]string{
+	AttrLinkType:  {string(Ethernet), string(InfiniBand)},
+	AttrRDMANetns: {RDMAExclusive, RDMAShared},
+}
+
+var pciID = regexp.MustCompile(`^[0-9a-f]{4}$`)
+
+// valued doubts a text that is no value of an attribute.
+func (d *doubter) valued(name resourceapi.QualifiedName, text string) {
+	if values := valuesOf[name]; values != nil && !slices.Contains(values, text) {
+		d.say("%s is %s, and never equals %q%s", expressionOf(name), strings.Join(values, " or "), text, d.hint(text, values))
+	}
+	if (name == AttrVendor || name == AttrDevice) && text != "" && !pciID.MatchString(text) {
+		hint := ""
+		if meant := strings.TrimPrefix(strings.ToLower(text), "0x"); pciID.MatchString(meant) {
+			hint = fmt.Sprintf(": write %q", meant)
+		}
+		d.say("%s is four digits of 0-9 and a-f, and never equals %q%s", expressionOf(name), text, hint)
 	}
 }
 

@@ -30,6 +30,18 @@ func TestDoubts(t *testing.T) {
 		{`has(` + ours + `numaNode) && ` + ours + `numaNode == 0`, nil, ""},
 		{`"numaNode" in device.attributes["dra.networking"] && ` + ours + `numaNode == 0`, nil, ""},
 		{ours + `?numaNode.orValue(-1) == 0`, nil, ""},
+		{`device.attributes["dra.networking"].?rail.orValue("") == 0`, nil, ours + `rail is a string and is compared with 0, a number, which it never equals: write "0"`},
+		{`7 == device.attributes["dra.networking"][?"rail"].orValue("")`, nil, ours + `rail is a string and is compared with 7, a number, which it never equals: write "7"`},
+		{`device.attributes["dra.networking"].?rail.orValue("") == "0"`, nil, ""},
+		{`device.attributes["dra.networking"].?rail.orValue(0) == 0`, nil, ours + `rail is a string and is compared with 0, a number, which it never equals: write "0"`},
+		{ours + `?numaNode.orValue(-1) == "0"`, nil, ours + `numaNode is a number and is compared with "0", a string, which it never equals: write 0 without quotes`},
+		{`device.attributes["dra.networking"].?rdmaNetns.orValue("") == "Exclusive"`, nil, ours + `rdmaNetns is exclusive or shared, and never equals "Exclusive", did you mean "exclusive"?`},
+		{`device.attributes["dra.networking"].?rdmaNetns.orValue("") in ["exclusive", "private"]`, nil, ours + `rdmaNetns is exclusive or shared, and never equals "private"`},
+		{`device.attributes["dra.networking"].?linkType.orValue("") == "InfiniBand"`, nil, ours + `linkType is ethernet or infiniband, and never equals "InfiniBand", did you mean "infiniband"?`},
+		{`device.attributes["dra.networking"].?linkType.orValue("none") != "none"`, nil, ""},
+		{ours + `type == "vf" && ` + ours + `vendor == "0x15b3"`, nil, ours + `vendor is four digits of 0-9 and a-f, and never equals "0x15b3": write "15b3"`},
+		{ours + `type == "vf" && ` + ours + `device == "101E"`, nil, ours + `device is four digits of 0-9 and a-f, and never equals "101E": write "101e"`},
+		{ours + `type == "vf" && ` + ours + `vendor == "mellanox"`, nil, ours + `vendor is four digits of 0-9 and a-f, and never equals "mellanox"`},
 		{`cel.bind(a, device.attributes["dra.networking"], a.numaNode == 0)`, nil, `not every device has the attribute "numaNode", and the scheduler gives up a pod whose selector reads a missing one: write has(` + ours + `numaNode) && before it`},
 		{ours + `vendor == "15b3"`, nil, `not every device has the attribute "vendor", and the scheduler gives up a pod whose selector reads a missing one: write has(` + ours + `vendor) && before it`},
 		{ours + `type == "vf" && ` + ours + `vendor == "15b3"`, nil, ""},
@@ -65,10 +77,14 @@ func TestDoubtsKnowAttributes(t *testing.T) {
 			domain, id = inventory.Driver, string(name)
 		}
 		attribute := fmt.Sprintf("device.attributes[%q].%s", domain, id)
+		text := "text"
+		if a.StringValue != nil {
+			text = *a.StringValue // of some attributes no other is a value
+		}
 		for typ, of := range map[string]struct {
 			literal string
 			is      bool
-		}{"string": {`"text"`, a.StringValue != nil}, "boolean": {"true", a.BoolValue != nil}, "number": {"7", a.IntValue != nil}} {
+		}{"string": {fmt.Sprintf("%q", text), a.StringValue != nil}, "boolean": {"true", a.BoolValue != nil}, "number": {"7", a.IntValue != nil}} {
 			s, err := inventory.Compile("has(" + attribute + ") && " + attribute + " == " + of.literal)
 			if err != nil {
 				t.Fatal(err)
