@@ -391,7 +391,7 @@ func (v *validation) topology(ctx context.Context, f *topology.Manifest, alone b
 		v.unchecked(t.Ignored)
 	}
 	for _, note := range notes {
-		v.note("%s", note)
+		v.note("%s", placed(d, t, note))
 	}
 	fmt.Fprintf(v.out, "NetworkTopology %q is valid: %s.\n", t.Name, excerpt.Count(len(t.Steps), "step"))
 	o := &v1alpha1.NetworkTopology{}
@@ -405,6 +405,19 @@ func (v *validation) topology(ctx context.Context, f *topology.Manifest, alone b
 	v.unscoped(v1alpha1.Kind, o, ". spec.claimTemplate.namespaces has the namespaces of its ResourceClaimTemplates")
 	v.objects.Topologies = append(v.objects.Topologies, validity.Named{Topology: t, Object: o, Document: d})
 	return nil
+}
+
+// placed is a note on a topology with its place and the topology, as an error has them.
+func placed(d topology.Document, t *topology.Topology, note string) string {
+	place, after := d.Place(note), ": "
+	if rest, ofStep := strings.CutPrefix(note, "step \""); ofStep {
+		step, message, _ := strings.Cut(rest, "\": ")
+		field, _, _ := strings.Cut(message, ": ")
+		inv := &topology.Invalid{Topology: t.Name, Problems: []topology.Problem{{Step: step, Field: field, Message: message}}}
+		d.Locate(inv, t)
+		place, after = inv.Problems[0].Place, ", "
+	}
+	return place.Before(fmt.Sprintf("NetworkTopology %q%s%s", t.Name, after, note))
 }
 
 // policies checks the DeviceExposurePolicies of a file.
