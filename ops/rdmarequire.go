@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -20,7 +21,7 @@ import (
 type RDMARequirement struct {
 	GID     *GIDRequirement `json:"gid,omitempty"`
 	State   string          `json:"state,omitempty"`
-	MinRate string          `json:"minRate,omitempty"`
+	MinRate *string         `json:"minRate,omitempty"`
 	MTU     uint32          `json:"mtu,omitempty,string"` // bytes of payload in a packet
 }
 
@@ -48,8 +49,11 @@ func RDMARequireParam() contract.Param {
 					},
 					{Name: "type", Type: contract.String, Enum: []string{"RoCEv2", "RoCEv1", "IB"}, Description: "type of the GID"},
 					{Name: "family", Type: contract.String, Enum: []string{"IPv4", "IPv6"}, Description: "family of the address"},
-					{Name: "scope", Type: contract.String, Enum: []string{"global", "linkLocal"}, Description: "scope of the address. " +
-						"linkLocal is not routed, and also chooses a GID that the kernel adds without such an address"},
+					{
+						Name: "scope", Type: contract.String, Enum: []string{"global", "linkLocal"},
+						Description: "scope of the address; default: global on RoCE. linkLocal is not routed, " +
+							"and also chooses a GID that the kernel adds without such an address",
+					},
 				},
 			},
 			{Name: "state", Type: contract.String, Enum: []string{"ACTIVE"}, Description: "state of the port"},
@@ -114,7 +118,7 @@ func (p *Planner) RequireRDMA(link string, r *RDMARequirement) error {
 		wrong = append(wrong, fmt.Sprintf("its port is %s, not %s", state, r.State))
 	}
 	if port.RateMbps < minMbps {
-		wrong = append(wrong, fmt.Sprintf("its port has %s, less than %s", rate(port.RateMbps), r.MinRate))
+		wrong = append(wrong, fmt.Sprintf("its port has %s, less than %s", rate(port.RateMbps), *r.MinRate))
 	}
 	small, err := r.tooSmall(p, link)
 	if err != nil {
@@ -159,8 +163,7 @@ func (r *RDMARequirement) imagine(p *Planner, link string) error {
 			return err
 		}
 		// The kernel gives a link that is up a link-local address of IPv6.
-		given := r.GID.Type != "IB" && (r.GID.Scope == "global" || r.GID.Scope == "" && r.GID.Family == "IPv4")
-		if given && of != "" && !netstate.OnHost(of) {
+		if r.GID.Type != "IB" && r.GID.Scope != "linkLocal" && of != "" && !netstate.OnHost(of) {
 			p.req.imagined.gids = append(p.req.imagined.gids, imaginedGID{p.stepName(), of, r.GID.Family})
 		}
 	}
@@ -299,7 +302,7 @@ func (r *RDMARequirement) onInfiniBand(p *Planner, l netstate.Link) bool {
 func (g GIDRequirement) choose(p *Planner, d *topology.Devices, port netstate.RDMAPort, own string) string {
 	fits := map[string]bool{}
 	lowest := ""
-	addrs := p.Addrs(port.Link)
+	addrs := g.ownAddresses(p, port)
 	for _, have := range port.GIDs {
 		if n := strconv.Itoa(have.Index); g.fits(have, port.Link, addrs) {
 			if fits[n] = true; lowest == "" {
@@ -337,38 +340,62 @@ func (g GIDRequirement) choose(p *Planner, d *topology.Devices, port netstate.RD
 	return ""
 }
 
+// ownAddresses returns the addresses of a port's link, and, if link-local ones are sought, the one of which the kernel has made a GID
+// without it: that of the hardware address (make_default_gid in drivers/infiniband/core/cache.c).
+func (g GIDRequirement) ownAddresses(p *Planner, port netstate.RDMAPort) (out []netip.Addr) {
+	for _, a := range p.Addrs(port.Link) {
+		if prefix, err := netip.ParsePrefix(a.Address); err == nil {
+			out = append(out, prefix.Addr())
+		}
+	}
+	l, ok := netstate.Lookup(p.view, netstate.Link{Name: port.Link})
+	if g.Scope != "linkLocal" || !ok || l.MAC == nil {
+		return out
+	}
+	mac, err := net.ParseMAC(*l.MAC)
+	if err != nil || len(mac) != 6 {
+		return out
+	}
+	made := netip.AddrFrom16([16]byte{
+		0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5],
+	})
+	if slices.ContainsFunc(port.GIDs, func(have netstate.RDMAGID) bool { return have.GID == made.String() }) {
+		out = append(out, made)
+	}
+	return out
+}
+
 // fits reports whether a GID of a link is one that is required. Links of several pods may have one name, and their GIDs are in one
-// table if they share a function, so the address has to be one of this link. The kernel adds a link-local GID without an address,
-// which is chosen only where it is asked for, or on InfiniBand, which has no other. Addresses of links of the host are not read.
-func (g GIDRequirement) fits(have netstate.RDMAGID, link string, addrs []netstate.Addr) bool {
+// table if they share a function, so the address has to be one of this link; a link-local one too if that is known. The kernel adds
+// a link-local GID without an address, which is chosen only where it is asked for, or on InfiniBand, which has no other. Addresses of
+// links of the host are not read.
+func (g GIDRequirement) fits(have netstate.RDMAGID, link string, own []netip.Addr) bool {
 	ip, err := netip.ParseAddr(have.GID)
 	if err != nil || g.Type != "" && have.Type != g.Type || g.Family != "" && ip.Is4() != (g.Family == "IPv4") {
 		return false
 	}
-	if g.Scope != "" && ip.IsLinkLocalUnicast() != (g.Scope == "linkLocal") {
+	if local := ip.IsLinkLocalUnicast(); g.Scope == "" && local && have.Type != "IB" || g.Scope != "" && local != (g.Scope == "linkLocal") {
 		return false
 	}
-	if link == "" || have.Type == "IB" || g.Scope == "linkLocal" {
+	switch {
+	case link == "", have.Type == "IB", netstate.OnHost(link):
 		return true
+	case g.Scope == "linkLocal" && !slices.ContainsFunc(own, netip.Addr.IsLinkLocalUnicast):
+		return true // its own cannot be told from others
 	}
-	if netstate.OnHost(link) {
-		return !ip.IsLinkLocalUnicast()
-	}
-	return slices.ContainsFunc(addrs, func(a netstate.Addr) bool {
-		prefix, err := netip.ParsePrefix(a.Address)
-		return err == nil && prefix.Addr() == ip
-	})
+	return slices.Contains(own, ip)
 }
 
 func (g GIDRequirement) String() string {
 	var words []string
-	for _, w := range []string{g.Type, g.Family, g.Scope} {
+	scope := g.Scope
+	if scope == "" && g.Type != "IB" {
+		scope = "global"
+	}
+	for _, w := range []string{g.Type, g.Family, scope} {
 		if w != "" {
 			words = append(words, w)
 		}
-	}
-	if len(words) == 0 {
-		return "for an address of the interface"
 	}
 	return strings.Join(words, ", ")
 }
@@ -393,13 +420,13 @@ func gidList(all []netstate.RDMAGID) string {
 var rateText = regexp.MustCompile(`^([1-9][0-9]{0,5})([MG])bps$`)
 
 func (r *RDMARequirement) minMbps() (uint32, error) {
-	if r.MinRate == "" {
+	if r.MinRate == nil {
 		return 0, nil
 	}
-	m := rateText.FindStringSubmatch(r.MinRate)
+	m := rateText.FindStringSubmatch(*r.MinRate)
 	if m == nil {
 		return 0, Invalid("require.minRate",
-			"%q is not a rate: write a whole number above 0 with Gbps or Mbps, such as 100Gbps or 2500Mbps", r.MinRate)
+			"%q is not a rate: write a whole number above 0 with Gbps or Mbps, such as 100Gbps or 2500Mbps", *r.MinRate)
 	}
 	n, err := strconv.ParseUint(m[1], 10, 32)
 	if m[2] == "G" {

@@ -90,7 +90,7 @@ func TestRequiredGID(t *testing.T) {
 	s, engine := requiring("gid: {type: RoCEv2, family: IPv4, scope: global}, state: ACTIVE, minRate: 1Gbps, mtu: 1024"), l.engine(nil)
 	release := released(t, engine, s.ID)
 	refused := map[string]string{
-		"gid: {type: RoCEv1}":                  `no GID of "rail0" is RoCEv1: it has 0 RoCEv2 fe80::`,
+		"gid: {type: RoCEv1}":                  `no GID of "rail0" is RoCEv1, global: it has 0 RoCEv2 fe80::`,
 		"gid: {family: IPv6}, minRate: 40Gbps": `its port has 2.5Gbps, less than 40Gbps`,
 		"mtu: 4096":                            `the MTU 1500 of "rail0" is too small for packets with 4096 bytes of payload: set at least 4192`,
 	}

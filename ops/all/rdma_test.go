@@ -468,7 +468,7 @@ func TestDerivedRDMA(t *testing.T) {
 		"GID":                    {"{}", "{require: {gid: {family: IPv4}}}", []netstate.RDMADevice{first}, false, false, device("mlx5_2", "2", nil), device("mlx5_2", "2", new(3)), ""},
 		"GIDs of both":           {"{require: {gid: {family: IPv6}, state: ACTIVE}}", "{require: {gid: {family: IPv4}}}", []netstate.RDMADevice{first}, false, false, device("mlx5_2", "2", new(5)), device("mlx5_2", "2", new(3)), ""},
 		"GIDs of both, running":  {"{require: {gid: {family: IPv6}}}", "{require: {gid: {family: IPv4}}}", []netstate.RDMADevice{first}, true, true, device("mlx5_2", "2", new(5)), device("mlx5_2", "2", new(3)), ""},
-		"no such GID":            {"{}", "{require: {gid: {type: RoCEv1}}}", []netstate.RDMADevice{first}, false, false, device("mlx5_2", "2", nil), nil, `no GID of "net1" is RoCEv1: it has 3 RoCEv2 192.0.2.1`},
+		"no such GID":            {"{}", "{require: {gid: {type: RoCEv1}}}", []netstate.RDMADevice{first}, false, false, device("mlx5_2", "2", nil), nil, `no GID of "net1" is RoCEv1, global: it has 3 RoCEv2 192.0.2.1`},
 		"lost in a running one":  {"{}", "{}", nil, false, true, nil, nil, `device "0000:03:00.2" has no RDMA device`},
 		"umad of no RDMA device": {"{rdma: false}", "{deviceNodes: [umad]}", []netstate.RDMADevice{first}, false, true, nil, nil, `RDMA device "mlx5_2" has no device node umad`},
 	} {

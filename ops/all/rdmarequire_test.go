@@ -34,14 +34,14 @@ func TestRDMARequirements(t *testing.T) {
 		"IPv4":                       {"gid: {type: RoCEv2, family: IPv4}", port, "", false, 3, ""},
 		"routed":                     {"gid: {type: RoCEv2, scope: global, family: IPv6}", port, "", false, 6, ""},
 		"link-local":                 {"gid: {type: RoCEv1, scope: linkLocal}", port, "", false, 0, ""},
-		"link-local only":            {"gid: {}", only, "", false, -1, `no GID of "enp3s0f0v0" is for an address of the interface: it has 0 RoCEv1 fe80::1`},
+		"link-local only":            {"gid: {}", only, "", false, -1, `no GID of "enp3s0f0v0" is global: it has 0 RoCEv1 fe80::1`},
 		"as before":                  {"gid: {type: RoCEv2, family: IPv4}", port, "5", true, 5, ""},
 		"as before, while attaching": {"gid: {type: RoCEv2, family: IPv4}", port, "5", false, 5, ""},
 		"changed while attaching":    {"gid: {type: RoCEv2, family: IPv4}", port, "9", false, 3, ""},
-		"changed":                    {"gid: {type: RoCEv2, family: IPv4}", port, "9", true, -1, "the GID that is RoCEv2, IPv4 has index 3, and containers were told 9"},
-		"no such GID":                {"gid: {type: RoCEv1, family: IPv4}", port, "", false, -1, `no GID of "enp3s0f0v0" is RoCEv1, IPv4: it has 0 RoCEv1 fe80::1, 1 RoCEv2 fe80::1, 3 RoCEv2 192.0.2.1, 5 RoCEv2 192.0.2.1, 6 RoCEv2 2001:db8::1`},
-		"no GIDs":                    {"gid: {type: RoCEv1, family: IPv4}", none, "", false, -1, `is RoCEv1, IPv4: it has none. Has it an address, and is it up?`},
-		"told another":               {"gid: {type: RoCEv2, family: IPv6}", port, "3", true, -1, "the GID that is RoCEv2, IPv6 has index 6, and containers were told 3"},
+		"changed":                    {"gid: {type: RoCEv2, family: IPv4}", port, "9", true, -1, "the GID that is RoCEv2, IPv4, global has index 3, and containers were told 9"},
+		"no such GID":                {"gid: {type: RoCEv1, family: IPv4}", port, "", false, -1, `no GID of "enp3s0f0v0" is RoCEv1, IPv4, global: it has 0 RoCEv1 fe80::1, 1 RoCEv2 fe80::1, 3 RoCEv2 192.0.2.1, 5 RoCEv2 192.0.2.1, 6 RoCEv2 2001:db8::1`},
+		"no GIDs":                    {"gid: {type: RoCEv1, family: IPv4}", none, "", false, -1, `is RoCEv1, IPv4, global: it has none. Has it an address, and is it up?`},
+		"told another":               {"gid: {type: RoCEv2, family: IPv6}", port, "3", true, -1, "the GID that is RoCEv2, IPv6, global has index 6, and containers were told 3"},
 		"lost":                       {"gid: {type: RoCEv1, family: IPv4}", none, "3", true, -1, `it has none`},
 		"port":                       {"state: ACTIVE, minRate: 100Gbps, mtu: 1024", port, "", false, -1, ""},
 		"port down":                  {"state: ACTIVE", down, "", false, -1, "its port is DOWN, not ACTIVE"},
@@ -247,7 +247,7 @@ func TestRDMARequiredOfBond(t *testing.T) {
 	}
 	node.Put(port("bond0"))
 	node.Put(port("data", netstate.RDMAGID{Index: 7, GID: "2001:db8::1", Type: "RoCEv2"}))
-	if p = plan(false); p.Settling() != "vf0" || !strings.Contains(p.Pending[0].Withheld.Error(), `no GID of "bond0" of this RDMA device is IPv4: it has none. Has it an address, and is it up?`) {
+	if p = plan(false); p.Settling() != "vf0" || !strings.Contains(p.Pending[0].Withheld.Error(), `no GID of "bond0" of this RDMA device is IPv4, global: it has none. Has it an address, and is it up?`) {
 		t.Errorf("without a GID of the bond: %+v", p.Pending)
 	}
 	node.Put(port("bond0", netstate.RDMAGID{Index: 3, GID: "198.51.100.1", Type: "RoCEv2"}, netstate.RDMAGID{Index: 5, GID: "192.0.2.1", Type: "RoCEv2"}))
@@ -287,5 +287,66 @@ func TestRDMARequiredOfBond(t *testing.T) {
 	node.Apply(netstate.Change{Before: netstate.Link{Name: "data"}}) // by the pod
 	if p = plan(true); len(p.Changes) == 0 || len(p.Pending) == 0 {
 		t.Errorf("without the VLAN: changes %v, pending %+v", p.Changes, p.Pending)
+	}
+}
+
+// TestLinkLocalGID: pods that share a function have GIDs in one table, and links of one name. The link-local GID that a pod is told is
+// that of its own link, and it is told one only if the step asks for the scope.
+func TestLinkLocalGID(t *testing.T) {
+	const function = "0000:03:00.0"
+	for name, tt := range map[string]struct {
+		gid   string
+		table []netstate.RDMAGID
+		want  int // -1: waits
+	}{
+		"both": {"type: RoCEv2, scope: linkLocal", []netstate.RDMAGID{{Index: 4, GID: "fe80::ff:fe00:1", Type: "RoCEv2"}, {Index: 6, GID: "fe80::ff:fe00:2", Type: "RoCEv2"}}, 6},
+		// before the kernel has added that of this pod (roce_gid_mgmt.c does it later)
+		"the other's only":     {"type: RoCEv2, scope: linkLocal", []netstate.RDMAGID{{Index: 4, GID: "fe80::ff:fe00:1", Type: "RoCEv2"}}, -1},
+		"no scope":             {"type: RoCEv2", []netstate.RDMAGID{{Index: 6, GID: "fe80::ff:fe00:2", Type: "RoCEv2"}, {Index: 7, GID: "192.0.2.1", Type: "RoCEv2"}}, 7},
+		"no scope, no address": {"type: RoCEv2", []netstate.RDMAGID{{Index: 6, GID: "fe80::ff:fe00:2", Type: "RoCEv2"}}, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg, top := vetted(t, "    - {name: rail, type: macvlan, config: {name: rail0, addresses: [192.0.2.1/24], rdma: true, require: {gid: {"+tt.gid+"}}}}\n")
+			host := netstate.HostName("enp3s0f0")
+			node := netstate.NewSnapshot(
+				netstate.Device{ID: function, At: &host, Up: new(true), RDMA: []netstate.RDMADevice{{Name: "mlx5_0", Nodes: []string{"/dev/infiniband/uverbs0"}}}},
+				netstate.Link{Name: host, LinkKind: "device", DeviceID: function, Up: new(true), Master: new(""), MTU: new(uint32(1500))},
+			)
+			var owned []netstate.Change
+			var p *ops.Plan
+			plan := func() {
+				have := netstate.NewSnapshot(netstate.All[netstate.Object](node)...)
+				for range 8 {
+					var err error
+					p, err = reg.Plan(t.Context(), ops.Request{Topology: top, Netns: "/run/netns/pod", Given: ops.Givens{"rail": {Device: function}}, Owned: owned, Have: have})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if len(p.Missing) == 0 {
+						return
+					}
+					for _, o := range p.Missing {
+						if _, there := node.Get(o.Key()); !there {
+							have.PutAbsent(o.Key())
+						}
+					}
+				}
+			}
+			plan()
+			for _, c := range p.Changes {
+				node.Apply(c)
+			}
+			owned = p.Changes
+			l, _ := netstate.Lookup(node, netstate.Link{Name: "rail0"})
+			l.MAC = new("02:00:00:00:00:02")
+			node.Put(l)
+			node.Put(netstate.Addr{Link: "rail0", Address: "fe80::ff:fe00:2/64", Kernel: true})
+			node.Put(netstate.RDMAPort{Device: "mlx5_0", Link: "rail0", State: new("ACTIVE"), RateMbps: 100_000, GIDs: tt.table})
+			plan()
+			got := p.Results[0].Result.Devices.GIDIndex
+			if tt.want < 0 && (got != nil || len(p.Pending) != 1) || tt.want >= 0 && (got == nil || *got != tt.want) {
+				t.Errorf("the pod is told %+v of %+v, want index %d; pending %v", p.Results[0].Result.Devices, tt.table, tt.want, p.Pending)
+			}
+		})
 	}
 }
