@@ -361,7 +361,11 @@ func flows(c contract.Contract) string {
 	}
 	out := inputSentence(c.Input)
 	if len(add) > 0 {
-		out += " Adds " + strings.Join(add, ", ") + "."
+		adds := " Adds "
+		if len(c.Input.DerivedFrom) > 0 {
+			adds = " A derived step adds "
+		}
+		out += adds + strings.Join(add, ", ") + "."
 	}
 	if len(change) > 0 {
 		out += " May change " + strings.Join(change, ", ") + "."

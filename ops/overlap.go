@@ -329,7 +329,7 @@ func (s *routes) hasRDMA(of placed) bool {
 	}
 	for name, st := range s.p.steps {
 		d := s.p.results[name].Devices
-		has = has || st.of == of.step && d != nil && d.RDMADevice != ""
+		has = has || of.step != "" && st.of == of.step && d != nil && d.RDMADevice != ""
 	}
 	return has || slices.ContainsFunc(s.p.wants, func(w want) bool {
 		l, isRDMA := w.obj.(netstate.RDMALink)

@@ -412,14 +412,14 @@ func (all steps) field(r ref.Ref) (string, error) {
 }
 
 // listed reports whether a step that a reference means is in its list: it may have the field itself. A step that takes a device is
-// not if one that is derived from it says the same of that device.
+// not if one that is derived from it says the same of that device, and does not name another one of it.
 func (t *Topology) listed(set contract.Set, s *Step, r ref.Ref, f ref.Field) bool {
 	if !mayHave(set, s, f) {
 		return false
 	}
 	return !r.Each() || f.Source != ref.Devices || !slices.ContainsFunc(t.Steps, func(o Step) bool {
 		c, _ := set.Contract(o.Type)
-		return r.Means(o.Name) && slices.Contains(t.DerivedFrom(&o, c), s.Name) && mayHave(set, &o, f)
+		return r.Means(o.Name) && slices.Contains(t.DerivedFrom(&o, c), s.Name) && mayHave(set, &o, f) && o.Config["rdmaDevice"] == nil
 	})
 }
 

@@ -61,7 +61,7 @@ func checkForEach(s *v1alpha1.Step, wrong func(field, format string, args ...any
 func repeat(all []v1alpha1.Step, s Step, values []string, b *budget, wrong func(field, format string, args ...any)) []Step {
 	if _, has := s.Config["masterNets"]; has {
 		wrong("config.masterNets", "makes several steps, as forEach does: write masterNet, with {{ each.value }} in it, or remove forEach")
-		return []Step{s}
+		return []Step{standIn(s, values, wrong)}
 	}
 	lists := pairs(all, s, values, wrong)
 	var out []Step
@@ -86,7 +86,7 @@ func repeat(all []v1alpha1.Step, s Step, values []string, b *budget, wrong func(
 		}
 		if _, err := b.jsonValue(one.Config, 0); err != nil {
 			wrong("forEach", "the configs of the steps that it makes are too large: %v", err)
-			return []Step{s}
+			return []Step{one}
 		}
 		out = append(out, one)
 	}

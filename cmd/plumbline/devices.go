@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -102,5 +103,5 @@ func (a *app) decide(ctx context.Context, files []string, labels map[string]stri
 	if err != nil {
 		return nil, err
 	}
-	return exposure.NewSet(all, exposure.Node{Name: host, Labels: labels}).Decide(ctx, devices)
+	return exposure.NewSet(all, exposure.Node{Name: strings.ToLower(host), Labels: labels}).Decide(ctx, devices)
 }

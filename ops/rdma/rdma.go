@@ -28,7 +28,7 @@ derived step, or ` + "`sriov`" + ` or ` + "`host-device`" + ` alone, which give 
 leaves out nodes in [exclusive mode](../devices.md#rdma), where it is refused.
 
 A derived step depends on one step of type ` + "`sriov`" + ` or ` + "`host-device`" + `, and gives the RDMA device of its function
-under a name of its own, in either mode: without one it is refused. Its result has the interface of the function, without addresses.
+under a name of its own, in either mode. A function without one is refused. Its result has the interface of the function, without addresses.
 Exports and metrics name the RDMA device once. What it requires holds beside what the other step requires, with a GID index of its own;
 with ` + "`rdma: false`" + ` there, containers get the RDMA device by the derived step alone. An edit that adds or removes it waits for a
 new pod.`,

@@ -27,25 +27,29 @@ type RDMAMetrics struct {
 	Inside func(path string, id reconcile.NetnsID, f func(fs.FS)) error
 
 	values  background[map[string][]driverTotal] // by device, in the order of rdmaCounters; unknown without an entry
-	reading sync.Map                             // names of devices whose driver has not answered yet
+	reading sync.Map                             // by the name of a device, the channel for the answer of its driver
 }
 
 // devicePatience is how long the counters of one device are waited for.
 const devicePatience = time.Second
 
 // read calls f, and waits for it for a short time, or not at all while an earlier call for the device has not returned: a driver that does
-// not answer stops neither the counters of other devices nor a later reading of its own.
+// not answer does not stop the counters of other devices. What comes late is returned by the next call.
 func (m *RDMAMetrics) read(device string, f func() []driverTotal) []driverTotal {
-	if _, busy := m.reading.LoadOrStore(device, true); busy {
-		return nil
-	}
 	values := make(chan []driverTotal, 1)
-	go func() {
-		values <- f()
-		m.reading.Delete(device)
-	}()
+	if earlier, busy := m.reading.LoadOrStore(device, values); busy {
+		select {
+		case of := <-earlier.(chan []driverTotal): // it came late
+			m.reading.Delete(device)
+			return of
+		default:
+			return nil
+		}
+	}
+	go func() { values <- f() }()
 	select {
 	case of := <-values:
+		m.reading.Delete(device)
 		return of
 	case <-time.After(devicePatience):
 		return nil

@@ -118,6 +118,12 @@ func (c Contract) WithoutInterface() bool {
 	return c.Input.Device && len(c.Input.DeviceTypes) == 0 && c.Output.InsteadOfInterface()
 }
 
+// MayGiveNodes reports whether containers may get device nodes of a step with that config: those that GivesDevices is about, or those of
+// a virtual function, which a step gets or not.
+func (c Contract) MayGiveNodes(config map[string]any) bool {
+	return c.GivesDevices(config) || c.Input.Functions && len(c.Output.Devices) > 0 && config["rdma"] != false
+}
+
 // GivesDevices reports whether a step with that config may have the fields Output.Devices. A step that shares its device has them only
 // where its config asks for something that containers are given at their creation.
 func (c Contract) GivesDevices(config map[string]any) bool {

@@ -220,6 +220,21 @@ func TestExplain(t *testing.T) {
 			want: []string{"! ResourceClaim", `~ step "vf0" of topology "ai" needs a node whose RDMA devices are shared between network namespaces (attribute rdmaNetns); ` +
 				"nodes in exclusive mode are left out: n1; it fits devices of: n2"},
 		},
+		"InfiniBand in exclusive mode, beside Ethernet": {
+			change: func(w *world) {
+				w.needs(`device.attributes["dra.networking"].rdma && (!has(MODE) || MODE != "exclusive" || ` +
+					`device.attributes["dra.networking"].?linkType.orValue("") != "infiniband")`)
+				for _, name := range []string{"n1", "n2", "n2"} { // n2 has one of each
+					w.node(name, "exclusive")
+				}
+				for _, of := range w.slices[:2] {
+					of.Spec.Devices[0].Attributes["linkType"] = resourceapi.DeviceAttribute{StringValue: new("infiniband")}
+				}
+				w.slices[2].Name = "n2-ethernet"
+			},
+			want: []string{"! ResourceClaim", `~ step "vf0" of topology "ai" needs a node whose RDMA devices are shared between network namespaces (attribute rdmaNetns); ` +
+				"nodes in exclusive mode are left out: n1; it fits devices of: n2"},
+		},
 		"a selector of exclusive mode": {
 			change: func(w *world) { w.needs(exclusive); w.node("n1", "shared") },
 			want: []string{"! ResourceClaim", `! step "vf0" of topology "ai" needs a node whose RDMA devices belong to one network namespace each (attribute rdmaNetns); ` +

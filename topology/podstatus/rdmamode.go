@@ -150,9 +150,15 @@ func (c *modeChoice) explain(out *findings) {
 		out.remark(do, "%s chooses devices by the RDMA mode of their node (attribute rdmaNetns): nodes in the other mode are left out", of)
 		return
 	}
+	var fit []string // in any mode: only some devices may need one
+	for _, nodes := range c.nodes {
+		fit = append(fit, nodes.fit...)
+	}
+	slices.Sort(fit)
+	fit = slices.Compact(fit)
 	for _, mode := range slices.Sorted(maps.Keys(c.nodes)) {
-		nodes := c.nodes[mode]
-		if len(nodes.leftOut) == 0 {
+		leftOut := slices.DeleteFunc(c.nodes[mode].leftOut, func(node string) bool { return slices.Contains(fit, node) })
+		if len(leftOut) == 0 {
 			continue
 		}
 		devices, other := "are shared between network namespaces", inventory.RDMAExclusive
@@ -160,9 +166,9 @@ func (c *modeChoice) explain(out *findings) {
 			devices, other = "belong to one network namespace each", inventory.RDMAShared
 		}
 		what := fmt.Sprintf("%s needs a node whose RDMA devices %s (attribute rdmaNetns); nodes in %s mode are left out: %s",
-			of, devices, other, excerpt.First(nodes.leftOut, most))
-		if len(nodes.fit) > 0 {
-			out.remark(do, "%s; it fits devices of: %s", what, excerpt.First(nodes.fit, most))
+			of, devices, other, excerpt.First(leftOut, most))
+		if len(fit) > 0 {
+			out.remark(do, "%s; it fits devices of: %s", what, excerpt.First(fit, most))
 		} else {
 			out.problem(do, "%s", what)
 		}

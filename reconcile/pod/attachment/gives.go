@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/plumbline/plumbline/reconcile"
 	"github.com/plumbline/plumbline/reconcile/pod/claims"
 	"github.com/plumbline/plumbline/reconcile/pod/gate"
 	"github.com/plumbline/plumbline/topology"
@@ -37,7 +38,7 @@ func (k *Keeper) openGate(e *claims.Entry, sandbox, netns string) error {
 				return fault.New(fault.NotReady,
 					fmt.Errorf("topology %q: step %q: RDMA device %q does not exist", e.Topologies[i].Object.Name, step.Name, d.RDMADevice))
 			}
-			if err := k.refuseLost(e.UID, cmp.Or(rec.Sandbox.Given[step.Name].Device, d.PCIAddress), d); err != nil {
+			if err := k.refuseLost(e.UID, deviceOf(&rec, step), d); err != nil {
 				return fmt.Errorf("topology %q: step %q: %w", e.Topologies[i].Object.Name, step.Name, err)
 			}
 			for _, n := range d.DeviceNodes {
@@ -73,12 +74,17 @@ func (k *Keeper) refuseLostIn(e *claims.Entry, sandbox string) error {
 			if step.Result.Devices == nil {
 				continue
 			}
-			if err := k.refuseLost(e.UID, rec.Sandbox.Given[step.Name].Device, step.Result.Devices); err != nil {
+			if err := k.refuseLost(e.UID, deviceOf(&rec, step), step.Result.Devices); err != nil {
 				return fmt.Errorf("claim %q: topology %q: step %q: %w", e.Name, e.Topologies[i].Object.Name, step.Name, err)
 			}
 		}
 	}
 	return nil
+}
+
+// deviceOf is the device of a step that gives device nodes: of a derived step it is in the result alone.
+func deviceOf(rec *reconcile.Record, step topology.StepResult) string {
+	return cmp.Or(rec.Sandbox.Given[step.Name].Device, step.Result.Devices.PCIAddress)
 }
 
 // refuseLost returns an error for device nodes that are of another device by now. A repair records those of the device, and the next sweep

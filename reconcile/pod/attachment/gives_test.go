@@ -350,6 +350,24 @@ func TestNodesLostAtCreation(t *testing.T) {
 	w.refused(w.Admit(t.Context(), pod, env("a", "s1")), fault.NotReady, "/dev/infiniband/uverbs5 no longer belongs to device")
 }
 
+// TestNodesOfDerivedStep: the device nodes of a derived step are those of the device in its result.
+func TestNodesOfDerivedStep(t *testing.T) {
+	w := newWorld(t)
+	w.Lost = func(device, _ string, nodes []string) []string {
+		if device == "0000:03:00.2" {
+			return nil
+		}
+		return nodes
+	}
+	w.prepare("a", "t1")
+	w.gives("a", []string{"/dev/ptp3"}, v1alpha1.Step{Name: "vf", Type: "sriov"}, v1alpha1.Step{Name: "verbs", Type: "rdma", DependOn: []string{"vf"}})
+	w.results[0].Result.Devices.PCIAddress = "0000:03:00.2"
+	pod := w.sandbox("s1", 1)
+	w.ok(w.Attach(t.Context(), pod))
+	w.ok(w.Admit(t.Context(), pod, env("a", "s1")))
+	w.wantNodes("a", "/dev/ptp3")
+}
+
 // TestExportUpdateClash: an update that has two topologies of a claim export one variable, or too much together, fails, and the pod has the
 // network, the variables and the containers that it had before.
 func TestExportUpdateClash(t *testing.T) {

@@ -407,8 +407,9 @@ func (w *world) wantNodes(uid types.UID, nodes ...string) {
 // they have given when the network was attached.
 func TestRDMANodes(t *testing.T) {
 	for name, steps := range map[string][]v1alpha1.Step{
-		"function": {{Name: "vf", Type: "sriov"}},
-		"software": {{Name: "d", Type: "dummy"}, {Name: "roce", Type: "rxe", DependOn: []string{"d"}}},
+		"function":        {{Name: "vf", Type: "sriov"}},
+		"function of OVN": {{Name: "port", Type: "ovn-k8s-cni-overlay"}}, // which a step gets or not
+		"software":        {{Name: "d", Type: "dummy"}, {Name: "roce", Type: "rxe", DependOn: []string{"d"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

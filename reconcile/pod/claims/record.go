@@ -135,7 +135,7 @@ func (t *Topology) HasNodes(contracts contract.Set) bool {
 	decoded, err := t.Decoded()
 	return err != nil || t.Prepared || slices.ContainsFunc(decoded.Steps, func(s topology.Step) bool {
 		known, ok := contracts.Contract(s.Type)
-		return !ok || known.GivesDevices(s.Config)
+		return !ok || known.MayGiveNodes(s.Config)
 	})
 }
 

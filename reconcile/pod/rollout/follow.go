@@ -112,12 +112,13 @@ func Fits(ctx context.Context, given ops.Givens, was, t *topology.Topology, devi
 func sameNodes(was, later *topology.Topology, set contract.Set) error {
 	for _, s := range slices.Concat(was.Steps, later.Steps) {
 		known, ok := set.Contract(s.Type)
-		if !ok || !known.GivesDevices(s.Config) {
-			continue
-		}
 		before, had := was.Step(s.Name)
 		after, has := later.Step(s.Name)
-		if !had || !has || before.Type != after.Type {
+		kept := had && has && before.Type == after.Type
+		if !ok || !known.GivesDevices(s.Config) && (!kept || !known.MayGiveNodes(nil)) {
+			continue
+		}
+		if !kept {
 			if known.Input.Device && !known.Output.InsteadOfInterface() {
 				continue // its device decides
 			}
