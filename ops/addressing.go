@@ -589,8 +589,11 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	}
 	im := p.req.imagined
 	im.pooled[link] = true
+	if c.Type != ipamPool || c.Pool == "" { // which has others for each interface or device
+		source = link
+	}
 	given := p.req.Given[p.stepName()]
-	given.Addresses = im.addresses(p.req.position(p.stepName()))
+	given.Addresses = im.addresses(source, p.req.position(p.stepName()))
 	for _, a := range given.Addresses {
 		given.Gateways = append(given.Gateways, a.Addr().Next())
 	}

@@ -146,8 +146,8 @@ func (s *leases) want(link string, cfg *AddressConfig) error {
 	}
 	if im := s.p.req.imagined; im != nil {
 		im.pooled[link] = true
-		have.Address = im.addresses(s.p.req.position(s.p.stepName()))[0].String()
-		have.Router = im.addresses(s.p.req.position(s.p.stepName()))[0].Addr().Next().String()
+		leased := im.addresses(link, s.p.req.position(s.p.stepName()))[0]
+		have.Address, have.Router = leased.String(), leased.Addr().Next().String()
 	}
 	s.p.settling = append(s.p.settling, want)
 	if have.Address == "" {

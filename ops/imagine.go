@@ -135,6 +135,7 @@ func (r *Registry) imaginedRequest(t *topology.Topology, given Givens, im *imagi
 		im.made = map[string]string{}
 	}
 	im.devices, im.ib, im.links, im.pooled = map[string]string{}, map[string]bool{}, map[string]error{}, map[string]bool{}
+	im.sources = map[string]byte{}
 	req := Request{Topology: t, Netns: "/run/netns/pod", Given: Givens{}, Have: netstate.NewSnapshot(), imagined: im}
 	for step, g := range given {
 		req.Given[step] = g.Network()
@@ -283,17 +284,22 @@ func (im *imagination) withoutGID(p *Plan) (notes []string) {
 	return notes
 }
 
-// addresses returns examples of a pool's addresses for a step. Two imagined nodes get different ones, so
-// that no value of an address decides about validity.
-func (im *imagination) addresses(step int) []netip.Prefix {
+// addresses returns examples of addresses for a step, of a subnet of their source: a pool, or what gives a link its addresses. Two
+// imagined nodes get different ones, so that no value of an address decides about validity. There are at most 256 steps.
+func (im *imagination) addresses(source string, step int) []netip.Prefix {
 	other := byte(18)
 	if im.occupied {
 		other = 19
 	}
+	subnet, known := im.sources[source]
+	if !known {
+		subnet = byte(len(im.sources))
+		im.sources[source] = subnet
+	}
 	v6 := netip.MustParseAddr("2001:2::").As16() // networks for benchmarks: RFC 5180, RFC 2544
-	v6[5], v6[14], v6[15] = other, byte(step>>8), byte(step)
+	v6[5], v6[7], v6[15] = other, subnet, byte(step)
 	return []netip.Prefix{
-		netip.PrefixFrom(netip.AddrFrom4([4]byte{198, other, byte(step >> 8), byte(step)}), 24),
+		netip.PrefixFrom(netip.AddrFrom4([4]byte{198, other, subnet, byte(step)}), 24),
 		netip.PrefixFrom(netip.AddrFrom16(v6), 64),
 	}
 }
@@ -309,7 +315,7 @@ func (r *Request) claimsAddress(step string) bool {
 }
 
 // poolAddress is an address that an imagined node gives, or a gateway of it.
-var poolAddress = regexp.MustCompile(`\b(198\.1[89]\.[0-9]+\.[0-9]+(/24)?|2001:2:1[23]::[0-9a-f]*(/64)?)`)
+var poolAddress = regexp.MustCompile(`\b(198\.1[89]\.[0-9]+\.[0-9]+(/24)?|2001:2:1[23]:[0-9a-f:]*(/64)?)`)
 
 // ofPool returns a message without the addresses that an imagined node gives.
 func ofPool(message string) string {
@@ -377,6 +383,7 @@ type imagination struct {
 	ib       map[string]bool   // those of InfiniBand
 	links    map[string]error  // taken to be in the sandbox, with what is wrong when a step makes them
 	pooled   map[string]bool   // links with addresses of a pool
+	sources  map[string]byte   // of these addresses, with a number for each
 	made     map[string]string // links to the steps that make them; may be nil
 	macs     uint16            // given out
 	rdma     int               // RDMA devices given out

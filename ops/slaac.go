@@ -78,7 +78,7 @@ func (p *Planner) autoconfigure(link string, cfg AddressConfig) error {
 	p.current.advertised = append(p.current.advertised, link)
 	if im := p.req.imagined; im != nil {
 		im.pooled[link] = true
-		im.put(netstate.Addr{Link: link, Address: im.addresses(p.req.position(p.stepName()))[1].String(), Kernel: true})
+		im.put(netstate.Addr{Link: link, Address: im.addresses(link, p.req.position(p.stepName()))[1].String(), Kernel: true})
 		return nil
 	}
 	if cfg.DAD == dadWait && len(advertisedOn(p.req.Have, link)) == 0 {

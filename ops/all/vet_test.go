@@ -284,6 +284,34 @@ func TestImaginedUplink(t *testing.T) {
 	}
 }
 
+// TestInventedSubnets holds that two steps are of one subnet on an imagined node only where they have one AddressPool.
+func TestInventedSubnets(t *testing.T) {
+	for name, c := range map[string]struct {
+		a, b  string
+		noted bool
+	}{
+		"one pool":                    {"ipam: {type: pool, pool: rails}", "ipam: {type: pool, pool: rails}", true},
+		"two pools":                   {"ipam: {type: pool, pool: rail0}", "ipam: {type: pool, pool: rail1}", false},
+		"pools of their networks":     {"ipam: {type: pool}", "ipam: {type: pool}", false},
+		"interfaces of a multi-nic":   {"ipam: {type: multi-nic-ipam, pool: p, interface: 0, hostBlock: 8, interfaceBlock: 1}", "ipam: {type: multi-nic-ipam, pool: p, interface: 1, hostBlock: 8, interfaceBlock: 1}", false},
+		"DHCP":                        {"ipam: {type: dhcp}", "ipam: {type: dhcp}", false},
+		"a router, and a pool":        {"ipam: {type: slaac}", "ipam: {type: pool, pool: rails}", false},
+		"ranges of the node, and one": {"ipam: {type: host-local, subnet: 192.0.2.0/24}", "ipam: {type: host-local, subnet: 198.51.100.0/24}", false},
+	} {
+		reg, topo := vetted(t, fmt.Sprintf(`
+    - {name: a, type: sriov, config: {name: a0, rdma: true, %s}}
+    - {name: b, type: sriov, config: {name: b0, rdma: true, %s}}`, c.a, c.b))
+		p, _, err := reg.PlanImagined(t.Context(), topo, nil, ops.Rules{})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if noted := slices.ContainsFunc(p.Notes, func(n string) bool { return strings.Contains(n, "of one subnet") }); noted != c.noted {
+			t.Errorf("%s: %q", name, p.Notes)
+		}
+	}
+}
+
 // BenchmarkVet measures what validation adds, for a topology as it should be and for
 // those that cost most.
 func BenchmarkVet(b *testing.B) {
