@@ -40,7 +40,7 @@ If the pod's network namespace ends first, the kernel moves the interface to the
 `,
 	Params: slices.Concat([]contract.Param{
 		{
-			Name: "pkey", Type: contract.String, Scalar: true,
+			Name: "pkey", Type: contract.String, NumericString: true,
 			Description: "key of the partition, such as 0x8001; the bit of full membership, 0x8000, is always set. Default: the master's",
 		},
 		{
