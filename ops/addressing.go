@@ -589,7 +589,7 @@ func (p *Planner) fromPool(link string, c *IPAM) error {
 	}
 	im := p.req.imagined
 	im.pooled[link] = true
-	if c.Type != ipamPool || c.Pool == "" { // which has others for each interface or device
+	if c.Type != ipamPool || c.Pool == "" { // it has a subnet for each interface or device
 		source = link
 	}
 	given := p.req.Given[p.stepName()]

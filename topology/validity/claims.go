@@ -24,7 +24,7 @@ func (c Claim) itself(classes map[string]string) (notes []string, errs []error) 
 	}
 	given := func(at, name string) {
 		if slices.Contains(names, name) {
-			wrong(at, "%s: a request of the name %q is there before: give each a name of its own", at, excerpt.Of(name, maxText))
+			wrong(at, "%s: %q is the name of an earlier request: give each a name of its own", at, excerpt.Of(name, maxText))
 		}
 		names = append(names, name)
 	}
