@@ -23,6 +23,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/plumbline/plumbline/integration/eventually"
 	"github.com/plumbline/plumbline/integration/namespace"
 	"github.com/plumbline/plumbline/inventory"
 	"github.com/plumbline/plumbline/ops/netstate"
@@ -304,15 +305,24 @@ func TestRun(t *testing.T) {
 	addNetns(t, "plt-late")
 	until(t, "plt-late", "net1/1400")
 
-	for _, change := range []netstate.Change{
-		{Before: netstate.Link{Name: "net1", MTU: new(uint32(0))}, After: netstate.Link{Name: "net1", MTU: new(uint32(1280))}},
-		{Before: netstate.Link{Name: "net1"}},
-	} {
-		foreignChange(t, "plt-blue", change)
-		until(t, "plt-blue", "net1/1400")
+	repairs := 0
+	repaired := func(netns, want string, change netstate.Change) {
+		t.Helper()
+		repairs++
+		foreignChange(t, netns, change)
+		until(t, netns, want)
+		// It ends after its last change, and one that has not ended would repair the next change, too.
+		counted := fmt.Sprintf("plumbline_repairs_total{outcome=\"Success\",topology=\"ai\"} %d\n", repairs)
+		eventually.True(t, 2*time.Minute, "the end of a repair", func() bool {
+			_, metrics := d.get(t, "/metrics")
+			return strings.Contains(metrics, counted)
+		})
 	}
-	foreignChange(t, "plt-hand", netstate.Change{Before: netstate.Link{Name: "net1"}})
-	until(t, "plt-hand", "net1/1300")
+	repaired("plt-blue", "net1/1400", netstate.Change{
+		Before: netstate.Link{Name: "net1", MTU: new(uint32(0))}, After: netstate.Link{Name: "net1", MTU: new(uint32(1280))},
+	})
+	repaired("plt-blue", "net1/1400", netstate.Change{Before: netstate.Link{Name: "net1"}})
+	repaired("plt-hand", "net1/1300", netstate.Change{Before: netstate.Link{Name: "net1"}})
 	command(0, "status")
 
 	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n"} {
