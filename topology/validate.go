@@ -363,8 +363,21 @@ func (v *validator) config(i int) {
 		if slices.ContainsFunc(reported, func(path string) bool { return within(p.Field, path) }) {
 			continue
 		}
+		if of := v.below(i, p.Unknown); of != "" {
+			p.Message += fmt.Sprintf("\nStep %q accepts it: write it there.", of)
+		}
 		v.inv.Add(Problem{Step: s.Name, Field: ref.Join("config", p.Field), Message: p.Message, Complete: p.Complete})
 	}
+}
+
+// below returns the first step below a step that accepts a key of its config, "" if none does.
+func (v *validator) below(i int, key string) string {
+	for at, is := range v.graph.ancestors(i) {
+		if c := v.contracts[at]; key != "" && is && c != nil && c.Accepts(key) {
+			return v.t.written(Problem{Step: v.t.Steps[at].Name}).Step
+		}
+	}
+	return ""
 }
 
 // within reports whether a path is at or below another.

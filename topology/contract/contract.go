@@ -102,6 +102,8 @@ type FieldError struct {
 	Message string // lower case, names the value and the fix
 	// Complete reports that Message names the field itself and is a whole sentence.
 	Complete bool
+	// Unknown is a key beside those of the type that resembles none of them, "" if the error is another one.
+	Unknown string
 }
 
 func (e FieldError) Error() string {

@@ -119,7 +119,7 @@ func (d *decoder) object(path string, params []Param, in map[string]any, project
 // keep adds the keys of a config that are no parameter's. A field of the step is none of them.
 func (d *decoder) keep(params []Param, in, out map[string]any) {
 	for _, key := range slices.Sorted(maps.Keys(in)) {
-		if slices.ContainsFunc(params, func(p Param) bool { return p.Name == key || slices.Contains(p.Aliases, key) }) {
+		if accepts(params, key) {
 			continue
 		}
 		if place := d.elsewhere("", key); place != "" {
@@ -159,16 +159,22 @@ func (d *decoder) unknownKeys(path string, params []Param, in map[string]any) ma
 		if _, known := canonical[key]; known || d.full() {
 			continue
 		}
+		var unknown string
 		msg := fmt.Sprintf("CNIPluginSchema %q does not accept parameter %q.", d.typ, ref.Join(path, key))
 		if near := suggest.Name(key, names); near != "" {
 			meant[canonical[near]] = true
 			msg += fmt.Sprintf("\nDid you mean %q?", canonical[near])
 		} else if place := d.elsewhere(path, key); place != "" {
 			msg += "\n" + place
-		} else if len(params) > 0 {
-			msg += "\nIt accepts " + strings.Join(namesOf(params), ", ") + "."
+		} else {
+			if len(params) > 0 {
+				msg += "\nIt accepts " + strings.Join(namesOf(params), ", ") + "."
+			}
+			if path == "" {
+				unknown = key
+			}
 		}
-		d.errs = append(d.errs, FieldError{Field: ref.Join(path, key), Message: msg, Complete: true})
+		d.errs = append(d.errs, FieldError{Field: ref.Join(path, key), Message: msg, Complete: true, Unknown: unknown})
 	}
 	return meant
 }
@@ -183,7 +189,7 @@ func (d *decoder) elsewhere(path, key string) string {
 	switch {
 	case slices.Contains(StepFields, key):
 		return fmt.Sprintf("%q is a field of the step: write it beside config.", key)
-	case path != "" && slices.ContainsFunc(d.top, func(p Param) bool { return p.Name == key || slices.Contains(p.Aliases, key) }):
+	case path != "" && accepts(d.top, key):
 		return fmt.Sprintf("%q is a parameter beside %q: write it there.", key, outer)
 	case path == "" && key != "type":
 		var in []string
@@ -201,9 +207,14 @@ func (d *decoder) elsewhere(path, key string) string {
 	return ""
 }
 
+// Accepts reports whether a config may have a key: a parameter of the type, in any spelling.
+func (c Contract) Accepts(key string) bool { return accepts(c.Params, key) }
+
 // has reports whether an object has a key.
-func (p Param) has(key string) bool {
-	return slices.ContainsFunc(p.Properties, func(q Param) bool { return q.Name == key || slices.Contains(q.Aliases, key) })
+func (p Param) has(key string) bool { return accepts(p.Properties, key) }
+
+func accepts(params []Param, key string) bool {
+	return slices.ContainsFunc(params, func(p Param) bool { return p.Name == key || slices.Contains(p.Aliases, key) })
 }
 
 func namesOf(params []Param) []string {
